@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// A Buffer names memory a collective may write, a ConstBuffer memory it may only read: address, element type, sizes,
+// strides, device, and optionally what keeps the memory alive. They are small values, made implicitly from what users
+// have:
+//
+//   std::vector<float> v;        pg->all_reduce(v);                        // borrowed: v must outlive the operation
+//   std::span<const int> s;      pg->send(s, 1);
+//   cohort::Buffer::from_dlpack(managed);                                  // DLPack 0.x or 1.x, owned through its deleter
+//   cohort::Buffer(pointer, dtype, {rows, cols}, {1, rows}, "cpu", owner); // strides in elements
+//
+// A type of your own becomes convertible by specialising BufferTraits:
+//
+//   template <> struct cohort::BufferTraits<Image> {
+//     static cohort::Buffer buffer(Image& i) { return {i.pixels, DType::u8, {i.height, i.width}}; }
+//     static cohort::ConstBuffer const_buffer(const Image& i) { ... }
+//   };
+#pragma once
+
+#include <cohort/device.h>
+#include <cohort/dtype.h>
+#include <cohort/export.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <ranges>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace cohort {
+
+/// Sizes or strides. Up to four dimensions live inside the object, so that making a Buffer allocates nothing.
+class COHORT_API Dims {
+ public:
+  Dims() = default;
+  Dims(std::initializer_list<std::int64_t> values) : Dims(std::span(values.begin(), values.size())) {}
+  explicit(false) Dims(const std::vector<std::int64_t>& values) : Dims(std::span(values)) {}
+  explicit(false) Dims(std::span<const std::int64_t> values);
+
+  std::size_t size() const noexcept { return size_; }
+  bool empty() const noexcept { return size_ == 0; }
+  const std::int64_t* data() const noexcept { return size_ <= inline_capacity ? inline_.data() : more_.data(); }
+  std::int64_t operator[](std::size_t i) const noexcept { return data()[i]; }
+  const std::int64_t* begin() const noexcept { return data(); }
+  const std::int64_t* end() const noexcept { return data() + size_; }
+
+  friend bool operator==(const Dims& a, const Dims& b) noexcept { return std::ranges::equal(a, b); }
+
+ private:
+  static constexpr std::size_t inline_capacity = 4;
+  std::size_t size_ = 0;
+  std::array<std::int64_t, inline_capacity> inline_{};
+  std::vector<std::int64_t> more_;
+};
+
+/// "[2, 3]"
+COHORT_API std::string to_string(const Dims& dims);
+
+/// Specialise to make a type convertible to Buffer and ConstBuffer; see the top of this file.
+template <class T>
+struct BufferTraits {};
+
+namespace detail {
+
+/// A DLTensor of any copy of dlpack.h (DLPack's own, ATen's, a framework's): told by its members, so that the core
+/// needs no DLPack header and clashes with none.
+template <class T>
+concept DLTensorLike = requires(const T& t) {
+  { t.data } -> std::convertible_to<const void*>;
+  { t.device.device_type };
+  { t.device.device_id } -> std::convertible_to<int>;
+  { t.dtype.code } -> std::convertible_to<int>;
+  { t.dtype.bits } -> std::convertible_to<int>;
+  { t.dtype.lanes } -> std::convertible_to<int>;
+  { t.ndim } -> std::convertible_to<int>;
+  { t.shape } -> std::convertible_to<const std::int64_t*>;
+  { t.strides } -> std::convertible_to<const std::int64_t*>;
+  { t.byte_offset } -> std::convertible_to<std::uint64_t>;
+};
+
+/// DLManagedTensor or DLManagedTensorVersioned.
+template <class T>
+concept DLManagedTensorLike = requires(T& t) {
+  requires DLTensorLike<decltype(t.dl_tensor)>;
+  { t.deleter(&t) };
+};
+
+/// What the memory part of a DLTensor says, checked and translated.
+struct DLPackView {
+  void* data;
+  DType dtype;
+  Device device;
+};
+COHORT_API DLPackView read_dlpack(void* data, int device_type, int device_id, int code, int bits, int lanes,
+                                  std::uint64_t byte_offset);
+COHORT_API void check_dlpack_version(std::uint32_t major);
+
+}  // namespace detail
+
+/// Memory that is only read. Also the common part of Buffer.
+class COHORT_API ConstBuffer {
+ public:
+  ConstBuffer() = default;
+  /// No strides: contiguous, last dimension fastest. Negative sizes, strides of another rank or a total that overflows
+  /// are a ValueError.
+  ConstBuffer(const void* data, DType dtype, Dims sizes, Dims strides = {}, Device device = {},
+              std::shared_ptr<const void> keep_alive = nullptr);
+
+  /// Contiguous ranges of elements: vector, array, span, ... (not vector<bool>, which has no elements in memory).
+  template <class R>
+    requires(std::ranges::contiguous_range<const R> && std::ranges::sized_range<const R> &&
+             Element<std::ranges::range_value_t<const R>>)
+  explicit(false) ConstBuffer(const R& range)
+      : ConstBuffer(std::ranges::data(range), dtype_of<std::ranges::range_value_t<const R>>,
+                    Dims{static_cast<std::int64_t>(std::ranges::size(range))}) {}
+
+  template <class T>
+    requires requires(const T& t) { BufferTraits<T>::const_buffer(t); }
+  explicit(false) ConstBuffer(const T& object) : ConstBuffer(BufferTraits<T>::const_buffer(object)) {}
+
+  const void* data() const noexcept { return data_; }
+  DType dtype() const noexcept { return dtype_; }
+  const Dims& sizes() const noexcept { return sizes_; }
+  /// In elements; empty when contiguous.
+  const Dims& strides() const noexcept { return strides_; }
+  const Device& device() const noexcept { return device_; }
+  /// Null for borrowed memory.
+  const std::shared_ptr<const void>& keep_alive() const noexcept { return keep_alive_; }
+
+  std::int64_t count() const noexcept { return count_; }
+  std::size_t bytes() const noexcept { return static_cast<std::size_t>(count_) * size_of(dtype_); }
+  bool is_contiguous() const noexcept { return strides_.empty(); }
+
+ private:
+  const void* data_ = nullptr;
+  DType dtype_ = DType::u8;
+  Device device_;
+  std::int64_t count_ = 0;
+  Dims sizes_;
+  Dims strides_;
+  std::shared_ptr<const void> keep_alive_;
+};
+
+/// Memory that may be written.
+class COHORT_API Buffer : public ConstBuffer {
+ public:
+  Buffer() = default;
+  Buffer(void* data, DType dtype, Dims sizes, Dims strides = {}, Device device = {},
+         std::shared_ptr<const void> keep_alive = nullptr)
+      : ConstBuffer(data, dtype, std::move(sizes), std::move(strides), device, std::move(keep_alive)) {}
+
+  /// Lvalues, and views (span) of any category: a temporary vector would be gone before the operation is.
+  template <class R>
+    requires(std::ranges::contiguous_range<R> && std::ranges::sized_range<R> &&
+             (std::is_lvalue_reference_v<R> || std::ranges::borrowed_range<R>) &&
+             !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>> &&
+             Element<std::ranges::range_value_t<R>>)
+  explicit(false) Buffer(R&& range)
+      : Buffer(std::ranges::data(range), dtype_of<std::ranges::range_value_t<R>>,
+               Dims{static_cast<std::int64_t>(std::ranges::size(range))}) {}
+
+  template <class T>
+    requires requires(T& t) { BufferTraits<std::remove_cv_t<T>>::buffer(t); }
+  explicit(false) Buffer(T& object) : Buffer(BufferTraits<std::remove_cv_t<T>>::buffer(object)) {}
+
+  void* data() const noexcept { return const_cast<void*>(ConstBuffer::data()); }
+
+  /// Borrows the memory of a DLTensor.
+  template <detail::DLTensorLike T>
+  static Buffer from_dlpack(const T& tensor, std::shared_ptr<const void> keep_alive = nullptr) {
+    const auto view = detail::read_dlpack(tensor.data, static_cast<int>(tensor.device.device_type),
+                                          static_cast<int>(tensor.device.device_id), static_cast<int>(tensor.dtype.code),
+                                          tensor.dtype.bits, tensor.dtype.lanes, tensor.byte_offset);
+    const auto rank = static_cast<std::size_t>(tensor.ndim);
+    return {view.data,
+            view.dtype,
+            Dims(std::span<const std::int64_t>(tensor.shape, rank)),
+            tensor.strides == nullptr ? Dims{} : Dims(std::span<const std::int64_t>(tensor.strides, rank)),
+            view.device,
+            std::move(keep_alive)};
+  }
+
+  /// Takes over a managed tensor: its deleter runs when the last Buffer made from it is gone, also when the tensor is
+  /// refused (an unknown type, a newer major version).
+  template <detail::DLManagedTensorLike T>
+  static Buffer from_dlpack(T* managed) {
+    std::shared_ptr<T> owner(managed, [](T* t) {
+      if (t->deleter != nullptr) t->deleter(t);
+    });
+    if constexpr (requires { managed->version.major; }) detail::check_dlpack_version(managed->version.major);
+    return from_dlpack(managed->dl_tensor, owner);
+  }
+};
+
+}  // namespace cohort

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Options: an open map from names to typed values, for what only one backend understands.
+//
+//   cohort::Options options{{"is_high_priority_stream", true}, {"timeout", 5s}, {"config", {{"min_ctas", 4}}}};
+//
+// Whoever takes options reads them through an OptionReader, which refuses what nobody asked about:
+//
+//   cohort::OptionReader read(options, "nccl");
+//   bool high = read.get("is_high_priority_stream", false);
+//   read.finish();     // KeyError: nccl does not know the option "is_high_prority_stream": did you mean ...?
+//
+// With one backend per device ("cpu:shm,cuda:nccl") each backend's options sit under its device's key:
+//
+//   {{"cuda", {{"is_high_priority_stream", true}}}}         // options.for_device(DeviceType::cuda)
+#pragma once
+
+#include <cohort/device.h>
+#include <cohort/export.h>
+
+#include <chrono>
+#include <concepts>
+#include <cstdint>
+#include <initializer_list>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace cohort {
+
+class OptionValue;
+
+class COHORT_API Options {
+ public:
+  using Map = std::map<std::string, OptionValue, std::less<>>;
+
+  Options();
+  Options(std::initializer_list<std::pair<std::string, OptionValue>> entries);
+  ~Options();
+  Options(const Options&);
+  Options(Options&&) noexcept;
+  Options& operator=(const Options&);
+  Options& operator=(Options&&) noexcept;
+
+  bool empty() const noexcept;
+  bool contains(std::string_view key) const;
+  /// Null when the key is not there.
+  const OptionValue* find(std::string_view key) const;
+  void set(std::string key, OptionValue value);
+  const Map& entries() const noexcept;
+
+  /// The options under the device's key (none: empty). Anything at the top that is not a device's map is a KeyError.
+  Options for_device(DeviceType type) const;
+
+ private:
+  std::unique_ptr<Map> map_;
+};
+
+/// One value. Integers of every width become int64, floats double, durations milliseconds.
+class COHORT_API OptionValue {
+ public:
+  using Handle = std::shared_ptr<void>;
+  using Variant = std::variant<bool, std::int64_t, double, std::string, std::chrono::milliseconds,
+                               std::vector<std::int64_t>, Options, Handle>;
+
+  explicit(false) OptionValue(std::same_as<bool> auto v) : value_(v) {}
+  explicit(false) OptionValue(std::integral auto v)
+    requires(!std::same_as<decltype(v), bool>)
+      : value_(static_cast<std::int64_t>(v)) {}
+  explicit(false) OptionValue(std::floating_point auto v) : value_(static_cast<double>(v)) {}
+  explicit(false) OptionValue(std::string v) : value_(std::move(v)) {}
+  explicit(false) OptionValue(const char* v) : value_(std::string(v)) {}
+  template <class Rep, class Period>
+  explicit(false) OptionValue(std::chrono::duration<Rep, Period> v)
+      : value_(std::chrono::duration_cast<std::chrono::milliseconds>(v)) {}
+  explicit(false) OptionValue(std::vector<std::int64_t> v) : value_(std::move(v)) {}
+  explicit(false) OptionValue(Options v) : value_(std::move(v)) {}
+  explicit(false) OptionValue(std::initializer_list<std::pair<std::string, OptionValue>> v) : value_(Options(v)) {}
+  /// Opaque: passed through to whoever knows what it points to.
+  template <class T>
+  explicit(false) OptionValue(std::shared_ptr<T> v) : value_(Handle(std::move(v))) {}
+
+  const Variant& variant() const noexcept { return value_; }
+  /// "boolean", "integer", "real", "string", "duration", "integer list", "options", "handle"
+  std::string_view type_name() const noexcept;
+
+ private:
+  Variant value_;
+};
+
+/// Reads options by name and type on behalf of `reader` (a backend's name), and refuses the rest.
+class COHORT_API OptionReader {
+ public:
+  OptionReader(const Options& options, std::string reader) : options_(options), reader_(std::move(reader)) {}
+
+  /// The value under `key`, or `fallback`. A value of another type is a TypeError that says both types; an integer is
+  /// accepted where a real is wanted.
+  bool get(std::string_view key, bool fallback);
+  std::int64_t get(std::string_view key, std::int64_t fallback);
+  int get(std::string_view key, int fallback);
+  double get(std::string_view key, double fallback);
+  std::string get(std::string_view key, const std::string& fallback);
+  std::string get(std::string_view key, const char* fallback) { return get(key, std::string(fallback)); }
+  std::chrono::milliseconds get(std::string_view key, std::chrono::milliseconds fallback);
+  std::vector<std::int64_t> get(std::string_view key, const std::vector<std::int64_t>& fallback);
+  Options get(std::string_view key, const Options& fallback);
+  OptionValue::Handle get_handle(std::string_view key);
+
+  /// KeyError if a key is left that no get() named; says the nearest one that was.
+  void finish() const;
+
+ private:
+  template <class T>
+  const T* lookup(std::string_view key, std::string_view wanted);
+
+  const Options& options_;
+  std::string reader_;
+  std::set<std::string, std::less<>> known_;
+};
+
+}  // namespace cohort

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Integers to and from little-endian bytes, wherever they lie.
+#pragma once
+
+#include <bit>
+#include <concepts>
+#include <cstring>
+#include <string>
+
+namespace cohort {
+
+static_assert(std::endian::native == std::endian::little, "big-endian machines would need byte swaps here");
+
+template <std::integral T>
+T load_le(const char* from) {
+  T value;
+  std::memcpy(&value, from, sizeof(T));
+  return value;
+}
+
+template <std::integral T>
+void append_le(std::string& to, T value) {
+  char bytes[sizeof(T)];
+  std::memcpy(bytes, &value, sizeof(T));
+  to.append(bytes, sizeof(T));
+}
+
+}  // namespace cohort

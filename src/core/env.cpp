@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <cohort/env.h>
+#include <cohort/error.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+
+#include "core/parse.h"
+
+namespace cohort {
+
+namespace {
+
+constexpr auto known_variables = std::to_array<EnvVariable>({
+    {"COHORT_LOG", "log level: trace, debug, info, warn (default), error, off"},
+    {"COHORT_STORE", "where the job's store is, when a launcher owns it: unix:@name or tcp://host:port"},
+    {"COHORT_STORE_PORT", "TCP port of the store under a foreign launcher on several hosts"},
+    {"COHORT_SECRET_FILE", "file with the job's secret (see cohort secret)"},
+    {"COHORT_INSECURE", "1: run on several hosts without a secret"},
+    {"COHORT_RUN_ID", "name of the job"},
+    {"COHORT_TLS_CA", "PEM file with the certificate authority for TLS"},
+    {"COHORT_TLS_CERT", "PEM file with this process's certificate"},
+    {"COHORT_TLS_KEY", "PEM file with this process's private key"},
+    {"COHORT_TLS_NAME", "name the store's certificate must carry"},
+    {"RANK", "torchrun, cohort run: rank of this process; on Kubernetes possibly the node's index"},
+    {"WORLD_SIZE", "torchrun, cohort run: number of processes; on Kubernetes possibly of nodes"},
+    {"LOCAL_RANK", "torchrun, cohort run: rank on this host"},
+    {"LOCAL_WORLD_SIZE", "torchrun, cohort run: processes on this host"},
+    {"GROUP_RANK", "torchrun, cohort run: index of this host"},
+    {"MASTER_ADDR", "host of rank 0"},
+    {"MASTER_PORT", "port at MASTER_ADDR"},
+    {"TORCHELASTIC_RUN_ID", "torchrun: name of the job"},
+    {"TORCHELASTIC_RESTART_COUNT", "torchrun, cohort run: how often the job was restarted"},
+    {"OMPI_COMM_WORLD_RANK", "Open MPI: rank"},
+    {"OMPI_COMM_WORLD_SIZE", "Open MPI: number of processes"},
+    {"OMPI_COMM_WORLD_LOCAL_RANK", "Open MPI: rank on this host"},
+    {"OMPI_COMM_WORLD_LOCAL_SIZE", "Open MPI: processes on this host"},
+    {"OMPI_COMM_WORLD_NODE_RANK", "Open MPI: rank on this host over all jobs"},
+    {"PMIX_NAMESPACE", "PMIx: name of the job"},
+    {"PMI_RANK", "MPICH and other PMI launchers: rank"},
+    {"PMI_SIZE", "MPICH and other PMI launchers: number of processes"},
+    {"PMI_ID", "older PMI launchers: rank"},
+    {"PMI_FD", "MPICH: connection to its process manager, which names the job on a host"},
+    {"PALS_RANKID", "Cray PALS: rank (the size comes from PMI_SIZE)"},
+    {"MPI_LOCALRANKID", "Hydra: rank on this host"},
+    {"MPI_LOCALNRANKS", "Hydra: processes on this host"},
+    {"HYDI_CONTROL_FD", "Hydra: marks its processes"},
+    {"SLURM_PROCID", "SLURM: rank"},
+    {"SLURM_NTASKS", "SLURM: number of tasks of the job"},
+    {"SLURM_STEP_NUM_TASKS", "SLURM: number of tasks of the step"},
+    {"SLURM_LOCALID", "SLURM: rank on this host"},
+    {"SLURM_NODEID", "SLURM: index of this host"},
+    {"SLURM_NTASKS_PER_NODE", "SLURM: tasks per host as asked for"},
+    {"SLURM_STEP_TASKS_PER_NODE", "SLURM: tasks on each host of the step, as in 2(x3),1"},
+    {"SLURM_STEP_NODELIST", "SLURM: hosts of the step"},
+    {"SLURM_JOB_NODELIST", "SLURM: hosts of the job"},
+    {"SLURM_JOB_ID", "SLURM: job"},
+    {"SLURM_STEP_ID", "SLURM: step; set by srun, not in a batch script"},
+    {"KUBERNETES_PORT", "Kubernetes: this is a pod"},
+    {"NPROC_PER_NODE", "Kubernetes jobs: processes per pod"},
+    {"PET_NPROC_PER_NODE", "Kubernetes PyTorchJob: processes per pod"},
+    {"PET_NNODES", "Kubernetes PyTorchJob: number of pods"},
+    {"PET_NODE_RANK", "Kubernetes PyTorchJob: index of this pod"},
+    {"OMP_NUM_THREADS", "OpenMP threads; cohort run sets it to the rank's share of CPUs unless it is set"},
+    {"NO_COLOR", "cohort: no coloured output"},
+});
+
+std::optional<std::uint16_t> port_of(std::string_view name, std::string_view text) {
+  if (text.empty()) return std::nullopt;
+  const auto port = parse_integer<std::uint16_t>(text);
+  if (!port) throw ValueError(fmt::format("{}=\"{}\": a port is a number from 0 to 65535", name, text));
+  return port;
+}
+
+}  // namespace
+
+std::span<const EnvVariable> Env::known() {
+  return known_variables;
+}
+
+Env Env::read() {
+  std::map<std::string, std::string, std::less<>> variables;
+  for (const auto& variable : known_variables) {
+    const std::string name(variable.name);
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): the one place that reads the environment
+    if (const char* const value = std::getenv(name.c_str())) variables.emplace(name, value);
+  }
+  return from(std::move(variables));
+}
+
+Env Env::from(std::map<std::string, std::string, std::less<>> variables) {
+  Env env;
+  env.text_ = std::move(variables);
+  if (const auto level = env.text("COHORT_LOG"); !level.empty()) {
+    try {
+      env.log_level = parse_log_level(level);
+    } catch (const ValueError& e) {
+      throw ValueError(fmt::format("COHORT_LOG: {}", e.message()));
+    }
+  }
+  if (const auto insecure = env.text("COHORT_INSECURE"); !insecure.empty()) {
+    const auto value = parse_bool(insecure);
+    if (!value) throw ValueError(fmt::format("COHORT_INSECURE=\"{}\": neither true (1) nor false (0)", insecure));
+    env.insecure = *value;
+  }
+  env.store = env.text("COHORT_STORE");
+  env.store_port = port_of("COHORT_STORE_PORT", env.text("COHORT_STORE_PORT"));
+  env.secret_file = env.text("COHORT_SECRET_FILE");
+  env.run_id = env.text("COHORT_RUN_ID");
+  env.tls_ca = env.text("COHORT_TLS_CA");
+  env.tls_cert = env.text("COHORT_TLS_CERT");
+  env.tls_key = env.text("COHORT_TLS_KEY");
+  env.tls_name = env.text("COHORT_TLS_NAME");
+  return env;
+}
+
+std::string_view Env::text(std::string_view name) const {
+  const bool listed = std::any_of(known_variables.begin(), known_variables.end(),
+                                  [name](const EnvVariable& variable) { return variable.name == name; });
+  if (!listed) throw AssertionError(fmt::format("the variable {} is not listed in env.cpp", name));
+  const auto it = text_.find(name);
+  return it == text_.end() ? std::string_view() : std::string_view(it->second);
+}
+
+std::optional<int> Env::integer(std::string_view name) const {
+  const auto value = text(name);
+  if (value.empty()) return std::nullopt;
+  const auto parsed = parse_integer<int>(value);
+  if (!parsed) throw ValueError(fmt::format("{}=\"{}\" is not a number", name, value));
+  return parsed;
+}
+
+}  // namespace cohort

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "store/connection.h"
+
+#include <cohort/error.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <random>
+#include <system_error>
+#include <thread>
+
+#include "core/bytes.h"
+#include "core/log_format.h"
+#include "store/socket.h"
+
+namespace cohort {
+
+namespace {
+
+using handshake::Verdict;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+/// How long a server may take for its half of the handshake. Its own limit for ours is shorter.
+constexpr seconds handshake_patience{5};
+/// A rank whose holder was just killed is free as soon as the kernel has told the server.
+constexpr seconds rank_taken_patience{1};
+/// After its deadline a call still waits this long for the answer to its cancellation.
+constexpr seconds cancel_patience{1};
+
+/// Between attempts: short while the job is starting, so that clients that came first join within milliseconds of the
+/// server; longer when it takes long, so that thousands of clients do not storm a host that is not up.
+class Backoff {
+ public:
+  void rest(Deadline deadline) {
+    const auto waited = std::chrono::steady_clock::now() - start_;
+    const milliseconds most = waited < seconds(15) ? milliseconds(8) : waited < seconds(60) ? milliseconds(50) : milliseconds(500);
+    next_ = std::min<std::chrono::microseconds>(next_ * 2, most);
+    // Jitter: clients that failed together do not come back together.
+    const std::chrono::microseconds pause(std::uniform_int_distribution<long>(next_.count() / 2, next_.count())(random_));
+    std::this_thread::sleep_for(std::min<Deadline::Clock::duration>(pause, deadline.remaining()));
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::chrono::microseconds next_{250};
+  std::minstd_rand random_{std::random_device{}()};
+};
+
+bool receive_exactly(Stream& stream, std::string& into, std::size_t size, Deadline deadline) {
+  into.clear();
+  while (into.size() < size) {
+    if (!stream.receive(into, size - into.size(), deadline)) return false;
+  }
+  return true;
+}
+
+/// One attempt to introduce ourselves. What it found out, if it was not welcomed, in words for the final error.
+struct Introduction {
+  bool is_welcome = false;
+  bool is_final = false;  ///< trying again would not help
+  std::string reason;
+  Stream stream;
+  handshake::Limits limits;
+};
+
+Introduction failed(std::string reason) {
+  Introduction introduction;
+  introduction.reason = std::move(reason);
+  return introduction;
+}
+
+Introduction refused(std::string reason) {
+  auto introduction = failed(std::move(reason));
+  introduction.is_final = true;
+  return introduction;
+}
+
+Introduction judge(const handshake::Welcome& welcome, const ConnectionOptions& options) {
+  switch (welcome.verdict) {
+    case Verdict::welcome: return {};
+    case Verdict::wrong_secret:
+      return refused(options.secret
+                         ? "it does not accept our secret: the processes of a job need the same COHORT_SECRET_FILE, and "
+                           "the port may belong to another job"
+                         : "it asks for a secret: set COHORT_SECRET_FILE to the job's secret file");
+    case Verdict::wrong_job: return refused("it belongs to another job; the port is in use");
+    case Verdict::rank_taken: return failed(fmt::format("rank {} is held by another process", options.rank.value_or(-1)));
+    case Verdict::too_many: return failed("it has as many connections as it takes");
+  }
+  return refused("it answered in a way this version does not know");
+}
+
+Introduction introduce(Stream stream, const ConnectionOptions& options, Deadline deadline) {
+  constexpr auto silent = "it accepts connections but does not answer as a Cohort store; the port may be in use by "
+                          "another program";
+  if (options.endpoint.kind == Endpoint::Kind::unix_socket && !peer_is_trusted(stream.descriptor())) {
+    return refused("the process that listens there belongs to another user");
+  }
+  if (options.tls && !stream.start_tls(make_tls_client(options.tls.get(), options.tls_name), deadline)) {
+    return failed(silent);
+  }
+  std::string bytes;
+  if (!receive_exactly(stream, bytes, handshake::hello_size, deadline)) return failed(silent);
+  const auto hello = handshake::decode_hello(bytes);
+  if (!hello) return refused("what answers there is not a Cohort store of this version; the port is in use");
+  if (hello->asks_for_secret != options.secret.has_value()) {
+    return refused(options.secret ? "it does not ask for the secret we were given, so it is not this job's store"
+                                  : "it asks for a secret: set COHORT_SECRET_FILE to the job's secret file");
+  }
+  handshake::Claim claim;
+  claim.rank = options.rank;
+  claim.is_host = options.is_host;
+  claim.is_worker = options.is_worker;
+  claim.process = process_nonce();
+  claim.nonce = handshake::fresh_nonce();
+  claim.job = handshake::tag_of(options.job_id);
+  const auto* const secret = options.secret ? &*options.secret : nullptr;
+  if (!stream.send(handshake::encode(claim, handshake::client_proof(secret, *hello, claim)), deadline)) {
+    return failed(silent);
+  }
+  if (!receive_exactly(stream, bytes, handshake::welcome_size, deadline)) return failed(silent);
+  const auto welcome = handshake::decode_welcome(bytes);
+  if (!welcome) return refused("it answered in a way this version does not know");
+  auto introduction = judge(*welcome, options);
+  if (!introduction.reason.empty()) return introduction;
+  if (!handshake::equal(welcome->proof, handshake::server_proof(secret, *hello, claim))) {
+    return refused("it does not know the job's secret, so it is not this job's store");
+  }
+  introduction.is_welcome = true;
+  introduction.stream = std::move(stream);
+  introduction.limits = welcome->limits;
+  return introduction;
+}
+
+Introduction connect_and_introduce(const ConnectionOptions& options, const std::vector<SocketAddress>& addresses,
+                                   Deadline deadline) {
+  std::string reason;
+  for (const auto& address : addresses) {
+    if (!options.secret && !options.insecure && !address.is_loopback()) {
+      return refused("it is beyond this host, and neither a secret (COHORT_SECRET_FILE) nor COHORT_INSECURE=1 is given");
+    }
+    auto attempt = try_connect(address, earlier(deadline, Deadline::after(handshake_patience)));
+    if (!attempt.socket) {
+      reason = std::generic_category().message(attempt.error);
+      continue;
+    }
+    try {
+      return introduce(Stream(std::move(attempt.socket)), options,
+                       earlier(deadline, Deadline::after(handshake_patience)));
+    } catch (const NetworkError& e) {
+      // TLS that cannot agree will not agree next time; a connection that broke may be a server that is stopping.
+      const bool is_tls = e.message().starts_with("TLS");
+      if (is_tls) return refused(e.message());
+      reason = e.message();
+    }
+  }
+  return failed(reason);
+}
+
+}  // namespace
+
+StoreConnection::StoreConnection(const ConnectionOptions& options, Deadline deadline)
+    : where_(to_string(options.endpoint)) {
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<SocketAddress> addresses;
+  Backoff backoff;
+  bool warned = false;
+  Deadline::Clock::duration resolved_after{};
+  for (;;) {
+    Introduction introduction;
+    try {
+      if (addresses.empty()) addresses = resolve(options.endpoint, deadline);
+      introduction = connect_and_introduce(options, addresses, deadline);
+    } catch (const SocketError& e) {
+      introduction.reason = e.message();  // a name may appear in the name service later than its host
+    }
+    if (introduction.is_welcome) {
+      stream_ = std::move(introduction.stream);
+      limits_ = introduction.limits;
+      return;
+    }
+    const auto waited = std::chrono::steady_clock::now() - start;
+    const bool rank_taken = introduction.reason.starts_with("rank ");
+    if (introduction.is_final || (rank_taken && waited > rank_taken_patience)) {
+      throw NetworkError(fmt::format("store at {}: {}", where_, introduction.reason), {.rank = options.rank});
+    }
+    if (deadline.expired()) {
+      throw TimeoutError(
+          fmt::format("no store at {} after {:.1f} s: {}; is rank 0, or the launcher, running there?", where_,
+                      std::chrono::duration<double>(waited).count(), introduction.reason),
+          {.rank = options.rank});
+    }
+    if (!warned && waited > seconds(10)) {
+      log_warn("still no store at {}: {}", where_, introduction.reason);
+      warned = true;
+    }
+    backoff.rest(deadline);
+    if (waited - resolved_after > seconds(1)) {
+      addresses.clear();  // the name may mean another host by now
+      resolved_after = waited;
+    }
+  }
+}
+
+void StoreConnection::check_limits(const wire::Request& request) const {
+  if (request.keys.size() > limits_.keys) {
+    throw StoreError(fmt::format("{} keys at once: the store takes at most {}", request.keys.size(), limits_.keys));
+  }
+  for (const auto key : request.keys) {
+    if (key.size() > limits_.key) {
+      throw StoreError(fmt::format("a key of {} bytes: the store takes at most {}", key.size(), limits_.key));
+    }
+  }
+  for (const auto value : request.values) {
+    if (value.size() > limits_.value) {
+      throw StoreError(fmt::format("a value of {} bytes: the store takes at most {}", value.size(), limits_.value));
+    }
+  }
+  const auto size = wire::encoded_size(request);
+  if (size > limits_.frame) {
+    throw StoreError(fmt::format("a request of {} bytes: the store takes at most {} at once", size, limits_.frame));
+  }
+}
+
+void StoreConnection::fail(const NetworkError& cause) {
+  stream_.close();
+  throw NetworkError(fmt::format("store at {}: {}", where_, cause.message()));
+}
+
+OwnedReply StoreConnection::call(const wire::Request& request, Deadline deadline) {
+  if (owner_ != ::getpid()) {
+    throw Error(fmt::format("the store at {} was connected before fork(): make a new one in the child", where_));
+  }
+  if (!stream_.is_open()) throw NetworkError(fmt::format("store at {}: the connection was lost earlier", where_));
+  check_limits(request);
+  outbox_.clear();
+  wire::encode(request, outbox_);
+  OwnedReply reply;
+  try {
+    // A request that went out in part cannot be taken back, so a send that does not finish ends the connection.
+    const auto send_by = deadline.expired() ? Deadline::after(cancel_patience) : deadline;
+    if (stream_.send(outbox_, send_by)) {
+      if (receive_reply(reply, deadline)) return reply;
+      outbox_.clear();
+      wire::encode({wire::Op::cancel, 0, 0, {}, {}}, outbox_);
+      const auto patience = Deadline::after(cancel_patience);
+      if (stream_.send(outbox_, patience) && receive_reply(reply, patience)) return reply;
+    }
+  } catch (const NetworkError& e) {
+    fail(e);
+  }
+  stream_.close();
+  throw StoreTimeoutError(fmt::format("the store at {} does not answer; the connection was given up", where_));
+}
+
+bool StoreConnection::receive_reply(OwnedReply& into, Deadline deadline) {
+  constexpr std::size_t usual = 4096;
+  auto& bytes = into.bytes;
+  while (bytes.size() < wire::length_size) {
+    if (!stream_.receive(bytes, usual, deadline)) return false;
+  }
+  const std::size_t size = load_le<std::uint32_t>(bytes.data());
+  if (size > limits_.frame) throw NetworkError("it sent a reply larger than its own limit");
+  while (bytes.size() < wire::length_size + size) {
+    if (!stream_.receive(bytes, wire::length_size + size - bytes.size(), deadline)) return false;
+  }
+  const auto reply = wire::decode_reply(std::string_view(bytes).substr(wire::length_size));
+  if (!reply) throw NetworkError("it sent a reply that makes no sense");
+  into.reply = *reply;
+  return true;
+}
+
+}  // namespace cohort

@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// File layout, little-endian: a 64-byte header {magic[8], committed end u64, users that joined u64}, then records
+// {kind u8, key length u32, value length u32, key, value}. A writer holds the lock, writes its record past the committed
+// end and only then moves the end, so a writer killed half-way leaves bytes nobody reads and the next one overwrites.
+//
+// Two kinds of locks, both of the open file description (F_OFD_*), so that they belong to one FileStore and vanish with
+// its process, however it dies:
+//   byte 0                     held by whoever reads or writes the log
+//   byte 2^40 + n              held by the n-th user for as long as it lives: who is alive is asked of the kernel
+#include <cohort/error.h>
+#include <cohort/file_store.h>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <unordered_map>
+
+#include "core/bytes.h"
+#include "core/file_descriptor.h"
+#include "core/parse.h"
+#include "store/wait_error.h"
+
+namespace cohort {
+
+namespace {
+
+constexpr std::string_view magic = "COHORTF1";
+constexpr off_t header_size = 64;
+constexpr off_t end_at = 8;
+constexpr off_t joined_at = 16;
+constexpr off_t first_user_lock = off_t{1} << 40;
+constexpr std::size_t record_head = 9;
+enum class Record : std::uint8_t { set = 1, erase = 2 };
+
+constexpr std::chrono::milliseconds longest_pause{10};
+
+/// Pauses between looks at the file: short at first, so that a quick answer is seen quickly.
+class Pause {
+ public:
+  void rest(Deadline deadline) {
+    std::this_thread::sleep_for(std::min<Deadline::Clock::duration>(next_, deadline.remaining()));
+    next_ = std::min<std::chrono::microseconds>(next_ * 2, longest_pause);
+  }
+
+ private:
+  std::chrono::microseconds next_{250};
+};
+
+[[noreturn]] void fail(const std::string& path, std::string_view what) {
+  throw StoreError(fmt::format("file store {}: {}: {}", path, what, std::generic_category().message(errno)));
+}
+
+bool try_lock(int fd, short type, off_t start) {
+  struct flock lock {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = start;
+  lock.l_len = 1;
+  return ::fcntl(fd, F_OFD_SETLK, &lock) == 0;
+}
+
+/// Whether another open file holds a user's lock.
+bool others_alive(int fd) {
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = first_user_lock;
+  lock.l_len = first_user_lock;
+  return ::fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+void read_exactly(const std::string& path, int fd, char* into, std::size_t size, off_t at) {
+  while (size > 0) {
+    const auto n = ::pread(fd, into, size, at);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail(path, "read");
+    if (n == 0) throw StoreError(fmt::format("file store {}: the file ends before its records do", path));
+    into += n;
+    at += n;
+    size -= static_cast<std::size_t>(n);
+  }
+}
+
+void write_exactly(const std::string& path, int fd, std::string_view data, off_t at) {
+  while (!data.empty()) {
+    const auto n = ::pwrite(fd, data.data(), data.size(), at);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail(path, "write");
+    at += n;
+    data.remove_prefix(static_cast<std::size_t>(n));
+  }
+}
+
+std::uint64_t read_u64(const std::string& path, int fd, off_t at) {
+  std::array<char, 8> bytes{};
+  read_exactly(path, fd, bytes.data(), bytes.size(), at);
+  return load_le<std::uint64_t>(bytes.data());
+}
+
+void write_u64(const std::string& path, int fd, std::uint64_t value, off_t at) {
+  std::string bytes;
+  append_le(bytes, value);
+  write_exactly(path, fd, bytes, at);
+}
+
+/// Byte 0, for a scope.
+class ScopedLock {
+ public:
+  ScopedLock(const std::string& path, int fd, short type, Deadline deadline) : fd_(fd) {
+    Pause pause;
+    while (!try_lock(fd, type, 0)) {
+      if (errno != EAGAIN && errno != EACCES && errno != EINTR) fail(path, "lock");
+      if (deadline.expired()) {
+        throw StoreTimeoutError(fmt::format("file store {}: another process has kept it locked until the deadline", path));
+      }
+      pause.rest(deadline);
+    }
+  }
+  ~ScopedLock() { try_lock(fd_, F_UNLCK, 0); }
+  ScopedLock(const ScopedLock&) = delete;
+  ScopedLock& operator=(const ScopedLock&) = delete;
+
+ private:
+  int fd_;
+};
+
+FileDescriptor open_or_create(const std::string& path, Deadline deadline) {
+  Pause pause;
+  for (;;) {
+    FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (fd) return fd;
+    if (errno != ENOENT && errno != EINTR) fail(path, "open");
+    if (deadline.expired()) fail(path, "its folder did not appear in time");
+    pause.rest(deadline);
+  }
+}
+
+bool same_file(int fd, const std::string& path) {
+  struct stat mine {}, there {};
+  return ::fstat(fd, &mine) == 0 && ::stat(path.c_str(), &there) == 0 && mine.st_ino == there.st_ino &&
+         mine.st_dev == there.st_dev;
+}
+
+}  // namespace
+
+/// One user of the file: joins on construction, lives as long as the store and its clones, removes the file if it was
+/// the last.
+class FileStore::Membership {
+ public:
+  Membership(std::string path, int world_size, Deadline deadline) : path_(std::move(path)), world_size_(world_size) {
+    for (;;) {
+      fd_ = open_or_create(path_, deadline);
+      const ScopedLock lock(path_, fd_.get(), F_WRLCK, deadline);
+      // Between open and lock the last user of an earlier job may have removed the file: then this is not it any more.
+      if (!same_file(fd_.get(), path_)) continue;
+      join();
+      return;
+    }
+  }
+
+  ~Membership() {
+    if (world_size_ <= 0) return;
+    try {
+      const ScopedLock lock(path_, fd_.get(), F_WRLCK, Deadline::after(std::chrono::seconds(1)));
+      const auto joined = read_u64(path_, fd_.get(), joined_at);
+      if (joined >= static_cast<std::uint64_t>(world_size_) && !others_alive(fd_.get()) &&
+          same_file(fd_.get(), path_)) {
+        ::unlink(path_.c_str());
+      }
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): a file that cannot be locked is left to the others
+    }
+  }
+
+  Membership(const Membership&) = delete;
+  Membership& operator=(const Membership&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  void join() {
+    struct stat status {};
+    if (::fstat(fd_.get(), &status) != 0) fail(path_, "stat");
+    if (status.st_size == 0) {
+      initialise();
+    } else {
+      std::array<char, 8> seen{};
+      if (status.st_size >= header_size) read_exactly(path_, fd_.get(), seen.data(), seen.size(), 0);
+      if (std::string_view(seen.data(), seen.size()) != magic) {
+        throw StoreError(fmt::format(
+            "file store {}: the file is there and is not a Cohort store; it was left as it is, choose another path", path_));
+      }
+    }
+    auto joined = read_u64(path_, fd_.get(), joined_at);
+    const bool all_were_here = world_size_ > 0 && joined >= static_cast<std::uint64_t>(world_size_);
+    if (all_were_here && !others_alive(fd_.get())) {
+      initialise();  // a job whose every rank was killed left this
+      joined = 0;
+    }
+    if (!try_lock(fd_.get(), F_WRLCK, first_user_lock + static_cast<off_t>(joined))) fail(path_, "lock as user");
+    write_u64(path_, fd_.get(), joined + 1, joined_at);
+  }
+
+  void initialise() {
+    if (::ftruncate(fd_.get(), 0) != 0) fail(path_, "truncate");
+    std::string header(magic);
+    append_le(header, static_cast<std::uint64_t>(header_size));
+    header.resize(header_size, '\0');
+    write_exactly(path_, fd_.get(), header, 0);
+  }
+
+  std::string path_;
+  int world_size_;
+  FileDescriptor fd_;
+};
+
+/// The log and what it says, as far as it was read.
+class FileStore::Log {
+ public:
+  using Map = std::unordered_map<std::string, std::string>;
+
+  explicit Log(std::string path) : path_(std::move(path)), fd_(::open(path_.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW)) {
+    if (!fd_) fail(path_, "open");
+  }
+
+  /// Runs `f(map)` with the log read to its end and nobody writing. What `f` hands to write() is in the log when this
+  /// returns.
+  template <class F>
+  auto update(Deadline deadline, F&& f) {
+    const std::lock_guard guard(mutex_);
+    const ScopedLock lock(path_, fd_.get(), F_WRLCK, deadline);
+    catch_up();
+    return f(map_);
+  }
+
+  /// Runs `f(map)` with what is committed now.
+  template <class F>
+  auto look(Deadline deadline, F&& f) {
+    const std::lock_guard guard(mutex_);
+    // Unlocked peek: if the end has not moved, nothing was written. A torn read merely takes the lock for nothing.
+    if (read_u64(path_, fd_.get(), end_at) != static_cast<std::uint64_t>(end_)) {
+      const ScopedLock lock(path_, fd_.get(), F_RDLCK, deadline);
+      catch_up();
+    }
+    return f(map_);
+  }
+
+  /// Only from inside update().
+  void write(Record kind, std::string_view key, std::string_view value) {
+    constexpr std::size_t most = std::numeric_limits<std::uint32_t>::max();
+    if (key.size() > most || value.size() > most) throw StoreError("file store: keys and values are under 4 GiB");
+    std::string record(1, static_cast<char>(kind));
+    append_le(record, static_cast<std::uint32_t>(key.size()));
+    append_le(record, static_cast<std::uint32_t>(value.size()));
+    record.append(key).append(value);
+    write_exactly(path_, fd_.get(), record, end_);
+    const auto end = end_ + static_cast<off_t>(record.size());
+    write_u64(path_, fd_.get(), static_cast<std::uint64_t>(end), end_at);
+    end_ = end;
+    apply(kind, std::string(key), std::string(value));
+  }
+
+ private:
+  void catch_up() {
+    const auto committed = read_u64(path_, fd_.get(), end_at);
+    struct stat status {};
+    if (::fstat(fd_.get(), &status) != 0) fail(path_, "stat");
+    if (committed < static_cast<std::uint64_t>(end_) || committed > static_cast<std::uint64_t>(status.st_size)) {
+      throw StoreError(fmt::format("file store {}: the file was damaged or replaced while in use", path_));
+    }
+    std::string news(committed - static_cast<std::uint64_t>(end_), '\0');
+    read_exactly(path_, fd_.get(), news.data(), news.size(), end_);
+    std::string_view rest = news;
+    while (!rest.empty()) {
+      if (rest.size() < record_head) throw StoreError(fmt::format("file store {}: a record is cut off", path_));
+      const auto kind = static_cast<Record>(rest[0]);
+      const std::size_t key_size = load_le<std::uint32_t>(rest.data() + 1);
+      const std::size_t value_size = load_le<std::uint32_t>(rest.data() + 5);
+      rest.remove_prefix(record_head);
+      if (rest.size() < key_size + value_size) {
+        throw StoreError(fmt::format("file store {}: a record is cut off", path_));
+      }
+      apply(kind, std::string(rest.substr(0, key_size)), std::string(rest.substr(key_size, value_size)));
+      rest.remove_prefix(key_size + value_size);
+    }
+    end_ = static_cast<off_t>(committed);
+  }
+
+  void apply(Record kind, std::string key, std::string value) {
+    if (kind == Record::erase) {
+      map_.erase(key);
+    } else {
+      map_.insert_or_assign(std::move(key), std::move(value));
+    }
+  }
+
+  std::string path_;
+  FileDescriptor fd_;
+  std::mutex mutex_;
+  Map map_;
+  off_t end_ = header_size;
+};
+
+FileStore::FileStore(std::string path, int world_size, std::chrono::milliseconds timeout) {
+  if (world_size == 0) throw ValueError("FileStore: a world size of 0; use -1 when it is not known");
+  set_timeout(timeout);
+  membership_ = std::make_shared<Membership>(std::move(path), world_size, Deadline::after_or_never(timeout));
+  log_ = std::make_unique<Log>(membership_->path());
+}
+
+FileStore::FileStore(std::shared_ptr<Membership> membership, std::chrono::milliseconds timeout)
+    : membership_(std::move(membership)), log_(std::make_unique<Log>(membership_->path())) {
+  set_timeout(timeout);
+}
+
+FileStore::~FileStore() = default;
+
+const std::string& FileStore::path() const {
+  return membership_->path();
+}
+
+StorePtr FileStore::clone() {
+  return StorePtr(new FileStore(membership_, timeout()));  // NOLINT: the constructor is private
+}
+
+void FileStore::do_set(std::string_view key, std::string_view value, Deadline deadline) {
+  log_->update(deadline, [&](Log::Map&) { log_->write(Record::set, key, value); });
+}
+
+std::string FileStore::do_get(std::string_view key, Deadline deadline) {
+  const std::string name(key);
+  Pause pause;
+  for (;;) {
+    std::string value;
+    const bool found = log_->look(deadline, [&](Log::Map& map) {
+      const auto it = map.find(name);
+      if (it != map.end()) value = it->second;
+      return it != map.end();
+    });
+    if (found) return value;
+    if (deadline.expired()) throw StoreTimeoutError(describe_missing({name}));
+    pause.rest(deadline);
+  }
+}
+
+std::int64_t FileStore::do_add(std::string_view key, std::int64_t amount, Deadline deadline) {
+  return log_->update(deadline, [&](Log::Map& map) {
+    std::int64_t sum = amount;
+    if (const auto it = map.find(std::string(key)); it != map.end()) {
+      const auto number = parse_integer<std::int64_t>(it->second);
+      if (!number || __builtin_add_overflow(*number, amount, &sum)) throw ValueError(describe_not_a_number(key));
+    }
+    log_->write(Record::set, key, std::to_string(sum));
+    return sum;
+  });
+}
+
+std::string FileStore::do_compare_set(std::string_view key, std::string_view expected, std::string_view desired,
+                                      Deadline deadline) {
+  return log_->update(deadline, [&](Log::Map& map) {
+    const auto it = map.find(std::string(key));
+    if (it == map.end() && !expected.empty()) return std::string(expected);
+    if (it != map.end() && it->second != expected) return it->second;
+    log_->write(Record::set, key, desired);
+    return std::string(desired);
+  });
+}
+
+void FileStore::do_wait(const Keys& keys, Deadline deadline) {
+  Pause pause;
+  for (;;) {
+    auto missing = log_->look(deadline, [&](Log::Map& map) {
+      Keys absent;
+      for (const auto& key : keys) {
+        if (!map.contains(key)) absent.push_back(key);
+      }
+      return absent;
+    });
+    if (missing.empty()) return;
+    if (deadline.expired()) throw StoreTimeoutError(describe_missing(missing));
+    pause.rest(deadline);
+  }
+}
+
+bool FileStore::do_check(const Keys& keys, Deadline deadline) {
+  return log_->look(deadline, [&](Log::Map& map) {
+    return std::all_of(keys.begin(), keys.end(), [&map](const std::string& key) { return map.contains(key); });
+  });
+}
+
+bool FileStore::do_delete_key(std::string_view key, Deadline deadline) {
+  log_->update(deadline, [&](Log::Map&) { log_->write(Record::erase, key, {}); });
+  return true;
+}
+
+std::int64_t FileStore::do_num_keys(Deadline deadline) {
+  return log_->look(deadline, [](Log::Map& map) { return static_cast<std::int64_t>(map.size()); });
+}
+
+void FileStore::do_append(std::string_view key, std::string_view value, Deadline deadline) {
+  log_->update(deadline, [&](Log::Map& map) {
+    const auto it = map.find(std::string(key));
+    log_->write(Record::set, key, it == map.end() ? std::string(value) : it->second + std::string(value));
+  });
+}
+
+}  // namespace cohort

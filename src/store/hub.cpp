@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "store/hub.h"
+
+namespace cohort {
+
+using handshake::Verdict;
+
+handshake::Verdict Hub::enter(const handshake::Claim& claim) {
+  if (claim.job != options_.job) return Verdict::wrong_job;
+  const std::lock_guard lock(mutex_);
+  if (stats_.connections >= options_.limits.connections) return Verdict::too_many;
+  if (claim.rank) {
+    const auto [it, is_new] = holders_.try_emplace(*claim.rank, Holder{claim.process, 0});
+    if (!is_new && it->second.process != claim.process) return Verdict::rank_taken;
+    ++it->second.connections;
+  }
+  ++stats_.connections;
+  if (!claim.is_host) ++guests_;
+  if (claim.is_worker) {
+    ++workers_;
+    if (claim.rank) worker_ranks_.insert(*claim.rank);
+    changed_.notify_all();
+  }
+  return Verdict::welcome;
+}
+
+void Hub::leave(const handshake::Claim& claim) {
+  if (claim.rank) {
+    const auto it = holders_.find(*claim.rank);
+    if (--it->second.connections == 0) holders_.erase(it);
+  }
+  const std::lock_guard lock(mutex_);
+  --stats_.connections;
+  if (!claim.is_host && --guests_ == 0) changed_.notify_all();
+}
+
+void Hub::connection_accepted() {
+  const std::lock_guard lock(mutex_);
+  ++stats_.accepted;
+  ++stats_.unproven;
+}
+
+void Hub::connection_closed(bool was_proven, bool was_rejected) {
+  const std::lock_guard lock(mutex_);
+  if (!was_proven) --stats_.unproven;
+  if (was_rejected) ++stats_.rejected;
+}
+
+void Hub::connection_proven() {
+  const std::lock_guard lock(mutex_);
+  --stats_.unproven;
+}
+
+StoreServer::Stats Hub::stats() const {
+  const std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+StoreServer::Joined Hub::wait_for_workers(std::size_t workers, Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  const auto enough = [&] { return workers_ >= workers; };
+  if (deadline.is_never()) {
+    changed_.wait(lock, enough);
+  } else {
+    changed_.wait_until(lock, deadline.when(), enough);
+  }
+  return {workers_, {worker_ranks_.begin(), worker_ranks_.end()}};
+}
+
+bool Hub::wait_until_left(Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  const auto alone = [&] { return guests_ == 0; };
+  if (deadline.is_never()) {
+    changed_.wait(lock, alone);
+    return true;
+  }
+  return changed_.wait_until(lock, deadline.when(), alone);
+}
+
+}  // namespace cohort

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// One connection on the server's event loop: moves bytes between a socket, with or without TLS, and a Conversation.
+#pragma once
+
+#include <asio.hpp>
+#include <asio/ssl.hpp>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "store/conversation.h"
+
+namespace cohort {
+
+using Socket = asio::generic::stream_protocol::socket;
+using TlsSocket = asio::ssl::stream<Socket>;
+
+/// What the server keeps of a connection, whatever it is made of.
+class SessionHandle {
+ public:
+  virtual ~SessionHandle() = default;
+  virtual bool is_proven() const = 0;
+  /// Ends it without another word: the handshake took too long, or the server stops.
+  virtual void close(bool as_rejected) = 0;
+};
+
+template <class Stream>
+class Session final : public SessionHandle, public std::enable_shared_from_this<Session<Stream>> {
+ public:
+  using Gone = std::function<void(SessionHandle*)>;
+
+  Session(Stream stream, Hub& hub, Gone gone)
+      : stream_(std::move(stream)),
+        hub_(hub),
+        gone_(std::move(gone)),
+        conversation_(std::make_unique<Conversation>(hub, [this] { write(); })) {}
+
+  void start() {
+    if constexpr (std::is_same_v<Stream, TlsSocket>) {
+      stream_.async_handshake(asio::ssl::stream_base::server,
+                              [self = this->shared_from_this()](const asio::error_code& error) {
+                                error ? self->close(true) : self->begin();
+                              });
+    } else {
+      begin();
+    }
+  }
+
+  bool is_proven() const override { return conversation_ && conversation_->is_proven(); }
+
+  void close(bool as_rejected) override {
+    if (!conversation_) return;
+    const bool was_proven = conversation_->is_proven();
+    hub_.connection_closed(was_proven, as_rejected || conversation_->is_rejected());
+    asio::error_code ignored;
+    stream_.lowest_layer().close(ignored);
+    // Handlers in flight still hold this session; what the client held ends now.
+    conversation_.reset();
+    inbox_ = {};
+    gone_(this);
+  }
+
+ private:
+  /// Small, because most connections are idle and each has one. Larger requests grow it while they last.
+  static constexpr std::size_t idle_inbox = 1024;
+  static constexpr std::size_t busy_inbox = 256 * 1024;
+
+  void begin() {
+    write();
+    read();
+  }
+
+  void read() {
+    if (reading_ || !conversation_ || closing_ || conversation_->has_backlog()) return;
+    reading_ = true;
+    if (inbox_.empty()) inbox_.resize(idle_inbox);
+    stream_.async_read_some(asio::buffer(inbox_),
+                            [self = this->shared_from_this()](const asio::error_code& error, std::size_t size) {
+                              self->on_read(error, size);
+                            });
+  }
+
+  void on_read(const asio::error_code& error, std::size_t size) {
+    reading_ = false;
+    if (!conversation_) return;
+    if (error) return close(!conversation_->is_proven());
+    const bool was_proven = conversation_->is_proven();
+    feed({inbox_.data(), size});
+    if (!was_proven && conversation_->is_proven()) hub_.connection_proven();
+    const bool filled = size == inbox_.size();
+    if (filled && inbox_.size() < busy_inbox) {
+      inbox_.resize(std::min(inbox_.size() * 4, busy_inbox));
+    } else if (!filled && inbox_.size() > idle_inbox) {
+      inbox_ = std::vector<char>(idle_inbox);
+    }
+    write();
+    read();
+  }
+
+  void feed(std::string_view bytes) { closing_ = conversation_->feed(bytes) == Conversation::Next::close; }
+
+  void write() {
+    if (writing_ || !conversation_) return;
+    if (conversation_->outbox().empty()) {
+      if (closing_) close(false);
+      return;
+    }
+    writing_ = true;
+    sending_ = conversation_->take_outbox();
+    asio::async_write(stream_, asio::buffer(sending_),
+                      [self = this->shared_from_this()](const asio::error_code& error, std::size_t) {
+                        self->writing_ = false;
+                        self->sending_ = {};
+                        if (error) return self->close(false);
+                        if (self->conversation_ && self->conversation_->has_backlog()) self->feed({});
+                        self->write();
+                        self->read();
+                      });
+  }
+
+  Stream stream_;
+  Hub& hub_;
+  Gone gone_;
+  std::unique_ptr<Conversation> conversation_;  ///< null once closed
+  std::vector<char> inbox_;
+  std::string sending_;
+  bool reading_ = false;
+  bool writing_ = false;
+  bool closing_ = false;
+};
+
+}  // namespace cohort

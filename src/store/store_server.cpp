@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <cohort/error.h>
+#include <cohort/store_server.h>
+
+#include <fmt/format.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <sys/resource.h>
+
+#include <deque>
+#include <optional>
+#include <thread>
+#include <unordered_map>
+
+#include "core/log_format.h"
+#include "core/random.h"
+#include "store/hub.h"
+#include "store/session.h"
+#include "store/socket.h"
+#include "store/tls.h"
+
+namespace cohort {
+
+namespace {
+
+/// A peer whose host vanished without a word is noticed within about a minute.
+void keep_alive(int fd) {
+  const int on = 1;
+  const int idle = 30;
+  const int interval = 10;
+  const int count = 3;
+  ::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
+  ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
+FileDescriptor make_listener(const StoreServerOptions& options) {
+  if (options.listen_fd < 0) return listen_on(options.endpoint);
+  const auto bound = bound_endpoint(options.listen_fd);  // throws before we own it
+  FileDescriptor fd(options.listen_fd);
+  if (options.endpoint.kind == Endpoint::Kind::tcp && options.endpoint.port != 0 &&
+      bound.port != options.endpoint.port) {
+    throw ValueError(fmt::format("the listening socket given is bound to {}, not to port {}", to_string(bound),
+                                 options.endpoint.port));
+  }
+  return fd;
+}
+
+}  // namespace
+
+class StoreServer::Impl {
+ public:
+  explicit Impl(StoreServerOptions options)
+      : options_(std::move(options)),
+        hub_({options_.secret, handshake::tag_of(options_.job_id), options_.limits}),
+        acceptor_(context_),
+        handshake_timer_(context_),
+        accept_pause_(context_) {
+    auto listener = make_listener(options_);
+    endpoint_ = bound_endpoint(listener.get());
+    check_exposure();
+    // The name users know stays; only the port may have been chosen by the kernel.
+    if (options_.listen_fd < 0 && endpoint_.kind == Endpoint::Kind::tcp) endpoint_.host = options_.endpoint.host;
+    if (options_.tls) {
+      tls_.emplace(make_tls_context(*options_.tls, TlsRole::server).release());
+    }
+    SocketAddress bound;
+    bound.size = sizeof(bound.storage);
+    ::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&bound.storage), &bound.size);
+    acceptor_.assign(asio::generic::stream_protocol(bound.storage.ss_family, 0), listener.release());
+    acceptor_.native_non_blocking(true);
+    accept();
+    thread_ = std::thread([this] { run(); });
+  }
+
+  ~Impl() {
+    asio::post(context_, [this] { stop(); });
+    thread_.join();
+  }
+
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  const Endpoint& endpoint() const { return endpoint_; }
+  Hub& hub() { return hub_; }
+
+  Stats stats() {
+    auto stats = hub_.stats();
+    std::promise<void> done;
+    asio::post(context_, [&] {
+      stats.keys = hub_.table().size();
+      stats.bytes = hub_.table().bytes();
+      done.set_value();
+    });
+    done.get_future().wait();
+    return stats;
+  }
+
+ private:
+  void check_exposure() const {
+    if (endpoint_.kind == Endpoint::Kind::unix_socket || options_.secret || options_.insecure) return;
+    if (is_loopback(endpoint_.host)) return;
+    throw ValueError(fmt::format(
+        "{} can be reached from other hosts: give the store a secret (cohort secret FILE, then COHORT_SECRET_FILE=FILE), "
+        "or say insecure (COHORT_INSECURE=1) if everyone on that network may take part in the job",
+        to_string(endpoint_)));
+  }
+
+  void run() {
+    ::pthread_setname_np(::pthread_self(), "cohort-store");
+    auto work = asio::make_work_guard(context_);
+    work_ = &work;
+    context_.run();
+  }
+
+  void stop() {
+    asio::error_code ignored;
+    acceptor_.close(ignored);
+    handshake_timer_.cancel();
+    accept_pause_.cancel();
+    while (!sessions_.empty()) sessions_.begin()->second->close(false);
+    work_->reset();
+  }
+
+  void accept() {
+    acceptor_.async_accept([this](const asio::error_code& error, Socket socket) {
+      if (!acceptor_.is_open()) return;
+      if (!error) {
+        admit(std::move(socket));
+        return accept();
+      }
+      // Out of descriptors or the like: rest a little instead of spinning, connections wait in the backlog.
+      log_warn("store: accept: {}; trying again", error.message());
+      accept_pause_.expires_after(std::chrono::milliseconds(20));
+      accept_pause_.async_wait([this](const asio::error_code& cancelled) {
+        if (!cancelled) accept();
+      });
+    });
+  }
+
+  void admit(Socket socket) {
+    hub_.connection_accepted();
+    const auto stats = hub_.stats();
+    const bool is_unix = endpoint_.kind == Endpoint::Kind::unix_socket;
+    if ((is_unix && !peer_is_trusted(socket.native_handle())) ||
+        stats.unproven > options_.limits.unproven_connections) {
+      hub_.connection_closed(false, true);
+      return;
+    }
+    if (!is_unix) keep_alive(socket.native_handle());
+    if (tls_) {
+      start<TlsSocket>(TlsSocket(std::move(socket), *tls_));
+    } else {
+      start<Socket>(std::move(socket));
+    }
+  }
+
+  template <class Stream>
+  void start(Stream stream) {
+    auto session =
+        std::make_shared<Session<Stream>>(std::move(stream), hub_, [this](SessionHandle* gone) { sessions_.erase(gone); });
+    sessions_.emplace(session.get(), session);
+    unproven_.emplace_back(Deadline::after(options_.handshake_timeout), session);
+    if (unproven_.size() == 1) watch_handshakes();
+    session->start();
+  }
+
+  /// All handshakes have the same time, so the queue is in order of deadline and one timer serves it.
+  void watch_handshakes() {
+    handshake_timer_.expires_at(unproven_.front().first.when());
+    handshake_timer_.async_wait([this](const asio::error_code& cancelled) {
+      if (cancelled) return;
+      while (!unproven_.empty() && unproven_.front().first.expired()) {
+        const auto session = unproven_.front().second.lock();
+        unproven_.pop_front();
+        if (session && !session->is_proven()) session->close(true);
+      }
+      while (!unproven_.empty() && unproven_.front().second.expired()) unproven_.pop_front();
+      if (!unproven_.empty()) watch_handshakes();
+    });
+  }
+
+  StoreServerOptions options_;
+  asio::io_context context_{1};
+  Hub hub_;
+  asio::basic_socket_acceptor<asio::generic::stream_protocol> acceptor_;
+  asio::steady_timer handshake_timer_;
+  asio::steady_timer accept_pause_;
+  std::optional<asio::ssl::context> tls_;
+  Endpoint endpoint_;
+  std::unordered_map<SessionHandle*, std::shared_ptr<SessionHandle>> sessions_;
+  std::deque<std::pair<Deadline, std::weak_ptr<SessionHandle>>> unproven_;
+  asio::executor_work_guard<asio::io_context::executor_type>* work_ = nullptr;
+  std::thread thread_;
+};
+
+StoreServer::StoreServer(StoreServerOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
+StoreServer::~StoreServer() = default;
+
+const Endpoint& StoreServer::endpoint() const {
+  return impl_->endpoint();
+}
+StoreServer::Joined StoreServer::wait_for_workers(std::size_t workers, Deadline deadline) {
+  return impl_->hub().wait_for_workers(workers, deadline);
+}
+bool StoreServer::wait_until_left(Deadline deadline) {
+  return impl_->hub().wait_until_left(deadline);
+}
+StoreServer::Stats StoreServer::stats() const {
+  return impl_->stats();
+}
+
+}  // namespace cohort
