@@ -34,7 +34,8 @@ class COHORT_API Env {
   /// COHORT_LOG: trace, debug, info, warn (default), error or off.
   LogLevel log_level = LogLevel::warn;
 
-  /// COHORT_STORE: where the job's store is, when a launcher owns it (`cohort run` sets it): unix:@name or tcp://host:port.
+  /// COHORT_STORE: where the job's store is, when a launcher owns it (`cohort run` sets it): unix:@name or
+  /// tcp://host:port.
   std::string store;
 
   /// COHORT_STORE_PORT: the TCP port for the store under a foreign launcher on several hosts; default: derived from the
@@ -62,6 +63,9 @@ class COHORT_API Env {
   std::string_view text(std::string_view name) const;
   /// The same as an integer; a ValueError if it is set and is not one.
   std::optional<int> integer(std::string_view name) const;
+
+  /// The same environment with one variable changed.
+  Env with(std::string_view name, std::string value) const;
 
   /// All variables that are read, ours and the launchers', with their meaning.
   static std::span<const EnvVariable> known();

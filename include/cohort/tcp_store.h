@@ -9,9 +9,9 @@
 //       .secret = cohort::Secret::load("job.secret")});
 //   // everyone else: the same without is_host; may start before the host does
 //
-// Each connection proves the job's secret both ways before anything else is said, and with it the rank it claims: a rank
-// that one process holds no other process gets (docs/security.md). Users of `cohort run` and of rendezvous() need none of
-// this: it is done for them.
+// Each connection proves the job's secret both ways before anything else is said, and with it the rank it claims: a
+// rank that one process holds no other process gets (docs/security.md). Users of `cohort run` and of rendezvous() need
+// none of this: it is done for them.
 #pragma once
 
 #include <cohort/endpoint.h>
@@ -81,6 +81,9 @@ class COHORT_API TcpStore final : public Store {
   /// The server sets these keys when this connection ends, however it ends: how others learn that a process is gone.
   /// Replaces what was registered before; with nothing, withdraws it.
   void set_on_disconnect(const Keys& keys, const Values& values, Within within = {});
+
+  /// Host: changes TcpStoreOptions::linger.
+  void set_linger(std::chrono::milliseconds linger);
 
  private:
   struct Hosted;

@@ -3,6 +3,7 @@
 // Integers to and from little-endian bytes, wherever they lie.
 #pragma once
 
+#include <array>
 #include <bit>
 #include <concepts>
 #include <cstring>
@@ -21,9 +22,9 @@ T load_le(const char* from) {
 
 template <std::integral T>
 void append_le(std::string& to, T value) {
-  char bytes[sizeof(T)];
-  std::memcpy(bytes, &value, sizeof(T));
-  to.append(bytes, sizeof(T));
+  std::array<char, sizeof(T)> bytes;
+  std::memcpy(bytes.data(), &value, sizeof(T));
+  to.append(bytes.data(), bytes.size());
 }
 
 }  // namespace cohort

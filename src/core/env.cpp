@@ -125,6 +125,12 @@ std::string_view Env::text(std::string_view name) const {
   return it == text_.end() ? std::string_view() : std::string_view(it->second);
 }
 
+Env Env::with(std::string_view name, std::string value) const {
+  auto variables = text_;
+  variables.insert_or_assign(std::string(name), std::move(value));
+  return from(std::move(variables));
+}
+
 std::optional<int> Env::integer(std::string_view name) const {
   const auto value = text(name);
   if (value.empty()) return std::nullopt;

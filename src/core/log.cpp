@@ -25,7 +25,7 @@ LogLevel level_from_environment() noexcept {
   try {
     return Env::read().log_level;
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "cohort: %s\n", e.what());
+    static_cast<void>(std::fprintf(stderr, "cohort: %s\n", e.what()));
     return LogLevel::warn;
   }
 }
@@ -55,7 +55,7 @@ void write_to_stderr(const LogRecord& record) {
   const auto line = fmt::format("{:%H:%M:%S}.{:03} {} {}{}\n", fmt::localtime(std::chrono::system_clock::to_time_t(now)),
                                 millis, initial, who, record.message);
   // One write per line: lines of several processes on one terminal do not mix.
-  std::fwrite(line.data(), 1, line.size(), stderr);
+  static_cast<void>(std::fwrite(line.data(), 1, line.size(), stderr));
 }
 
 }  // namespace

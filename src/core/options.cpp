@@ -24,7 +24,8 @@ Options::Options(Options&& other) noexcept : Options() {
   map_.swap(other.map_);
 }
 Options& Options::operator=(const Options& other) {
-  *map_ = Map(*other.map_);
+  Options copy(other);
+  map_.swap(copy.map_);
   return *this;
 }
 Options& Options::operator=(Options&& other) noexcept {

@@ -166,6 +166,7 @@ StoreConnection::StoreConnection(const ConnectionOptions& options, Deadline dead
   const auto start = std::chrono::steady_clock::now();
   std::vector<SocketAddress> addresses;
   Backoff backoff;
+  std::string reason;
   bool warned = false;
   Deadline::Clock::duration resolved_after{};
   for (;;) {
@@ -181,6 +182,8 @@ StoreConnection::StoreConnection(const ConnectionOptions& options, Deadline dead
       limits_ = introduction.limits;
       return;
     }
+    // An attempt that the deadline cut short knows less than the one before it.
+    if (reason.empty() || !deadline.expired()) reason = introduction.reason;
     const auto waited = std::chrono::steady_clock::now() - start;
     const bool rank_taken = introduction.reason.starts_with("rank ");
     if (introduction.is_final || (rank_taken && waited > rank_taken_patience)) {
@@ -189,7 +192,7 @@ StoreConnection::StoreConnection(const ConnectionOptions& options, Deadline dead
     if (deadline.expired()) {
       throw TimeoutError(
           fmt::format("no store at {} after {:.1f} s: {}; is rank 0, or the launcher, running there?", where_,
-                      std::chrono::duration<double>(waited).count(), introduction.reason),
+                      std::chrono::duration<double>(waited).count(), reason),
           {.rank = options.rank});
     }
     if (!warned && waited > seconds(10)) {

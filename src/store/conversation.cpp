@@ -66,7 +66,7 @@ Conversation::Next Conversation::feed(std::string_view bytes) {
     }
     if (bytes.size() < wire::length_size) break;
     const std::size_t size = load_le<std::uint32_t>(bytes.data());
-    if (size > hub_.options().limits.frame || !hub_.has_room(size)) {
+    if (size > hub_.options().limits.frame || (size > small_frame && !hub_.has_room(size))) {
       refuse(fmt::format("a request of {} bytes is over the store's limit", size));
       next = reject();
       break;
@@ -168,7 +168,11 @@ std::string Conversation::objection(const wire::Request& request) const {
       return fmt::format("the value would grow beyond {} bytes", limits.value);
     }
   }
-  if (!hub_.has_room(bytes)) return "the store is full: its memory limit is reached";
+  const bool stores = request.op == Op::set || request.op == Op::append || request.op == Op::push ||
+                      request.op == Op::add || request.op == Op::compare_set || request.op == Op::will;
+  if (stores && !hub_.has_room(bytes + keys * Table::entry_overhead)) {
+    return "the store is full: its memory limit is reached";
+  }
   return {};
 }
 

@@ -45,6 +45,9 @@ class Conversation {
   /// A client that asks without reading the answers is not served beyond this many bytes of them.
   static constexpr std::size_t most_unsent = 1U << 20U;
 
+  /// Requests up to this size are taken even when the memory limit is reached: deleting must stay possible.
+  static constexpr std::size_t small_frame = 64U << 10U;
+
   /// A request that waits for keys or for its turn at a queue.
   struct Waiting {
     wire::Op op;

@@ -69,7 +69,7 @@ class Session final : public SessionHandle, public std::enable_shared_from_this<
  private:
   /// Small, because most connections are idle and each has one. Larger requests grow it while they last.
   static constexpr std::size_t idle_inbox = 1024;
-  static constexpr std::size_t busy_inbox = 256 * 1024;
+  static constexpr std::size_t busy_inbox = std::size_t{256} * 1024;
 
   void begin() {
     write();

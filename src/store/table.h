@@ -58,6 +58,9 @@ class Table {
     Entries::iterator on_;
   };
 
+  /// What an entry costs beside its key and value, roughly.
+  static constexpr std::size_t entry_overhead = 128;
+
   Table() = default;
   Table(const Table&) = delete;
   Table& operator=(const Table&) = delete;
@@ -96,8 +99,6 @@ class Table {
 
     bool present(bool values_only) const { return value.has_value() || (!values_only && !queue.empty()); }
   };
-  static constexpr std::size_t entry_overhead = 128;
-
   Entries::iterator obtain(std::string_view key);
   void release_if_unused(Entries::iterator it);
   template <class Change>

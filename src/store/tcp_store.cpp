@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <map>
 #include <string_view>
@@ -25,9 +26,10 @@ struct TcpStore::Hosted {
   Hosted(StoreServerOptions options, std::chrono::milliseconds linger_time)
       : server(std::move(options)), linger(linger_time) {}
   ~Hosted() {
-    if (linger.count() == 0 || std::uncaught_exceptions() > 0) return;
+    const auto time = linger.load();
+    if (time.count() == 0 || std::uncaught_exceptions() > 0) return;
     log_debug("store: staying until the other processes have left");
-    if (!server.wait_until_left(Deadline::after(linger))) {
+    if (!server.wait_until_left(Deadline::after(time))) {
       log_warn("store: leaving although {} connections are still open", server.stats().connections);
     }
   }
@@ -35,7 +37,7 @@ struct TcpStore::Hosted {
   Hosted& operator=(const Hosted&) = delete;
 
   StoreServer server;
-  std::chrono::milliseconds linger;
+  std::atomic<std::chrono::milliseconds> linger;
 };
 
 std::shared_ptr<TcpStore::Hosted> TcpStore::host_server(const TcpStoreOptions& options) {
@@ -86,14 +88,15 @@ TcpStore::TcpStore(TcpStoreOptions options) : endpoint_(options.endpoint) {
   const auto workers = static_cast<std::size_t>(options.world_size);
   const auto joined = hosted_->server.wait_for_workers(workers, deadline);
   if (joined.workers >= workers) return;
-  hosted_->linger = {};
+  set_linger({});
   std::vector<int> missing;
   for (int rank = 0; rank < options.world_size; ++rank) {
     if (!std::binary_search(joined.ranks.begin(), joined.ranks.end(), rank)) missing.push_back(rank);
   }
-  throw StoreTimeoutError(fmt::format("{}/{} workers joined the store at {} within {} ms{}", joined.workers, workers,
-                                      to_string(endpoint_), options.timeout.count(),
-                                      joined.ranks.empty() ? "" : fmt::format("; missing ranks: {}", fmt::join(missing, ", "))));
+  throw StoreTimeoutError(
+      fmt::format("{}/{} workers joined the store at {} within {} ms{}", joined.workers, workers, to_string(endpoint_),
+                  options.timeout.count(),
+                  joined.ranks.empty() ? "" : fmt::format("; missing ranks: {}", fmt::join(missing, ", "))));
 }
 
 TcpStore::TcpStore(std::shared_ptr<Hosted> hosted, Endpoint endpoint,
@@ -107,6 +110,10 @@ TcpStore::~TcpStore() = default;
 
 StorePtr TcpStore::clone() {
   return StorePtr(new TcpStore(hosted_, endpoint_, connect_to_, timeout()));  // NOLINT: the constructor is private
+}
+
+void TcpStore::set_linger(std::chrono::milliseconds linger) {
+  if (hosted_) hosted_->linger.store(linger);
 }
 
 struct TcpStore::Call {
@@ -128,14 +135,18 @@ auto TcpStore::call(const Call& what, Deadline deadline, Use&& use) {
   }
   const auto reply = connection_->call({what.op, what.flags, what.number, what.keys, what.values}, deadline);
   switch (reply.reply.status) {
-    case Status::ok: return use(reply.reply);
+    case Status::ok:
+      return use(reply.reply);
     case Status::cancelled: {
       if (what.op == Op::pop) throw StoreTimeoutError(describe_pop_timeout(what.keys[0]));
       throw StoreTimeoutError(describe_missing({reply.reply.values.begin(), reply.reply.values.end()}));
     }
-    case Status::not_a_number: throw ValueError(describe_not_a_number(what.keys[0]));
-    case Status::queue_empty: throw QueueEmptyError(describe_empty_queue(what.keys[0]));
-    case Status::refused: break;
+    case Status::not_a_number:
+      throw ValueError(describe_not_a_number(what.keys[0]));
+    case Status::queue_empty:
+      throw QueueEmptyError(describe_empty_queue(what.keys[0]));
+    case Status::refused:
+      break;
   }
   throw StoreError(fmt::format("the store refused: {}", reply.reply.values.empty() ? "" : reply.reply.values[0]));
 }

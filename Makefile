@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Shortcuts. The build itself is CMake's: see CMakePresets.json.
+
+JOBS ?= $(shell nproc)
+# Tests wait more than they compute, but start processes of their own.
+TEST_JOBS ?= $(shell n=$$(nproc); [ $$n -lt 2 ] && n=2; [ $$n -gt 4 ] && n=4; echo $$n)
+FUZZ_SECONDS ?= 600
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test check-long bench format lint
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## installs what is missing (Debian 12), builds everything into build/default
+	@tools/dev/install_deps.sh
+	@cmake --preset default
+	@cmake --build --preset default -j $(JOBS)
+
+demo: build ## four processes find each other and exchange values through the job's store
+	build/default/tools/cohort/cohort run -n 4 build/default/examples/store_exchange
+
+test: build ## builds and runs the tests (about a minute)
+	ctest --preset default -j $(TEST_JOBS) --output-junit test-results.xml
+
+check-long: build ## the long tests, then each fuzzer for FUZZ_SECONDS
+	@tools/dev/install_deps.sh long fuzz
+	ctest --test-dir build/default -L '^long$$' --output-on-failure
+	FUZZ_SECONDS=$(FUZZ_SECONDS) tools/dev/fuzz.sh
+
+bench: ## builds and runs the benchmarks against their peers
+	@tools/dev/install_deps.sh bench
+	cmake --preset default -DCOHORT_BENCH=ON
+	cmake --build --preset default -j $(JOBS)
+	bench/run.sh build/default
+
+format: ## formats the sources in place
+	@tools/dev/install_deps.sh lint
+	tools/dev/lint.sh --fix-format
+
+lint: build ## formatting, clang-tidy, layering, the feature table
+	@tools/dev/install_deps.sh lint
+	tools/dev/lint.sh

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "rendezvous/store_plan.h"
+
+#include <cohort/error.h>
+#include <cohort/tcp_store.h>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+namespace cohort {
+
+namespace {
+
+/// FNV-1a: the same everywhere, unlike std::hash.
+std::uint32_t stable_hash(std::string_view text) {
+  std::uint32_t hash = 2166136261U;
+  for (const auto c : text) hash = (hash ^ static_cast<std::uint8_t>(c)) * 16777619U;
+  return hash;
+}
+
+/// A port that all ranks compute alike, below the range the kernel hands out and off the launcher's own.
+std::uint16_t derived_port(const Launch& launch) {
+  constexpr std::uint32_t first = 20000;
+  constexpr std::uint32_t count = 8000;
+  const auto seed = fmt::format("{}:{}", launch.job, launch.master_port.value_or(0));
+  const auto port = first + stable_hash(seed) % count;
+  return static_cast<std::uint16_t>(port == launch.master_port ? port + 1 : port);
+}
+
+bool is_one_host(const Launch& launch) {
+  if (launch.size == 1) return true;
+  if (launch.launcher != Launcher::by_hand && launch.local_size == launch.size) return true;
+  return launch.found_in.contains("master_addr") && launch.found_in.at("master_addr") == "MASTER_ADDR" &&
+         is_loopback(launch.master_addr);
+}
+
+ValueError missing(std::string_view variable, const Launch& launch) {
+  std::string hint;
+  switch (launch.launcher) {
+    case Launcher::open_mpi:
+      hint = fmt::format("; pass it with mpirun -x {}=...", variable);
+      break;
+    case Launcher::pmi:
+      hint = fmt::format("; pass it with mpirun -genv {} ...", variable);
+      break;
+    default:
+      hint = "; \"cohort run\" sets all that is needed";
+      break;
+  }
+  return ValueError(fmt::format("env:// rendezvous of {} processes started {}{}: {} is missing or empty{}", launch.size,
+                                launch.launcher == Launcher::by_hand ? "" : "by ", to_string(launch.launcher), variable,
+                                hint));
+}
+
+StorePlan on_one_host(const Launch& launch) {
+  // The name must differ between jobs of one user on one host, and agree between the ranks of one.
+  std::string job = launch.job;
+  if (launch.launcher == Launcher::by_hand || launch.launcher == Launcher::torchrun || job.empty()) {
+    if (!launch.master_port) throw missing("MASTER_PORT", launch);
+    job += fmt::format(":{}", *launch.master_port);
+  }
+  if (launch.restart_count > 0) job += fmt::format("#{}", launch.restart_count);
+  StorePlan plan;
+  plan.endpoint = Endpoint::unix_socket(fmt::format("@cohort/{}/{}", ::geteuid(), job));
+  plan.job_id = job;
+  // An abstract name has at most 107 characters; a longer job name is as good by its hash.
+  if (plan.endpoint.path.size() > 100) {
+    plan.endpoint.path =
+        fmt::format("@cohort/{}/{:08x}-{}", ::geteuid(), stable_hash(job), job.substr(job.size() - 40));
+  }
+  return plan;
+}
+
+StorePlan on_several_hosts(const Launch& launch, const Env& env) {
+  if (launch.master_addr.empty()) throw missing("MASTER_ADDR", launch);
+  StorePlan plan;
+  plan.job_id = launch.job;
+  plan.secret_file = env.secret_file;
+  plan.insecure = env.insecure;
+  if (launch.launcher == Launcher::by_hand) {
+    if (!launch.master_port) throw missing("MASTER_PORT", launch);
+    plan.endpoint = Endpoint::tcp(launch.master_addr, *launch.master_port);
+  } else {
+    plan.endpoint = Endpoint::tcp(launch.master_addr, env.store_port.value_or(derived_port(launch)));
+  }
+  if (plan.secret_file.empty() && !plan.insecure) {
+    throw ValueError(
+        fmt::format("this job runs on several hosts (its store would be at {}) and has no secret: make one with "
+                    "\"cohort secret FILE\", "
+                    "put the file on every host and set COHORT_SECRET_FILE=FILE; or set COHORT_INSECURE=1 if everyone "
+                    "who can reach "
+                    "that port may take part in the job",
+                    to_string(plan.endpoint)));
+  }
+  return plan;
+}
+
+}  // namespace
+
+StorePlan plan_store(const Launch& launch, const Env& env) {
+  if (!env.store.empty()) {
+    StorePlan plan;
+    plan.endpoint = Endpoint::parse(env.store);
+    plan.launcher_hosts = true;
+    plan.job_id = env.run_id;
+    plan.secret_file = env.secret_file;
+    plan.insecure = env.insecure;
+    return plan;
+  }
+  if (launch.launcher == Launcher::by_hand) {
+    if (launch.master_addr.empty()) throw missing("MASTER_ADDR", launch);
+    if (!launch.master_port) throw missing("MASTER_PORT", launch);
+  }
+  return is_one_host(launch) ? on_one_host(launch) : on_several_hosts(launch, env);
+}
+
+}  // namespace cohort

@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""Checks that includes point downwards only (docs/architecture.md) and that the environment is read in one place.
+
+usage: check_layering.py ROOT
+"""
+import pathlib
+import re
+import sys
+
+# Which folders under src/ each may include, itself aside.
+ALLOWED = {
+    "core": set(),
+    "store": {"core"},
+    "reduce": {"core"},
+    "rendezvous": {"core", "store"},
+    "observe": {"core", "store"},
+    "backends": {"core", "store", "rendezvous", "reduce", "observe"},
+    "torch": {"core", "store", "rendezvous", "reduce", "observe", "backends"},
+}
+TORCH = {"torch", "ATen", "c10"}
+# Public headers show users none of the libraries we build with.
+HIDDEN = {"asio", "asio.hpp", "openssl", "fmt", "nlohmann", "CLI", "hwloc.h", "hwloc", "hwy"}
+UMBRELLA = "cohort.h"
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
+GETENV = re.compile(r"\b(secure_)?getenv\s*\(|\benviron\b")
+
+
+def layer_of_header(root, name):
+    """A public header belongs to the folder that implements it; one without a source file to core."""
+    found = sorted((root / "src").glob(f"*/{pathlib.Path(name).stem}.cpp"))
+    return found[0].parent.name if found else "core"
+
+
+def layer_of_include(root, include):
+    """The folder under src/ an include belongs to, or None if it is not ours."""
+    parts = include.split("/")
+    if parts[0] == "cohort" and len(parts) == 2:
+        return layer_of_header(root, parts[1])
+    if parts[0] == "cohort" and parts[1] == "torch":
+        return "torch"
+    return parts[0] if parts[0] in ALLOWED and (root / "src" / include).is_file() else None
+
+
+def check_file(root, path):
+    relative = path.relative_to(root)
+    parts = relative.parts
+    text = path.read_text(encoding="utf-8")
+    public = parts[0] == "include"
+    torch_layer = parts[:2] == ("src", "torch") or parts[:3] == ("include", "cohort", "torch")
+    if parts[0] == "src":
+        layer = parts[1]
+    elif torch_layer:
+        layer = "torch"
+    elif public and path.name != UMBRELLA:
+        layer = layer_of_header(root, path.name)
+    else:
+        layer = None
+
+    for match in INCLUDE.finditer(text):
+        include = match[1]
+        where = f"{relative}:{text.count(chr(10), 0, match.start(1)) + 1}"
+        first = include.split("/")[0]
+        if first in TORCH and layer_of_include(root, include) is None and not torch_layer:
+            yield f"{where}: includes {include}, and libtorch belongs to the torch layer alone"
+        if public and first in HIDDEN:
+            yield f"{where}: a public header includes {include}"
+        if layer is None:
+            continue
+        if layer not in ALLOWED:
+            yield f"{where}: the folder src/{layer} has no place in the layers of {pathlib.Path(__file__).name}"
+            return
+        target = layer_of_include(root, include)
+        if include == f"cohort/{UMBRELLA}":
+            yield f"{where}: the library's own files include what they use, not {include}"
+        elif target is not None and target != layer and target not in ALLOWED[layer]:
+            yield f"{where}: {layer} includes {include}, which belongs to {target}"
+
+    if relative != pathlib.Path("src/core/env.cpp"):
+        code = re.sub(r"//[^\n]*", "", text)
+        for match in GETENV.finditer(code):
+            yield f"{relative}:{code.count(chr(10), 0, match.start()) + 1}: {match[0].strip('(')}: only src/core/env.cpp reads the environment"
+
+
+def main():
+    if len(sys.argv) != 2 or sys.argv[1] in ("-h", "--help"):
+        print(__doc__.strip())
+        return 0 if sys.argv[1:] in (["-h"], ["--help"]) else 2
+    root = pathlib.Path(sys.argv[1]).resolve()
+    files = [p for top in ("include", "src", "tools") for p in sorted((root / top).rglob("*")) if p.suffix in (".h", ".cpp")]
+    if not files:
+        print(f"{root}: no sources found", file=sys.stderr)
+        return 2
+    problems = [problem for path in files for problem in check_file(root, path)]
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    print(f"{len(files)} files, {len(problems)} against the rules")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// The server's half of the protocol, byte by byte, without sockets.
+#include "store/conversation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/bytes.h"
+
+namespace cohort::test {
+namespace {
+
+using handshake::Verdict;
+using wire::Op;
+using wire::Status;
+
+/// A client that talks to a Conversation directly.
+class Peer {
+ public:
+  explicit Peer(Hub& hub) : conversation(std::make_unique<Conversation>(hub, [this] { ++woken; })) {}
+
+  Verdict introduce(const Secret* secret, std::optional<int> rank = {}, std::uint8_t process = 0) {
+    const auto hello = handshake::decode_hello(conversation->take_outbox());
+    handshake::Claim claim;
+    claim.rank = rank;
+    claim.process[0] = process;
+    const auto bytes = handshake::encode(claim, handshake::client_proof(secret, *hello, claim));
+    conversation->feed(bytes);
+    return handshake::decode_welcome(conversation->take_outbox())->verdict;
+  }
+
+  Conversation::Next send(const wire::Request& request) {
+    std::string frame;
+    wire::encode(request, frame);
+    return conversation->feed(frame);
+  }
+  /// The replies that are there, as text.
+  std::vector<std::string> replies() {
+    std::vector<std::string> all;
+    const auto bytes = conversation->take_outbox();
+    std::string_view rest = bytes;
+    while (!rest.empty()) {
+      const std::size_t size = load_le<std::uint32_t>(rest.data());
+      const auto reply = wire::decode_reply(rest.substr(4, size));
+      std::string text = std::to_string(static_cast<int>(reply->status)) + ":" + std::to_string(reply->number);
+      for (const auto value : reply->values) text += ":" + std::string(value);
+      all.push_back(text);
+      rest.remove_prefix(4 + size);
+    }
+    return all;
+  }
+
+  std::unique_ptr<Conversation> conversation;
+  int woken = 0;
+};
+
+HubOptions small_limits() {
+  HubOptions options;
+  options.limits.key = 16;
+  options.limits.value = 100;
+  options.limits.frame = 1000;
+  options.limits.keys = 4;
+  options.limits.memory = 5000;
+  return options;
+}
+
+class ConversationTest : public ::testing::Test {
+ protected:
+  Hub hub{small_limits()};
+};
+
+TEST_F(ConversationTest, TakesItsInputInAnyPieces) {
+  Peer peer(hub);
+  const auto hello = handshake::decode_hello(peer.conversation->take_outbox());
+  ASSERT_TRUE(hello);
+  const handshake::Claim claim;
+  auto bytes = handshake::encode(claim, handshake::client_proof(nullptr, *hello, claim));
+  wire::encode({Op::set, 0, 0, {"k"}, {"v"}}, bytes);
+  wire::encode({Op::get, 0, 0, {"k"}, {}}, bytes);
+  for (const char byte : bytes) EXPECT_EQ(peer.conversation->feed({&byte, 1}), Conversation::Next::more);
+  EXPECT_TRUE(peer.conversation->is_proven());
+  peer.conversation->take_outbox();
+  EXPECT_EQ(hub.table().size(), 1U);
+}
+
+TEST_F(ConversationTest, NothingIsParsedBeforeTheProof) {
+  Peer peer(hub);
+  std::string frame;
+  wire::encode({Op::set, 0, 0, {"k"}, {"v"}}, frame);
+  frame.resize(handshake::claim_size, 'x');
+  EXPECT_EQ(peer.conversation->feed(frame), Conversation::Next::close);
+  EXPECT_TRUE(peer.conversation->is_rejected());
+  EXPECT_EQ(hub.table().size(), 0U);
+}
+
+TEST_F(ConversationTest, RefusesForeignersAtTheirFirstByte) {
+  for (const auto* const first : {"G", "\x16\x03\x01", "SSH-2.0", "\xff"}) {
+    Peer peer(hub);
+    EXPECT_EQ(peer.conversation->feed(first), Conversation::Next::close) << first;
+  }
+}
+
+TEST_F(ConversationTest, AWrongSecretIsRefused) {
+  auto options = small_limits();
+  options.secret = Secret::generate();
+  Hub guarded(options);
+  const auto wrong = Secret::generate();
+  EXPECT_EQ(Peer(guarded).introduce(&*options.secret), Verdict::welcome);
+  EXPECT_EQ(Peer(guarded).introduce(&wrong), Verdict::wrong_secret);
+  EXPECT_EQ(Peer(guarded).introduce(nullptr), Verdict::wrong_secret);
+}
+
+TEST_F(ConversationTest, ARankBelongsToOneProcess) {
+  auto holder = std::make_unique<Peer>(hub);
+  EXPECT_EQ(holder->introduce(nullptr, 1, 7), Verdict::welcome);
+  auto second_of_holder = std::make_unique<Peer>(hub);
+  EXPECT_EQ(second_of_holder->introduce(nullptr, 1, 7), Verdict::welcome) << "clones and further connections are fine";
+  EXPECT_EQ(Peer(hub).introduce(nullptr, 1, 8), Verdict::rank_taken);
+  EXPECT_EQ(Peer(hub).introduce(nullptr, 2, 8), Verdict::welcome);
+  holder.reset();
+  EXPECT_EQ(Peer(hub).introduce(nullptr, 1, 8), Verdict::rank_taken) << "the holder still has a connection";
+  second_of_holder.reset();
+  EXPECT_EQ(Peer(hub).introduce(nullptr, 1, 8), Verdict::welcome) << "a dead process's rank is free";
+}
+
+TEST_F(ConversationTest, WaitsAreCompletedByOthers) {
+  Peer waiter(hub);
+  Peer setter(hub);
+  waiter.introduce(nullptr);
+  setter.introduce(nullptr);
+  waiter.send({Op::get, 0, 0, {"a", "b"}, {}});
+  EXPECT_TRUE(waiter.replies().empty());
+  setter.send({Op::set, 0, 0, {"a", "b"}, {"1", "2"}});
+  EXPECT_EQ(waiter.woken, 1);
+  EXPECT_THAT(waiter.replies(), ::testing::ElementsAre("0:0:1:2"));
+  waiter.send({Op::pop, wire::flag_block, 0, {"q"}, {}});
+  setter.send({Op::push, 0, 0, {"q"}, {"x"}});
+  EXPECT_THAT(waiter.replies(), ::testing::ElementsAre("0:0:x"));
+}
+
+TEST_F(ConversationTest, CancelAnswersWhatWaitsAndNothingElse) {
+  Peer peer(hub);
+  peer.introduce(nullptr);
+  peer.send({Op::cancel, 0, 0, {}, {}});
+  EXPECT_TRUE(peer.replies().empty());
+  peer.send({Op::set, 0, 0, {"a"}, {"1"}});
+  peer.send({Op::wait, 0, 0, {"a", "b"}, {}});
+  peer.send({Op::cancel, 0, 0, {}, {}});
+  peer.send({Op::cancel, 0, 0, {}, {}});
+  EXPECT_THAT(peer.replies(), ::testing::ElementsAre("0:0", "1:0:b"));
+  peer.send({Op::set, 0, 0, {"b"}, {"late"}});
+  EXPECT_THAT(peer.replies(), ::testing::ElementsAre("0:0")) << "the cancelled wait is forgotten";
+}
+
+TEST_F(ConversationTest, ASecondRequestWhileOneWaitsEndsTheConnection) {
+  Peer peer(hub);
+  peer.introduce(nullptr);
+  peer.send({Op::wait, 0, 0, {"a"}, {}});
+  EXPECT_EQ(peer.send({Op::count, 0, 0, {}, {}}), Conversation::Next::close);
+}
+
+TEST_F(ConversationTest, LimitsRefuseTheRequestAndKeepTheConnection) {
+  Peer peer(hub);
+  peer.introduce(nullptr);
+  const std::string long_key(17, 'k');
+  const std::string long_value(101, 'v');
+  EXPECT_EQ(peer.send({Op::set, 0, 0, {long_key}, {""}}), Conversation::Next::more);
+  peer.send({Op::set, 0, 0, {"k"}, {long_value}});
+  peer.send({Op::check, 0, 0, {"1", "2", "3", "4", "5"}, {}});
+  peer.send({Op::set, 0, 0, {"k"}, {std::string_view(long_value).substr(0, 60)}});
+  peer.send({Op::append, 0, 0, {"k"}, {std::string_view(long_value).substr(0, 60)}});
+  peer.send({Op::add, 0, 0, {}, {}});
+  const auto replies = peer.replies();
+  ASSERT_EQ(replies.size(), 6U);
+  EXPECT_THAT(replies[0], ::testing::HasSubstr("a key of 17 bytes"));
+  EXPECT_THAT(replies[1], ::testing::HasSubstr("a value of 101 bytes"));
+  EXPECT_THAT(replies[2], ::testing::HasSubstr("5 keys"));
+  EXPECT_EQ(replies[3], "0:0");
+  EXPECT_THAT(replies[4], ::testing::HasSubstr("grow beyond"));
+  EXPECT_THAT(replies[5], ::testing::StartsWith("4:"));
+}
+
+TEST_F(ConversationTest, MemoryIsBounded) {
+  Peer peer(hub);
+  peer.introduce(nullptr);
+  const std::string value(100, 'v');
+  std::string refusal;
+  for (int i = 0; i < 100 && refusal.empty(); ++i) {
+    const auto key = std::to_string(i);
+    peer.send({Op::set, 0, 0, {key}, {value}});
+    const auto reply = peer.replies().at(0);
+    if (reply != "0:0") refusal = reply;
+  }
+  EXPECT_THAT(refusal, ::testing::HasSubstr("full"));
+  EXPECT_LE(hub.table().bytes(), 5000U);
+}
+
+TEST_F(ConversationTest, AnOversizedFrameIsRefusedByItsLengthAlone) {
+  Peer peer(hub);
+  peer.introduce(nullptr);
+  EXPECT_EQ(peer.conversation->feed(std::string("\xff\xff\xff\x7f", 4)), Conversation::Next::close);
+  EXPECT_THAT(peer.replies().at(0), ::testing::HasSubstr("over the store's limit"));
+}
+
+TEST_F(ConversationTest, AnswersThatNobodyReadsDoNotPileUp) {
+  auto options = small_limits();
+  options.limits.value = 1 << 20;
+  options.limits.frame = 8 << 20;
+  options.limits.memory = 64 << 20;
+  Hub large(options);
+  Peer peer(large);
+  peer.introduce(nullptr);
+  const std::string value(1 << 19, 'v');
+  peer.send({Op::set, 0, 0, {"k"}, {value}});
+  peer.replies();
+  std::string many;
+  for (int i = 0; i < 100; ++i) wire::encode({Op::get, 0, 0, {"k"}, {}}, many);
+  peer.conversation->feed(many);
+  EXPECT_TRUE(peer.conversation->has_backlog());
+  EXPECT_LT(peer.conversation->outbox().size(), 4U << 20U);
+  std::size_t answered = peer.replies().size();
+  while (peer.conversation->has_backlog()) {
+    peer.conversation->feed({});
+    answered += peer.replies().size();
+  }
+  EXPECT_EQ(answered, 100U);
+}
+
+TEST_F(ConversationTest, TheWillIsDoneWhenTheConnectionEnds) {
+  auto dying = std::make_unique<Peer>(hub);
+  Peer heir(hub);
+  dying->introduce(nullptr);
+  heir.introduce(nullptr);
+  dying->send({Op::will, 0, 0, {"gone"}, {"rank 1"}});
+  heir.send({Op::get, 0, 0, {"gone"}, {}});
+  EXPECT_TRUE(heir.replies().empty());
+  dying.reset();
+  EXPECT_THAT(heir.replies(), ::testing::ElementsAre("0:0:rank 1"));
+  auto revoked = std::make_unique<Peer>(hub);
+  revoked->introduce(nullptr);
+  revoked->send({Op::will, 0, 0, {"second"}, {""}});
+  revoked->send({Op::will, 0, 0, {}, {}});
+  revoked.reset();
+  EXPECT_FALSE(hub.table().contains("second"));
+}
+
+}  // namespace
+}  // namespace cohort::test

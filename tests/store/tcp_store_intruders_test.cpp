@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Strangers at the door: port scanners, garbage, slow and silent clients, huge frames, storms of connections. Each must
+// leave the server as it was and the clients that belong there undisturbed.
+#include <cohort/tcp_store.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <random>
+
+#include "store/handshake.h"
+#include "store/socket.h"
+#include "store/wire.h"
+#include "support/expect_error.h"
+#include "support/ranks.h"
+#include "support/stores.h"
+
+namespace cohort::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+class Intruders : public ::testing::Test {
+ protected:
+  FileDescriptor connect() {
+    const auto address = resolve(server.endpoint(), Deadline::after(5s)).front();
+    auto attempt = try_connect(address, Deadline::after(5s));
+    EXPECT_EQ(attempt.error, 0);
+    return std::move(attempt.socket);
+  }
+  /// What the server sends until it closes; fails if it does not close in time.
+  std::string read_until_closed(int fd, std::chrono::milliseconds patience = 5s) {
+    std::string bytes;
+    const auto deadline = Deadline::after(patience);
+    for (;;) {
+      char chunk[4096];
+      if (!wait_ready(fd, POLLIN, deadline)) {
+        ADD_FAILURE() << "the server did not close the connection";
+        return bytes;
+      }
+      const auto n = ::recv(fd, chunk, sizeof(chunk), 0);
+      if (n <= 0) return bytes;
+      bytes.append(chunk, static_cast<std::size_t>(n));
+    }
+  }
+  static void send(int fd, std::string_view bytes) { ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
+
+  /// The server still works for those who belong there, and swiftly.
+  void expect_undisturbed() {
+    const auto took = time_of([this] {
+      client.set("k", "v");
+      EXPECT_EQ(client.get("k"), "v");
+      TcpStore newcomer({.endpoint = server.endpoint(), .timeout = 10s, .secret = secret});
+      EXPECT_EQ(newcomer.get("k"), "v");
+    });
+    EXPECT_LT(took, 2s);
+    EXPECT_EQ(server.stats().keys, 1U);
+  }
+  /// Waits until the server has seen all strangers off.
+  void expect_all_gone() {
+    const auto deadline = Deadline::after(10s);
+    while (server.stats().unproven > 0 && !deadline.expired()) std::this_thread::yield();
+    EXPECT_EQ(server.stats().unproven, 0U);
+  }
+
+  Secret secret = Secret::generate();
+  StoreServer server{{.endpoint = Endpoint::tcp("127.0.0.1", 0), .secret = secret, .handshake_timeout = 300ms}};
+  TcpStore client{{.endpoint = server.endpoint(), .timeout = 20s, .secret = secret}};
+};
+
+TEST_F(Intruders, PortScanners) {
+  for (int i = 0; i < 50; ++i) connect();  // connects and leaves without a word
+  for (const auto* const probe : {"GET / HTTP/1.0\r\n\r\n", "\x16\x03\x01\x02\x00\x01\x00", "SSH-2.0-scan\r\n", "\r\n\r\n",
+                                  "\xff\xff\xff\xff\xff\xff\xff\xff"}) {
+    const auto fd = connect();
+    send(fd.get(), probe);
+    EXPECT_EQ(read_until_closed(fd.get()).size(), handshake::hello_size) << "nothing but the greeting";
+  }
+  expect_all_gone();
+  EXPECT_GE(server.stats().rejected, 55U);
+  expect_undisturbed();
+}
+
+TEST_F(Intruders, GarbageOfAllSizes) {
+  std::minstd_rand random(1);
+  for (int i = 0; i < 100; ++i) {
+    const auto fd = connect();
+    std::string garbage(static_cast<std::size_t>(random() % 5000 + 1), '\0');
+    for (auto& byte : garbage) byte = static_cast<char>(random());
+    if (i % 2 == 0) garbage = "COHORT\r\n\x01" + garbage;
+    garbage.resize(std::max(garbage.size(), handshake::claim_size), 'x');
+    send(fd.get(), garbage);
+    read_until_closed(fd.get());
+  }
+  expect_all_gone();
+  expect_undisturbed();
+}
+
+TEST_F(Intruders, SlowAndSilentClientsAreSeenOff) {
+  std::vector<FileDescriptor> silent;
+  for (int i = 0; i < 20; ++i) silent.push_back(connect());
+  const auto slow = connect();
+  send(slow.get(), "COHORT\r\n\x01");  // a good beginning, and then nothing
+  const auto took = time_of([&] {
+    for (const auto& fd : silent) read_until_closed(fd.get());
+    read_until_closed(slow.get());
+  });
+  EXPECT_LT(took, 3s);
+  expect_all_gone();
+  expect_undisturbed();
+}
+
+TEST_F(Intruders, ASlowlorisCannotStretchTheHandshake) {
+  const auto fd = connect();
+  const auto claim = handshake::encode(handshake::Claim{}, {});
+  const auto took = time_of([&] {
+    // A byte whenever the server has not closed yet: progress does not buy time.
+    for (const char byte : claim) {
+      send(fd.get(), {&byte, 1});
+      if (wait_ready(fd.get(), POLLRDHUP, Deadline::after(20ms))) break;
+    }
+    read_until_closed(fd.get());
+  });
+  EXPECT_LT(took, 2s);
+  expect_all_gone();
+}
+
+TEST_F(Intruders, AForgedClaimIsRefused) {
+  const auto fd = connect();
+  handshake::Claim claim;
+  claim.rank = 0;
+  send(fd.get(), handshake::encode(claim, {}));
+  const auto answer = read_until_closed(fd.get());
+  ASSERT_EQ(answer.size(), handshake::hello_size + handshake::welcome_size);
+  const auto welcome = handshake::decode_welcome(std::string_view(answer).substr(handshake::hello_size));
+  ASSERT_TRUE(welcome);
+  EXPECT_EQ(welcome->verdict, handshake::Verdict::wrong_secret);
+  EXPECT_EQ(welcome->proof, handshake::Proof{}) << "a stranger learns no proof";
+  expect_undisturbed();
+}
+
+TEST_F(Intruders, ARecordedClaimIsWorthNothing) {
+  // What an eavesdropper saw of a good handshake, sent again.
+  const auto first = connect();
+  std::string hello_bytes;
+  while (hello_bytes.size() < handshake::hello_size) {
+    ASSERT_TRUE(wait_ready(first.get(), POLLIN, Deadline::after(5s)));
+    char chunk[64];
+    const auto n = ::recv(first.get(), chunk, sizeof(chunk), 0);
+    ASSERT_GT(n, 0);
+    hello_bytes.append(chunk, static_cast<std::size_t>(n));
+  }
+  const auto hello = handshake::decode_hello(hello_bytes);
+  handshake::Claim claim;
+  claim.rank = 0;
+  const auto recorded = handshake::encode(claim, handshake::client_proof(&secret, *hello, claim));
+  const auto second = connect();
+  send(second.get(), recorded);
+  const auto answer = read_until_closed(second.get());
+  const auto welcome = handshake::decode_welcome(std::string_view(answer).substr(handshake::hello_size));
+  ASSERT_TRUE(welcome);
+  EXPECT_EQ(welcome->verdict, handshake::Verdict::wrong_secret);
+}
+
+TEST_F(Intruders, HalfOpenConnectionsOfMembersHoldNothing) {
+  {
+    TcpStore member({.endpoint = server.endpoint(), .rank = 5, .timeout = 10s, .secret = secret});
+    member.set("k", "v");
+  }
+  TcpStore again({.endpoint = server.endpoint(), .rank = 5, .timeout = 10s, .secret = secret});
+  EXPECT_EQ(again.get("k"), "v");
+}
+
+TEST_F(Intruders, AStormOfConnectionsIsBounded) {
+  StoreServer small({.endpoint = Endpoint::tcp("127.0.0.1", 0),
+                     .secret = secret,
+                     .limits = {.connections = 4, .unproven_connections = 10},
+                     .handshake_timeout = 300ms});
+  const auto address = resolve(small.endpoint(), Deadline::after(5s)).front();
+  std::vector<FileDescriptor> storm;
+  for (int i = 0; i < 200; ++i) storm.push_back(try_connect(address, Deadline::after(5s)).socket);
+  const auto deadline = Deadline::after(10s);
+  while (small.stats().accepted < 200 && !deadline.expired()) EXPECT_LE(small.stats().unproven, 11U);
+  // Members get in once the strangers have been seen off, and no more of them than the limit.
+  std::vector<std::unique_ptr<TcpStore>> members;
+  for (int i = 0; i < 4; ++i) {
+    members.push_back(std::make_unique<TcpStore>(TcpStoreOptions{.endpoint = small.endpoint(), .timeout = 10s, .secret = secret}));
+  }
+  EXPECT_ERROR(TimeoutError, TcpStore({.endpoint = small.endpoint(), .timeout = 200ms, .secret = secret}),
+               "as many connections as it takes");
+  members.pop_back();
+  TcpStore one_more({.endpoint = small.endpoint(), .timeout = 10s, .secret = secret});
+}
+
+TEST_F(Intruders, AUnixSocketIsForItsUser) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to act as another user";
+  const auto endpoint = unique_unix_endpoint();
+  TcpStore host({.endpoint = endpoint, .is_host = true});
+  as_processes(1, [&](int) {
+    if (::setuid(65534) != 0) return 1;
+    // The server drops a stranger, and a stranger's client would not trust the server either; root it must trust.
+    EXPECT_ERROR(TimeoutError, TcpStore({.endpoint = endpoint, .timeout = 300ms}), "closed by the other side");
+    return 0;
+  });
+  host.set("k", "v");
+}
+
+}  // namespace
+}  // namespace cohort::test

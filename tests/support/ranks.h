@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// The same body as several ranks: as threads, which ThreadSanitizer sees, or as processes, which can be killed.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace cohort::test {
+
+/// Runs body(0) ... body(n - 1) on threads; an exception of any fails the test, naming the rank.
+inline void as_threads(int ranks, const std::function<void(int)>& body) {
+  std::mutex mutex;
+  std::vector<std::string> failures;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        body(rank);
+      } catch (const std::exception& e) {
+        const std::lock_guard lock(mutex);
+        failures.push_back("rank " + std::to_string(rank) + ": " + e.what());
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  for (const auto& failure : failures) ADD_FAILURE() << failure;
+}
+
+/// A child process that runs `body` and leaves with its result; killed if it outlives this object.
+class Process {
+ public:
+  explicit Process(const std::function<int()>& body) : pid_(::fork()) {
+    if (pid_ != 0) return;
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    int status = 99;
+    try {
+      status = body();
+    } catch (const std::exception& e) {
+      std::fprintf(stderr, "child: %s\n", e.what());
+    }
+    // No exit handlers of the parent's, no destructors of its threads' data.
+    ::_exit(::testing::Test::HasFailure() ? 98 : status);
+  }
+  Process(Process&& other) noexcept : pid_(other.pid_) { other.pid_ = -1; }
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+  Process& operator=(Process&&) = delete;
+  ~Process() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    wait();
+  }
+
+  pid_t pid() const { return pid_; }
+  void signal(int number) const { ::kill(pid_, number); }
+  /// Exit status, or 128 + signal.
+  int wait() {
+    int status = 0;
+    while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+    }
+    pid_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+
+ private:
+  pid_t pid_;
+};
+
+/// Runs body(rank) in processes and expects each to return 0.
+inline void as_processes(int ranks, const std::function<int(int)>& body) {
+  std::vector<Process> processes;
+  for (int rank = 0; rank < ranks; ++rank) processes.emplace_back([&, rank] { return body(rank); });
+  for (int rank = 0; rank < ranks; ++rank) {
+    EXPECT_EQ(processes[static_cast<std::size_t>(rank)].wait(), 0) << "rank " << rank;
+  }
+}
+
+inline std::chrono::milliseconds time_of(const std::function<void()>& body) {
+  const auto start = std::chrono::steady_clock::now();
+  body();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start);
+}
+
+}  // namespace cohort::test

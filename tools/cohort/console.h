@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Where the ranks' output is shown. A terminal that is held or a pipe nobody reads must not stop the launcher from seeing
+// a crash or a Ctrl-C, so writing never blocks where the system has a way to say "not now".
+#pragma once
+
+#include <asio/io_context.hpp>
+#include <asio/posix/stream_descriptor.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cohort::tool {
+
+class Console {
+ public:
+  Console(asio::io_context& loop, int fd);
+
+  bool is_terminal() const { return is_terminal_; }
+  void write(std::string_view text);
+  /// Nobody will ever read it (EPIPE).
+  bool is_closed() const { return is_closed_; }
+  bool is_idle() const { return pending_.empty(); }
+
+  /// Whoever produces for it stops when it is full and goes on when called.
+  bool is_full() const { return pending_.size() > capacity; }
+  void when_room(std::function<void()> go_on) { waiting_.push_back(std::move(go_on)); }
+
+ private:
+  static constexpr std::size_t capacity = std::size_t{1} << 20U;
+
+  void flush();
+  void close();
+  void wake();
+
+  int fd_;
+  bool is_terminal_;
+  bool is_closed_ = false;
+  bool is_waiting_ = false;
+  /// The same pipe or terminal opened a second time: O_NONBLOCK on the first would change it for everyone who shares it.
+  asio::posix::stream_descriptor own_;
+  std::string pending_;
+  std::vector<std::function<void()>> waiting_;
+};
+
+/// Standard output and standard error; one and the same where both lead to the same place, so that lines stay whole.
+struct Consoles {
+  std::shared_ptr<Console> output{};
+  std::shared_ptr<Console> error{};
+
+  explicit Consoles(asio::io_context& loop);
+  bool are_idle() const { return output->is_idle() && error->is_idle(); }
+};
+
+}  // namespace cohort::tool

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "job_store.h"
+
+#include <cohort/error.h>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+
+namespace cohort::tool {
+
+namespace {
+
+[[noreturn]] void fail(const char* what) {
+  throw Error(fmt::format("{}: {}", what, std::generic_category().message(errno)));
+}
+
+std::string random_id() {
+  return Secret::generate().hex().substr(0, 32);
+}
+
+/// Ranks open it by its name under /proc, which wrapper scripts cannot lose as they could a descriptor.
+FileDescriptor put_in_memory(const Secret& secret) {
+  FileDescriptor memory(::memfd_create("cohort-secret", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!memory) fail("cannot keep the job's secret in memory (memfd_create)");
+  const auto text = secret.hex() + "\n";
+  if (::fchmod(memory.get(), S_IRUSR | S_IWUSR) != 0 ||
+      ::write(memory.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
+      ::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    fail("cannot keep the job's secret in memory");
+  }
+  return memory;
+}
+
+std::optional<TlsOptions> tls_of(const Env& env) {
+  const int given = int{!env.tls_ca.empty()} + int{!env.tls_cert.empty()} + int{!env.tls_key.empty()};
+  if (given == 0) return std::nullopt;
+  if (given != 3) throw ValueError("COHORT_TLS_CA, COHORT_TLS_CERT and COHORT_TLS_KEY are needed together");
+  return TlsOptions{
+      .ca_file = env.tls_ca, .cert_file = env.tls_cert, .key_file = env.tls_key, .server_name = env.tls_name};
+}
+
+}  // namespace
+
+JobStore::JobStore(const LaunchPlan& plan) : run_id_(plan.job_name) {
+  if (plan.is_one_host()) {
+    host_for_one();
+  } else {
+    prepare_for_several(plan);
+  }
+}
+
+void JobStore::host_for_one() {
+  // The socket has a name of its own, since two jobs of a host may be given the same --rdzv-id.
+  const auto id = random_id();
+  if (run_id_.empty()) run_id_ = id;
+  const auto secret = Secret::generate();
+  secret_memory_ = put_in_memory(secret);
+  secret_file_ = fmt::format("/proc/{}/fd/{}", ::getpid(), secret_memory_.get());
+  client_.endpoint = Endpoint::unix_socket("@cohort/run/" + id);
+  client_.secret = secret;
+  client_.job_id = run_id_;
+  server_ = std::make_unique<StoreServer>(
+      StoreServerOptions{.endpoint = client_.endpoint, .secret = secret, .job_id = run_id_});
+}
+
+void JobStore::prepare_for_several(const LaunchPlan& plan) {
+  client_.endpoint = plan.endpoint;
+  client_.insecure = plan.env.insecure;
+  client_.tls = tls_of(plan.env);
+  client_.job_id = run_id_;
+  if (!plan.env.secret_file.empty()) {
+    secret_file_ = std::filesystem::absolute(plan.env.secret_file);  // ranks may run elsewhere
+    client_.secret = Secret::load(secret_file_);
+  }
+  if (plan.node_rank != 0) return;
+  server_ = std::make_unique<StoreServer>(StoreServerOptions{.endpoint = plan.listen_on,
+                                                             .secret = client_.secret,
+                                                             .insecure = client_.insecure,
+                                                             .tls = client_.tls,
+                                                             .job_id = run_id_});
+}
+
+void JobStore::wait_until_left(Deadline deadline) {
+  if (server_) server_->wait_until_left(deadline);
+}
+
+std::uint16_t free_port() {
+  const FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_ANY);
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  socklen_t size = sizeof(address);
+  if (!socket || ::bind(socket.get(), generic, size) != 0 || ::getsockname(socket.get(), generic, &size) != 0) {
+    fail("cannot find a free port");
+  }
+  return ntohs(address.sin_port);
+}
+
+}  // namespace cohort::tool

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "node_agreement.h"
+
+#include <cohort/error.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <array>
+#include <asio/post.hpp>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "job_store.h"
+
+namespace cohort::tool {
+
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+/// How long leaving may take, and how often the store is asked whether it is still there.
+constexpr milliseconds slice{200};
+/// For calls that wait for nobody.
+constexpr seconds patience{30};
+
+std::string key(const char* what, int number) {
+  return fmt::format("cohort/run/{}/{}", what, number);
+}
+
+struct Leaving {};
+
+}  // namespace
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
+}
+
+NodeAgreement::NodeAgreement(asio::io_context& loop, const LaunchPlan& plan, TcpStoreOptions store, Events events)
+    : loop_(loop), plan_(plan), options_(std::move(store)), events_(std::move(events)) {}
+
+NodeAgreement::~NodeAgreement() {
+  is_leaving_ = true;
+  waiting_thread_.join();
+  talking_thread_.join();
+}
+
+void NodeAgreement::announce(const Verdict& verdict) {
+  asio::post(loop_, [this, verdict] { events_.on_verdict(verdict); });
+}
+
+void NodeAgreement::join(int attempt) {
+  asio::post(waiting_thread_, [this, attempt] {
+    try {
+      const auto deadline = Deadline::after(plan_.join_timeout);
+      if (!store_) connect(deadline);
+      const auto world = meet(attempt, deadline);
+      asio::post(loop_, [this, world] { events_.on_start(world); });
+      const auto verdict = decode_verdict(await(key("verdict", attempt), Deadline::never()));
+      // From here on our leaving means nothing; and before the next attempt a new will is made.
+      store_->set_on_disconnect({}, {}, patience);
+      announce(verdict);
+    } catch (const Leaving&) {
+      return;
+    } catch (const Error& e) {
+      announce({Verdict::Kind::failed, 1, true, e.what()});
+    }
+  });
+}
+
+void NodeAgreement::connect(Deadline deadline) {
+  auto options = options_;
+  for (;;) {
+    options.timeout = std::max(milliseconds(1), std::min(slice, std::chrono::ceil<milliseconds>(deadline.remaining())));
+    try {
+      store_ = std::make_shared<TcpStore>(options);
+      break;
+    } catch (const TimeoutError&) {
+      if (is_leaving_) throw Leaving{};
+      if (deadline.expired()) {
+        throw TimeoutError(fmt::format("no launcher of node 0 at {} within {} s; is `cohort run --node-rank 0` running "
+                                       "there?",
+                                       to_string(options.endpoint),
+                                       std::chrono::duration_cast<seconds>(plan_.join_timeout).count()));
+      }
+    }
+  }
+  introduce(deadline);
+  talker_ = store_->clone();
+}
+
+void NodeAgreement::introduce(Deadline deadline) {
+  const auto job = fmt::format("--nnodes {} --max-restarts {}", plan_.nodes, plan_.max_restarts);
+  const auto theirs = store_->compare_set("cohort/run/job", "", job, deadline);
+  if (theirs != job) {
+    throw ValueError(fmt::format("the hosts disagree: here {}, elsewhere {}", job, theirs));
+  }
+  json self{{"host", host_name()}, {"pid", ::getpid()}, {"ranks", plan_.local_size}};
+  if (plan_.node_rank == 0) self["master_port"] = free_port();
+  const auto holder = store_->compare_set(key("node", plan_.node_rank), "", self.dump(), deadline);
+  if (holder != self.dump()) {
+    const auto other = json::parse(holder);
+    throw ValueError(fmt::format("--node-rank {} is taken by host {} (pid {}); each host needs its own",
+                                 plan_.node_rank, other.at("host").get<std::string>(), other.at("pid").get<int>()));
+  }
+}
+
+World NodeAgreement::meet(int attempt, Deadline deadline) {
+  const Verdict gone{Verdict::Kind::failed, 1, true,
+                     fmt::format("the launcher of node {} (pid {} on host {}) is gone", plan_.node_rank, ::getpid(),
+                                 host_name())};
+  // For the next attempt as well: a launcher may die between two of them.
+  const Store::Keys keys{key("start", attempt), key("verdict", attempt), key("start", attempt + 1),
+                         key("verdict", attempt + 1)};
+  store_->set_on_disconnect(keys, Store::Values(keys.size(), encode(gone)), deadline);
+  if (store_->add(key("arrived", attempt), 1, deadline) == plan_.nodes) {
+    store_->compare_set(key("start", attempt), "", encode({.kind = Verdict::Kind::go}), deadline);
+  }
+  Verdict answer;
+  try {
+    answer = decode_verdict(await(key("start", attempt), deadline));
+  } catch (const StoreTimeoutError&) {
+    throw TimeoutError(fmt::format("not all hosts arrived within {} s; missing: node {}",
+                                   std::chrono::duration_cast<seconds>(plan_.join_timeout).count(), missing_nodes()));
+  }
+  if (answer.kind != Verdict::Kind::go) throw DistributedError(answer.text);
+  return place();
+}
+
+std::string NodeAgreement::missing_nodes() const {
+  std::vector<int> missing;
+  for (int node = 0; node < plan_.nodes; ++node) {
+    if (!store_->check({key("node", node)}, patience)) missing.push_back(node);
+  }
+  return fmt::format("{}", fmt::join(missing, ", "));
+}
+
+World NodeAgreement::place() const {
+  Store::Keys keys;
+  for (int node = 0; node < plan_.nodes; ++node) keys.push_back(key("node", node));
+  World world;
+  world.size = 0;
+  int node = 0;
+  for (const auto& text : store_->multi_get(keys, patience)) {
+    const auto other = json::parse(text);
+    if (node == 0) world.master_port = other.at("master_port");
+    if (node == plan_.node_rank) world.first_rank = world.size;
+    world.size += other.at("ranks").get<int>();
+    ++node;
+  }
+  return world;
+}
+
+std::string NodeAgreement::await(const std::string& name, Deadline deadline) {
+  for (;;) {
+    try {
+      return store_->get(name, earlier(deadline, Deadline::after(slice)));
+    } catch (const StoreTimeoutError&) {
+      if (is_leaving_) throw Leaving{};
+      if (deadline.expired()) throw;
+    } catch (const NetworkError& e) {
+      throw NetworkError(fmt::format("the launcher of node 0 is gone ({})", e.message()));
+    }
+  }
+}
+
+template <class Work>
+void NodeAgreement::talk(Work&& work) {
+  asio::post(talking_thread_, [this, work = std::forward<Work>(work)] {
+    try {
+      work(*talker_);
+    } catch (const Error& e) {
+      announce({Verdict::Kind::failed, 1, true, fmt::format("cannot reach the other hosts: {}", e.what())});
+    }
+  });
+}
+
+void NodeAgreement::finished(int attempt) {
+  talk([this, attempt](Store& store) {
+    if (store.add(key("finished", attempt), 1, patience) < plan_.nodes) return;
+    store.compare_set(key("verdict", attempt), "", encode({.kind = Verdict::Kind::done}), patience);
+  });
+}
+
+void NodeAgreement::propose(int attempt, const Verdict& verdict) {
+  talk([attempt, verdict](Store& store) {
+    store.compare_set(key("verdict", attempt), "", encode(verdict), patience);
+  });
+}
+
+}  // namespace cohort::tool

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// How the launchers of several hosts act as one: they meet in the job's store at the start of each attempt, and end it
+// with one verdict, the first that any of them reaches. Each leaves a will with the store, so that a launcher that dies
+// is a verdict too.
+//
+// Keys, under cohort/run/: job (what all must have been told alike), node/<n> (who that is, with how many ranks),
+// arrived/<attempt>, start/<attempt>, finished/<attempt>, verdict/<attempt>.
+#pragma once
+
+#include <cohort/tcp_store.h>
+
+#include <asio/io_context.hpp>
+#include <asio/thread_pool.hpp>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "launch_plan.h"
+#include "rank_environment.h"
+#include "verdict.h"
+
+namespace cohort::tool {
+
+class NodeAgreement {
+ public:
+  /// Called on the loop.
+  struct Events {
+    std::function<void(const World&)> on_start;     ///< all hosts have arrived
+    std::function<void(const Verdict&)> on_verdict;  ///< the attempt is over, or will never start
+  };
+
+  NodeAgreement(asio::io_context& loop, const LaunchPlan& plan, TcpStoreOptions store, Events events);
+  /// Leaves; where no verdict has been reached, the others learn that this host is gone.
+  ~NodeAgreement();
+  NodeAgreement(const NodeAgreement&) = delete;
+  NodeAgreement& operator=(const NodeAgreement&) = delete;
+
+  /// Answers with on_start and later on_verdict, or with on_verdict alone.
+  void join(int attempt);
+  /// This host's ranks have all succeeded.
+  void finished(int attempt);
+  /// Takes effect unless there is a verdict already.
+  void propose(int attempt, const Verdict& verdict);
+
+ private:
+  void connect(Deadline deadline);
+  void introduce(Deadline deadline);
+  World meet(int attempt, Deadline deadline);
+  World place() const;
+  /// The key's value; waits in slices, so that leaving does not have to wait for others.
+  std::string await(const std::string& key, Deadline deadline);
+  std::string missing_nodes() const;
+  void announce(const Verdict& verdict);
+  template <class Work>
+  void talk(Work&& work);
+
+  asio::io_context& loop_;
+  const LaunchPlan& plan_;
+  TcpStoreOptions options_;
+  Events events_;
+  std::atomic<bool> is_leaving_ = false;
+  std::shared_ptr<TcpStore> store_;  // the one with the will; waits
+  StorePtr talker_;                  // does not wait
+  // Store calls block, the loop must not: one thread for those that wait for others, one for those that do not.
+  asio::thread_pool waiting_thread_{1};
+  asio::thread_pool talking_thread_{1};
+};
+
+/// This host's name, for messages.
+std::string host_name();
+
+}  // namespace cohort::tool

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// One child process: started in a process group of its own, watched through a pidfd, and not reaped before its group has
+// been killed, so that the group's number cannot come to mean somebody else.
+#pragma once
+
+#include <sched.h>
+#include <signal.h>
+#include <sys/types.h>
+
+#include <bitset>
+#include <string>
+#include <vector>
+
+#include "core/file_descriptor.h"
+#include "guard.h"
+
+namespace cohort::tool {
+
+/// How a process ended.
+struct ExitStatus {
+  int code = 0;    ///< meaningful where there is no signal
+  int signal = 0;  ///< that killed it; 0: it exited by itself
+  bool dumped_core = false;
+
+  bool is_success() const { return code == 0 && signal == 0; }
+  /// As a shell counts: 128 + signal.
+  int shell_code() const { return signal != 0 ? 128 + signal : code; }
+};
+
+/// "exited with code 3", "was killed by SIGSEGV (core dumped)"
+std::string to_string(const ExitStatus& status);
+/// "SIGTERM"
+std::string signal_name(int signal);
+
+/// The signal state the launcher was started with, which its children shall have too.
+struct SignalState {
+  std::bitset<NSIG> ignored{};
+  sigset_t blocked{};
+
+  static SignalState now();
+};
+
+struct ProcessSpec {
+  std::string path{};
+  std::vector<std::string> arguments{};    ///< argv, the program's name included
+  std::vector<std::string> environment{};  ///< NAME=value
+  int input = -1, output = -1, error = -1;
+  const cpu_set_t* cpus = nullptr;
+  SignalState signals{};
+};
+
+class Process {
+ public:
+  /// Error where the system has no room for one more process. That the program cannot be executed is a process that ends
+  /// with 126 or 127 and says why on its standard error.
+  Process(const ProcessSpec& spec, const Guard& guard);
+  /// Kills what is left of the group.
+  ~Process();
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  pid_t pid() const { return pid_; }
+  /// Readable when the process has ended.
+  int pidfd() const { return pidfd_.get(); }
+  /// After that.
+  ExitStatus status() const;
+  /// To the whole group; wrapper scripts do not pass signals on.
+  void signal_group(int signal) const noexcept { ::kill(-pid_, signal); }
+
+ private:
+  const Guard& guard_;
+  pid_t pid_ = -1;
+  FileDescriptor pidfd_;
+};
+
+}  // namespace cohort::tool
