@@ -7,7 +7,7 @@ target_compile_options(cohort_options INTERFACE -Wall -Wextra -Wshadow -Wconvers
 # Hardening; _FORTIFY_SOURCE needs optimisation and does not go with sanitizers.
 target_compile_options(cohort_options INTERFACE -fstack-protector-strong)
 target_link_options(cohort_options INTERFACE -Wl,-z,relro,-z,now)
-if(NOT COHORT_SANITIZE)
+if(NOT COHORT_SANITIZE AND NOT COHORT_FUZZ)
   target_compile_options(cohort_options INTERFACE $<$<NOT:$<CONFIG:Debug>>:-U_FORTIFY_SOURCE> $<$<NOT:$<CONFIG:Debug>>:-D_FORTIFY_SOURCE=3>)
 endif()
 
@@ -16,6 +16,13 @@ set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 
 # For the whole build, dependencies excepted: a sanitizer must see every one of our translation units.
+if(COHORT_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "COHORT_FUZZ needs clang (-DCMAKE_CXX_COMPILER=clang++-14): libFuzzer is part of it")
+  endif()
+  add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
+endif()
 if(COHORT_SANITIZE STREQUAL "address")
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=address,undefined)

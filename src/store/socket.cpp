@@ -179,8 +179,10 @@ FileDescriptor listen_on(const Endpoint& endpoint) {
   if (family == AF_INET6) ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on));
   if (::bind(fd.get(), address.get(), address.size) != 0) {
     const int error = errno;
-    throw SocketError(fmt::format("cannot listen on {}: {}{}", to_string(endpoint), reason(error),
-                                  error == EADDRINUSE ? "; another program, or an earlier run of this one, holds it" : ""));
+    const auto* const hint = error == EADDRINUSE      ? "; another program, or an earlier run of this one, holds it"
+                             : error == EADDRNOTAVAIL ? "; it is not an address of this host"
+                                                      : "";
+    throw SocketError(fmt::format("cannot listen on {}: {}{}", to_string(endpoint), reason(error), hint));
   }
   if (::listen(fd.get(), SOMAXCONN) != 0) {
     throw SocketError(fmt::format("cannot listen on {}: {}", to_string(endpoint), reason(errno)));

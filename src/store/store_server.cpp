@@ -36,10 +36,24 @@ void keep_alive(int fd) {
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
+/// Before anything listens: who could reach it must not be more than who may.
+void check_exposure(const Endpoint& endpoint, const StoreServerOptions& options) {
+  if (endpoint.kind == Endpoint::Kind::unix_socket || options.secret || options.insecure) return;
+  if (is_loopback(endpoint.host)) return;
+  throw ValueError(fmt::format(
+      "{} can be reached from other hosts: give the store a secret (cohort secret FILE, then COHORT_SECRET_FILE=FILE), "
+      "or say insecure (COHORT_INSECURE=1) if everyone on that network may take part in the job",
+      to_string(endpoint)));
+}
+
 FileDescriptor make_listener(const StoreServerOptions& options) {
-  if (options.listen_fd < 0) return listen_on(options.endpoint);
+  if (options.listen_fd < 0) {
+    check_exposure(options.endpoint, options);
+    return listen_on(options.endpoint);
+  }
   const auto bound = bound_endpoint(options.listen_fd);  // throws before we own it
   FileDescriptor fd(options.listen_fd);
+  check_exposure(bound, options);
   if (options.endpoint.kind == Endpoint::Kind::tcp && options.endpoint.port != 0 &&
       bound.port != options.endpoint.port) {
     throw ValueError(fmt::format("the listening socket given is bound to {}, not to port {}", to_string(bound),
@@ -60,7 +74,6 @@ class StoreServer::Impl {
         accept_pause_(context_) {
     auto listener = make_listener(options_);
     endpoint_ = bound_endpoint(listener.get());
-    check_exposure();
     // The name users know stays; only the port may have been chosen by the kernel.
     if (options_.listen_fd < 0 && endpoint_.kind == Endpoint::Kind::tcp) endpoint_.host = options_.endpoint.host;
     if (options_.tls) {
@@ -99,15 +112,6 @@ class StoreServer::Impl {
   }
 
  private:
-  void check_exposure() const {
-    if (endpoint_.kind == Endpoint::Kind::unix_socket || options_.secret || options_.insecure) return;
-    if (is_loopback(endpoint_.host)) return;
-    throw ValueError(fmt::format(
-        "{} can be reached from other hosts: give the store a secret (cohort secret FILE, then COHORT_SECRET_FILE=FILE), "
-        "or say insecure (COHORT_INSECURE=1) if everyone on that network may take part in the job",
-        to_string(endpoint_)));
-  }
-
   void run() {
     ::pthread_setname_np(::pthread_self(), "cohort-store");
     auto work = asio::make_work_guard(context_);
