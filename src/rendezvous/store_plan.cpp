@@ -30,8 +30,13 @@ std::uint16_t derived_port(const Launch& launch) {
 bool is_one_host(const Launch& launch) {
   if (launch.size == 1) return true;
   if (launch.launcher != Launcher::by_hand && launch.local_size == launch.size) return true;
-  return launch.found_in.contains("master_addr") && launch.found_in.at("master_addr") == "MASTER_ADDR" &&
-         is_loopback(launch.master_addr);
+  const auto source = launch.found_in.find("master_addr");
+  if (source == launch.found_in.end() || source->second != "MASTER_ADDR") return false;
+  try {
+    return is_loopback(launch.master_addr);
+  } catch (const NetworkError&) {
+    return false;  // a name that does not resolve yet is some other host's
+  }
 }
 
 ValueError missing(std::string_view variable, const Launch& launch) {

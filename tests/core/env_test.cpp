@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <cohort/env.h>
 
+#include <fstream>
+#include <iterator>
 #include <set>
 
 #include "support/expect_error.h"
@@ -39,6 +41,14 @@ TEST(EnvTest, MalformedValuesNameTheVariable) {
   EXPECT_ERROR(ValueError, Env::from({{"COHORT_INSECURE", "maybe"}}), "COHORT_INSECURE");
   EXPECT_ERROR(ValueError, Env::from({{"COHORT_STORE_PORT", "70000"}}), "COHORT_STORE_PORT");
   EXPECT_ERROR(ValueError, Env::from({{"RANK", "one"}}).integer("RANK"), "RANK");
+}
+
+TEST(EnvTest, EveryVariableIsDocumented) {
+  std::ifstream file(ENVIRONMENT_PAGE);
+  const std::string page((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  for (const auto& variable : Env::known()) {
+    EXPECT_THAT(page, ::testing::HasSubstr("`" + std::string(variable.name) + "`")) << "in docs/environment.md";
+  }
 }
 
 TEST(EnvTest, EveryVariableIsListedOnce) {
