@@ -20,7 +20,6 @@
 #include <cohort/store_server.h>
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
@@ -59,6 +58,7 @@ struct TcpStoreOptions {
 };
 
 class StoreConnection;
+class Turn;
 struct ConnectionOptions;
 
 class COHORT_API TcpStore final : public Store {
@@ -114,7 +114,7 @@ class COHORT_API TcpStore final : public Store {
   std::shared_ptr<Hosted> hosted_;  // outlives the connection below
   Endpoint endpoint_;
   std::shared_ptr<const ConnectionOptions> connect_to_;
-  std::timed_mutex mutex_;
+  std::unique_ptr<Turn> turn_;
   std::unique_ptr<StoreConnection> connection_;
 };
 

@@ -199,6 +199,9 @@ class FileStore::Membership {
       }
     }
     auto joined = read_u64(path_, fd_.get(), joined_at);
+    if (joined >= static_cast<std::uint64_t>(first_user_lock)) {
+      throw StoreError(fmt::format("file store {}: the file is damaged", path_));
+    }
     const bool all_were_here = world_size_ > 0 && joined >= static_cast<std::uint64_t>(world_size_);
     if (all_were_here && !others_alive(fd_.get())) {
       initialise();  // a job whose every rank was killed left this

@@ -62,6 +62,9 @@ class LateLookups {
   static LateLookups& instance() {
     alignas(LateLookups) static std::array<std::byte, sizeof(LateLookups)> storage;
     static auto* const late = ::new (storage.data()) LateLookups();
+    static const struct AtExit {
+      ~AtExit() { instance().join_finished(); }
+    } at_exit;
     return *late;
   }
   void keep(std::thread helper, std::shared_ptr<Lookup> lookup) {

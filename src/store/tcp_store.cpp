@@ -9,10 +9,12 @@
 #include <atomic>
 #include <exception>
 #include <map>
+#include <mutex>
 #include <string_view>
 #include <vector>
 
 #include "core/log_format.h"
+#include "core/turn.h"
 #include "store/connection.h"
 #include "store/wait_error.h"
 
@@ -59,7 +61,7 @@ std::shared_ptr<TcpStore::Hosted> TcpStore::host_server(const TcpStoreOptions& o
   return hosted;
 }
 
-TcpStore::TcpStore(TcpStoreOptions options) : endpoint_(options.endpoint) {
+TcpStore::TcpStore(TcpStoreOptions options) : endpoint_(options.endpoint), turn_(std::make_unique<Turn>()) {
   if (options.world_size == 0) throw ValueError("TcpStore: a world size of 0; use -1 when it is not known");
   if (options.rank && *options.rank < 0) throw ValueError(fmt::format("TcpStore: rank {} is negative", *options.rank));
   set_timeout(options.timeout);
@@ -101,7 +103,10 @@ TcpStore::TcpStore(TcpStoreOptions options) : endpoint_(options.endpoint) {
 
 TcpStore::TcpStore(std::shared_ptr<Hosted> hosted, Endpoint endpoint,
                    std::shared_ptr<const ConnectionOptions> connect_to, std::chrono::milliseconds timeout)
-    : hosted_(std::move(hosted)), endpoint_(std::move(endpoint)), connect_to_(std::move(connect_to)) {
+    : hosted_(std::move(hosted)),
+      endpoint_(std::move(endpoint)),
+      connect_to_(std::move(connect_to)),
+      turn_(std::make_unique<Turn>()) {
   set_timeout(timeout);
   connection_ = std::make_unique<StoreConnection>(*connect_to_, Deadline::after_or_never(timeout));
 }
@@ -127,10 +132,8 @@ struct TcpStore::Call {
 /// Sends, waits, turns refusals into errors, and hands a good reply to `use` while its bytes are there.
 template <class Use>
 auto TcpStore::call(const Call& what, Deadline deadline, Use&& use) {
-  std::unique_lock lock(mutex_, std::defer_lock);
-  if (deadline.is_never()) {
-    lock.lock();
-  } else if (!lock.try_lock_until(deadline.when())) {
+  const Turn::Holder turn(*turn_, deadline);
+  if (!turn) {
     throw StoreTimeoutError("another thread's call on this store took until the deadline: give each thread a clone()");
   }
   const auto reply = connection_->call({what.op, what.flags, what.number, what.keys, what.values}, deadline);
