@@ -20,7 +20,8 @@ int main() {
 
     std::array<char, 256> host{};
     ::gethostname(host.data(), host.size() - 1);
-    const auto words = "rank " + std::to_string(rank) + " runs on " + host.data() + " as process " + std::to_string(::getpid());
+    const auto words =
+        "rank " + std::to_string(rank) + " runs on " + host.data() + " as process " + std::to_string(::getpid());
 
     cohort::StoreCollectives all(store, rank, size);
     const auto everyone = all.all_gather("words", words, 10s);

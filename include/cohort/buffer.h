@@ -6,8 +6,8 @@
 //
 //   std::vector<float> v;        pg->all_reduce(v);                        // borrowed: v must outlive the operation
 //   std::span<const int> s;      pg->send(s, 1);
-//   cohort::Buffer::from_dlpack(managed);                                  // DLPack 0.x or 1.x, owned through its deleter
-//   cohort::Buffer(pointer, dtype, {rows, cols}, {1, rows}, "cpu", owner); // strides in elements
+//   cohort::Buffer::from_dlpack(managed);                                  // DLPack 0.x or 1.x, owned through its
+//   deleter cohort::Buffer(pointer, dtype, {rows, cols}, {1, rows}, "cpu", owner); // strides in elements
 //
 // A type of your own becomes convertible by specialising BufferTraits:
 //
@@ -73,7 +73,7 @@ namespace detail {
 template <class T>
 concept DLTensorLike = requires(const T& t) {
   { t.data } -> std::convertible_to<const void*>;
-  { t.device.device_type };
+  {t.device.device_type};
   { t.device.device_id } -> std::convertible_to<int>;
   { t.dtype.code } -> std::convertible_to<int>;
   { t.dtype.bits } -> std::convertible_to<int>;
@@ -88,7 +88,7 @@ concept DLTensorLike = requires(const T& t) {
 template <class T>
 concept DLManagedTensorLike = requires(T& t) {
   requires DLTensorLike<decltype(t.dl_tensor)>;
-  { t.deleter(&t) };
+  {t.deleter(&t)};
 };
 
 /// What the memory part of a DLTensor says, checked and translated.
@@ -114,14 +114,13 @@ class COHORT_API ConstBuffer {
 
   /// Contiguous ranges of elements: vector, array, span, ... (not vector<bool>, which has no elements in memory).
   template <class R>
-    requires(std::ranges::contiguous_range<const R> && std::ranges::sized_range<const R> &&
-             Element<std::ranges::range_value_t<const R>>)
-  explicit(false) ConstBuffer(const R& range)
+  requires(std::ranges::contiguous_range<const R>&& std::ranges::sized_range<const R>&&
+               Element<std::ranges::range_value_t<const R>>) explicit(false) ConstBuffer(const R& range)
       : ConstBuffer(std::ranges::data(range), dtype_of<std::ranges::range_value_t<const R>>,
                     Dims{static_cast<std::int64_t>(std::ranges::size(range))}) {}
 
   template <class T>
-    requires requires(const T& t) { BufferTraits<T>::const_buffer(t); }
+  requires requires(const T& t) { BufferTraits<T>::const_buffer(t); }
   explicit(false) ConstBuffer(const T& object) : ConstBuffer(BufferTraits<T>::const_buffer(object)) {}
 
   const void* data() const noexcept { return data_; }
@@ -157,16 +156,16 @@ class COHORT_API Buffer : public ConstBuffer {
 
   /// Lvalues, and views (span) of any category: a temporary vector would be gone before the operation is.
   template <class R>
-    requires(std::ranges::contiguous_range<R> && std::ranges::sized_range<R> &&
-             (std::is_lvalue_reference_v<R> || std::ranges::borrowed_range<R>) &&
-             !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>> &&
-             Element<std::ranges::range_value_t<R>>)
-  explicit(false) Buffer(R&& range)
+  requires(
+      std::ranges::contiguous_range<R>&& std::ranges::sized_range<R> &&
+      (std::is_lvalue_reference_v<R> ||
+       std::ranges::borrowed_range<R>)&&!std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>> &&
+      Element<std::ranges::range_value_t<R>>) explicit(false) Buffer(R&& range)
       : Buffer(std::ranges::data(range), dtype_of<std::ranges::range_value_t<R>>,
                Dims{static_cast<std::int64_t>(std::ranges::size(range))}) {}
 
   template <class T>
-    requires requires(T& t) { BufferTraits<std::remove_cv_t<T>>::buffer(t); }
+  requires requires(T& t) { BufferTraits<std::remove_cv_t<T>>::buffer(t); }
   explicit(false) Buffer(T& object) : Buffer(BufferTraits<std::remove_cv_t<T>>::buffer(object)) {}
 
   void* data() const noexcept { return const_cast<void*>(ConstBuffer::data()); }
@@ -174,9 +173,9 @@ class COHORT_API Buffer : public ConstBuffer {
   /// Borrows the memory of a DLTensor.
   template <detail::DLTensorLike T>
   static Buffer from_dlpack(const T& tensor, std::shared_ptr<const void> keep_alive = nullptr) {
-    const auto view = detail::read_dlpack(tensor.data, static_cast<int>(tensor.device.device_type),
-                                          static_cast<int>(tensor.device.device_id), static_cast<int>(tensor.dtype.code),
-                                          tensor.dtype.bits, tensor.dtype.lanes, tensor.byte_offset);
+    const auto view = detail::read_dlpack(
+        tensor.data, static_cast<int>(tensor.device.device_type), static_cast<int>(tensor.device.device_id),
+        static_cast<int>(tensor.dtype.code), tensor.dtype.bits, tensor.dtype.lanes, tensor.byte_offset);
     const auto rank = static_cast<std::size_t>(tensor.ndim);
     return {view.data,
             view.dtype,

@@ -43,7 +43,8 @@ class Deadline {
     return std::max(when_ - Clock::now(), Clock::duration::zero());
   }
 
-  /// For poll(2) and epoll_wait(2): milliseconds rounded up (so that a wait never ends early and spins), -1 for never().
+  /// For poll(2) and epoll_wait(2): milliseconds rounded up (so that a wait never ends early and spins), -1 for
+  /// never().
   int poll_timeout() const noexcept {
     if (is_never()) return -1;
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(remaining()).count();

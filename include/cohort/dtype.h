@@ -31,16 +31,21 @@ constexpr std::size_t size_of(DType dtype) noexcept {
   switch (dtype) {
     case DType::i8:
     case DType::u8:
-    case DType::boolean: return 1;
+    case DType::boolean:
+      return 1;
     case DType::f16:
     case DType::bf16:
-    case DType::i16: return 2;
+    case DType::i16:
+      return 2;
     case DType::f32:
-    case DType::i32: return 4;
+    case DType::i32:
+      return 4;
     case DType::f64:
     case DType::i64:
-    case DType::complex64: return 8;
-    case DType::complex128: return 16;
+    case DType::complex64:
+      return 8;
+    case DType::complex128:
+      return 16;
   }
   return 0;
 }
@@ -63,7 +68,7 @@ constexpr DType integer_dtype() {
 /// Unsigned integers wider than a byte have no dtype: their reductions would differ from the signed ones.
 template <class T>
 inline constexpr bool is_integer_element =
-    std::is_integral_v<T> && !std::is_same_v<T, bool> && (sizeof(T) == 1 || std::is_signed_v<T>) && sizeof(T) <= 8;
+    std::is_integral_v<T> && !std::is_same_v<T, bool> && (sizeof(T) == 1 || std::is_signed_v<T>)&&sizeof(T) <= 8;
 
 template <class T, class = void>
 struct DTypeOf {};
@@ -90,7 +95,9 @@ struct DTypeOf<T, std::enable_if_t<is_integer_element<T>>> : std::integral_const
 
 /// T can be an element of a Buffer.
 template <class T>
-concept Element = requires { detail::DTypeOf<std::remove_cv_t<T>>::value; };
+concept Element = requires {
+  detail::DTypeOf<std::remove_cv_t<T>>::value;
+};
 
 template <Element T>
 inline constexpr DType dtype_of = detail::DTypeOf<std::remove_cv_t<T>>::value;

@@ -17,9 +17,9 @@ struct COHORT_API Endpoint {
   enum class Kind : std::uint8_t { tcp, unix_socket };
 
   Kind kind = Kind::tcp;
-  std::string host;         ///< TCP: name or address, without brackets
-  std::uint16_t port = 0;   ///< TCP: 0 lets the kernel choose
-  std::string path;         ///< unix: "@name" for the abstract name space, else a path
+  std::string host;        ///< TCP: name or address, without brackets
+  std::uint16_t port = 0;  ///< TCP: 0 lets the kernel choose
+  std::string path;        ///< unix: "@name" for the abstract name space, else a path
 
   static Endpoint tcp(std::string host, std::uint16_t port);
   static Endpoint unix_socket(std::string path);

@@ -5,9 +5,9 @@
 //   const auto launch = cohort::find_launch(cohort::Env::read());
 //   if (launch) std::cout << launch->rank << " of " << launch->size << ", by " << to_string(launch->launcher);
 //
-// In order: cohort run and torchrun (RANK, WORLD_SIZE, ...), Open MPI (OMPI_COMM_WORLD_*), MPICH and other PMI launchers
-// (PMI_*, PALS_*), SLURM (SLURM_*, only in a step that srun started). On Kubernetes RANK and WORLD_SIZE may count pods; a
-// pod that is to run several processes needs `cohort run` inside it, and the error says so.
+// In order: cohort run and torchrun (RANK, WORLD_SIZE, ...), Open MPI (OMPI_COMM_WORLD_*), MPICH and other PMI
+// launchers (PMI_*, PALS_*), SLURM (SLURM_*, only in a step that srun started). On Kubernetes RANK and WORLD_SIZE may
+// count pods; a pod that is to run several processes needs `cohort run` inside it, and the error says so.
 #pragma once
 
 #include <cohort/env.h>

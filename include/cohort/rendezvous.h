@@ -14,8 +14,8 @@
 //   - on several hosts: a TCP port of rank 0's host, with the secret in COHORT_SECRET_FILE (docs/security.md).
 // Rank 0, where it hosts, stays at the end until the others have left.
 //
-// Every rendezvous sees keys of its own, also two at a time in one job: its prefix is the number of rendezvous this rank
-// began before on that store, so all ranks must begin theirs in the same order; concurrent ones take a name.
+// Every rendezvous sees keys of its own, also two at a time in one job: its prefix is the number of rendezvous this
+// rank began before on that store, so all ranks must begin theirs in the same order; concurrent ones take a name.
 #pragma once
 
 #include <cohort/env.h>

@@ -10,8 +10,8 @@
 //   store->wait({"rank0", "rank1"}, 5s);
 //   if (store->add("arrived", 1) == world_size) store->set("all", "");
 //
-// All operations are thread-safe and atomic per key. On a store with one connection (TcpStore) calls take turns: a get()
-// that waits holds up other calls on the same object, so a second thread uses a clone().
+// All operations are thread-safe and atomic per key. On a store with one connection (TcpStore) calls take turns: a
+// get() that waits holds up other calls on the same object, so a second thread uses a clone().
 //
 // Which operation a store has is asked, not tried: has_queues(), has_extended_api().
 #pragma once
@@ -148,6 +148,7 @@ class COHORT_API StoreTimeoutGuard {
   StoreTimeoutGuard(Store& store, std::chrono::milliseconds timeout) : store_(store), before_(store.timeout()) {
     store.set_timeout(timeout);
   }
+  // NOLINTNEXTLINE(bugprone-exception-escape): a timeout the store had is one it takes
   ~StoreTimeoutGuard() { store_.set_timeout(before_); }
   StoreTimeoutGuard(const StoreTimeoutGuard&) = delete;
   StoreTimeoutGuard& operator=(const StoreTimeoutGuard&) = delete;

@@ -6,8 +6,8 @@
 //   all.barrier("start");
 //   auto hosts = all.all_gather("hosts", my_host_name);
 //
-// Every call takes a key of its own: using one twice is a ValueError, on the rank that does it. Each takes O(1) requests
-// per rank (the root O(1) requests of O(n) keys); nothing polls.
+// Every call takes a key of its own: using one twice is a ValueError, on the rank that does it. Each takes O(1)
+// requests per rank (the root O(1) requests of O(n) keys); nothing polls.
 #pragma once
 
 #include <cohort/store.h>

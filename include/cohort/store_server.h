@@ -12,6 +12,7 @@
 
 #include <cohort/deadline.h>
 #include <cohort/endpoint.h>
+#include <cohort/env.h>
 #include <cohort/export.h>
 #include <cohort/secret.h>
 
@@ -28,13 +29,13 @@ namespace cohort {
 /// Checked before anything is allocated for a request. A request over a limit is refused; an oversized frame ends the
 /// connection that sent it, and no other.
 struct StoreLimits {
-  std::uint32_t key = 8U << 10U;              ///< bytes of a key
-  std::uint32_t value = 64U << 20U;           ///< bytes of a value
-  std::uint32_t frame = 128U << 20U;          ///< bytes of a request or a reply
-  std::uint32_t keys = 128U << 10U;           ///< keys in one request
-  std::size_t connections = 1U << 17U;        ///< at a time; further ones are told so and closed
-  std::size_t unproven_connections = 8192;    ///< of these, ones that have not proven themselves yet
-  std::size_t memory = std::size_t{4} << 30U; ///< bytes of keys, values and what is in transit
+  std::uint32_t key = 8U << 10U;               ///< bytes of a key
+  std::uint32_t value = 64U << 20U;            ///< bytes of a value
+  std::uint32_t frame = 128U << 20U;           ///< bytes of a request or a reply
+  std::uint32_t keys = 128U << 10U;            ///< keys in one request
+  std::size_t connections = 1U << 17U;         ///< at a time; further ones are told so and closed
+  std::size_t unproven_connections = 8192;     ///< of these, ones that have not proven themselves yet
+  std::size_t memory = std::size_t{4} << 30U;  ///< bytes of keys, values and what is in transit
 };
 
 /// PEM files. Both ends show a certificate of this authority; the client also checks the server's name.
@@ -44,6 +45,9 @@ struct TlsOptions {
   std::string key_file{};
   std::string server_name{};  ///< client: the name to check; empty: the host connected to
 };
+
+/// What COHORT_TLS_* say; nothing: no TLS. Some but not all of them is a ValueError.
+COHORT_API std::optional<TlsOptions> tls_options(const Env& env);
 
 struct StoreServerOptions {
   Endpoint endpoint{};
@@ -84,10 +88,10 @@ class COHORT_API StoreServer {
   bool wait_until_left(Deadline deadline);
 
   struct Stats {
-    std::size_t connections = 0;       ///< now, proven
-    std::size_t unproven = 0;          ///< now, not proven yet
-    std::uint64_t accepted = 0;        ///< ever
-    std::uint64_t rejected = 0;        ///< ever: failed or unfinished handshakes, broken frames, over a limit
+    std::size_t connections = 0;  ///< now, proven
+    std::size_t unproven = 0;     ///< now, not proven yet
+    std::uint64_t accepted = 0;   ///< ever
+    std::uint64_t rejected = 0;   ///< ever: failed or unfinished handshakes, broken frames, over a limit
     std::size_t keys = 0;
     std::size_t bytes = 0;
   };

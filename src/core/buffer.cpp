@@ -112,7 +112,8 @@ DType dlpack_dtype(int code, int bits) {
     case kDLBool:
       if (bits == 8) return DType::boolean;
       break;
-    default: break;
+    default:
+      break;
   }
   throw TypeError(fmt::format("DLPack type code {} with {} bits has no dtype here", code, bits));
 }
@@ -120,10 +121,13 @@ DType dlpack_dtype(int code, int bits) {
 Device dlpack_device(int device_type, int device_id) {
   switch (device_type) {
     case kDLCPU:
-    case kDLCUDAHost: return DeviceType::cpu;
+    case kDLCUDAHost:
+      return DeviceType::cpu;
     case kDLCUDA:
-    case kDLCUDAManaged: return {DeviceType::cuda, device_id};
-    default: throw TypeError(fmt::format("DLPack device type {} is not supported: CPU and CUDA are", device_type));
+    case kDLCUDAManaged:
+      return {DeviceType::cuda, device_id};
+    default:
+      throw TypeError(fmt::format("DLPack device type {} is not supported: CPU and CUDA are", device_type));
   }
 }
 

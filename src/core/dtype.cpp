@@ -16,16 +16,36 @@ namespace {
 
 /// The first name of a type is its own; the others are accepted.
 constexpr std::array<std::pair<std::string_view, DType>, 31> names = {{
-    {"f16", DType::f16},           {"float16", DType::f16},          {"half", DType::f16},
-    {"bf16", DType::bf16},         {"bfloat16", DType::bf16},        {"f32", DType::f32},
-    {"float32", DType::f32},       {"float", DType::f32},            {"f64", DType::f64},
-    {"float64", DType::f64},       {"double", DType::f64},           {"i8", DType::i8},
-    {"int8", DType::i8},           {"u8", DType::u8},                {"uint8", DType::u8},
-    {"byte", DType::u8},           {"i16", DType::i16},              {"int16", DType::i16},
-    {"short", DType::i16},         {"i32", DType::i32},              {"int32", DType::i32},
-    {"int", DType::i32},           {"i64", DType::i64},              {"int64", DType::i64},
-    {"long", DType::i64},          {"bool", DType::boolean},         {"boolean", DType::boolean},
-    {"complex64", DType::complex64}, {"cfloat", DType::complex64},   {"complex128", DType::complex128},
+    {"f16", DType::f16},
+    {"float16", DType::f16},
+    {"half", DType::f16},
+    {"bf16", DType::bf16},
+    {"bfloat16", DType::bf16},
+    {"f32", DType::f32},
+    {"float32", DType::f32},
+    {"float", DType::f32},
+    {"f64", DType::f64},
+    {"float64", DType::f64},
+    {"double", DType::f64},
+    {"i8", DType::i8},
+    {"int8", DType::i8},
+    {"u8", DType::u8},
+    {"uint8", DType::u8},
+    {"byte", DType::u8},
+    {"i16", DType::i16},
+    {"int16", DType::i16},
+    {"short", DType::i16},
+    {"i32", DType::i32},
+    {"int32", DType::i32},
+    {"int", DType::i32},
+    {"i64", DType::i64},
+    {"int64", DType::i64},
+    {"long", DType::i64},
+    {"bool", DType::boolean},
+    {"boolean", DType::boolean},
+    {"complex64", DType::complex64},
+    {"cfloat", DType::complex64},
+    {"complex128", DType::complex128},
     {"cdouble", DType::complex128},
 }};
 
@@ -45,8 +65,8 @@ DType parse_dtype(std::string_view name) {
     known.push_back(known_name);
   }
   const auto hint = did_you_mean(name, known);
-  throw ValueError(fmt::format("unknown dtype \"{}\"{}", name,
-                               hint.empty() ? "" : fmt::format(": did you mean \"{}\"?", hint)));
+  throw ValueError(
+      fmt::format("unknown dtype \"{}\"{}", name, hint.empty() ? "" : fmt::format(": did you mean \"{}\"?", hint)));
 }
 
 }  // namespace cohort

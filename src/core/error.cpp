@@ -28,8 +28,7 @@ std::string with_context(const std::string& message, const ErrorContext& context
 
 }  // namespace
 
-Error::Error(const std::string& message, ErrorContext context)
-    : Error(ErrorKind::error, message, std::move(context)) {}
+Error::Error(const std::string& message, ErrorContext context) : Error(ErrorKind::error, message, std::move(context)) {}
 
 Error::Error(ErrorKind kind, const std::string& message, ErrorContext context)
     : std::runtime_error(with_context(message, context)),

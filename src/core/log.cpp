@@ -52,8 +52,9 @@ void write_to_stderr(const LogRecord& record) {
   const auto millis = std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() % 1000;
   const char initial = static_cast<char>(std::toupper(level_names.at(static_cast<std::size_t>(record.level))[0]));
   const auto who = record.rank < 0 ? std::string() : fmt::format("[rank {}] ", record.rank);
-  const auto line = fmt::format("{:%H:%M:%S}.{:03} {} {}{}\n", fmt::localtime(std::chrono::system_clock::to_time_t(now)),
-                                millis, initial, who, record.message);
+  const auto line =
+      fmt::format("{:%H:%M:%S}.{:03} {} {}{}\n", fmt::localtime(std::chrono::system_clock::to_time_t(now)), millis,
+                  initial, who, record.message);
   // One write per line: lines of several processes on one terminal do not mix.
   static_cast<void>(std::fwrite(line.data(), 1, line.size(), stderr));
 }

@@ -54,9 +54,10 @@ Options Options::for_device(DeviceType type) const {
   for (const auto& [key, value] : *map_) {
     const bool is_device = key == "cpu" || key == "cuda";
     if (!is_device || !std::holds_alternative<Options>(value.variant())) {
-      throw KeyError(fmt::format("the option \"{}\" stands outside a device: with one backend per device, options go "
-                                 "under \"cpu\" or \"cuda\", as in {{{{\"cuda\", {{{{\"{}\", ...}}}}}}}}",
-                                 key, key));
+      throw KeyError(
+          fmt::format("the option \"{}\" stands outside a device: with one backend per device, options go "
+                      "under \"cpu\" or \"cuda\", as in {{{{\"cuda\", {{{{\"{}\", ...}}}}}}}}",
+                      key, key));
     }
   }
   const auto* const nested = find(to_string(type));
@@ -76,8 +77,8 @@ const T* OptionReader::lookup(std::string_view key, std::string_view wanted) {
   if (value == nullptr) return nullptr;
   const auto* const typed = std::get_if<T>(&value->variant());
   if (typed == nullptr) {
-    throw TypeError(
-        fmt::format("{}: the option \"{}\" takes a value of type {}, not {}", reader_, key, wanted, value->type_name()));
+    throw TypeError(fmt::format("{}: the option \"{}\" takes a value of type {}, not {}", reader_, key, wanted,
+                                value->type_name()));
   }
   return typed;
 }

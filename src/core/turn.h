@@ -8,8 +8,8 @@
 
 namespace cohort {
 
-/// A mutex that is waited for by a deadline. (std::timed_mutex is one too, but GCC 12's thread sanitizer does not see it
-/// being locked.)
+/// A mutex that is waited for by a deadline. (std::timed_mutex is one too, but GCC 12's thread sanitizer does not see
+/// it being locked.)
 class Turn {
  public:
   /// Holds the turn for a scope; false if the deadline passed first.

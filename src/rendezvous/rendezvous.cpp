@@ -96,13 +96,7 @@ TcpStoreOptions protected_options(const RendezvousRequest& request, const std::s
   TcpStoreOptions options;
   options.timeout = request.timeout;
   if (!secret_file.empty()) options.secret = Secret::load(secret_file);
-  const auto& env = request.env;
-  if (!env.tls_ca.empty() || !env.tls_cert.empty() || !env.tls_key.empty()) {
-    if (env.tls_ca.empty() || env.tls_cert.empty() || env.tls_key.empty()) {
-      throw ValueError("TLS needs all of COHORT_TLS_CA, COHORT_TLS_CERT and COHORT_TLS_KEY");
-    }
-    options.tls = TlsOptions{env.tls_ca, env.tls_cert, env.tls_key, env.tls_name};
-  }
+  options.tls = tls_options(request.env);
   return options;
 }
 

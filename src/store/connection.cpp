@@ -35,10 +35,13 @@ class Backoff {
  public:
   void rest(Deadline deadline) {
     const auto waited = std::chrono::steady_clock::now() - start_;
-    const milliseconds most = waited < seconds(15) ? milliseconds(8) : waited < seconds(60) ? milliseconds(50) : milliseconds(500);
+    const milliseconds most = waited < seconds(15)   ? milliseconds(8)
+                              : waited < seconds(60) ? milliseconds(50)
+                                                     : milliseconds(500);
     next_ = std::min<std::chrono::microseconds>(next_ * 2, most);
     // Jitter: clients that failed together do not come back together.
-    const std::chrono::microseconds pause(std::uniform_int_distribution<long>(next_.count() / 2, next_.count())(random_));
+    const std::chrono::microseconds pause(
+        std::uniform_int_distribution<long>(next_.count() / 2, next_.count())(random_));
     std::this_thread::sleep_for(std::min<Deadline::Clock::duration>(pause, deadline.remaining()));
   }
 
@@ -79,22 +82,28 @@ Introduction refused(std::string reason) {
 
 Introduction judge(const handshake::Welcome& welcome, const ConnectionOptions& options) {
   switch (welcome.verdict) {
-    case Verdict::welcome: return {};
+    case Verdict::welcome:
+      return {};
     case Verdict::wrong_secret:
-      return refused(options.secret
-                         ? "it does not accept our secret: the processes of a job need the same COHORT_SECRET_FILE, and "
-                           "the port may belong to another job"
-                         : "it asks for a secret: set COHORT_SECRET_FILE to the job's secret file");
-    case Verdict::wrong_job: return refused("it belongs to another job; the port is in use");
-    case Verdict::rank_taken: return failed(fmt::format("rank {} is held by another process", options.rank.value_or(-1)));
-    case Verdict::too_many: return failed("it has as many connections as it takes");
+      return refused(
+          options.secret
+              ? "it does not accept our secret: the processes of a job need the same COHORT_SECRET_FILE, and "
+                "the port may belong to another job"
+              : "it asks for a secret: set COHORT_SECRET_FILE to the job's secret file");
+    case Verdict::wrong_job:
+      return refused("it belongs to another job; the port is in use");
+    case Verdict::rank_taken:
+      return failed(fmt::format("rank {} is held by another process", options.rank.value_or(-1)));
+    case Verdict::too_many:
+      return failed("it has as many connections as it takes");
   }
   return refused("it answered in a way this version does not know");
 }
 
 Introduction introduce(Stream stream, const ConnectionOptions& options, Deadline deadline) {
-  constexpr auto silent = "it accepts connections but does not answer as a Cohort store; the port may be in use by "
-                          "another program";
+  constexpr auto silent =
+      "it accepts connections but does not answer as a Cohort store; the port may be in use by "
+      "another program";
   if (options.endpoint.kind == Endpoint::Kind::unix_socket && !peer_is_trusted(stream.descriptor())) {
     return refused("the process that listens there belongs to another user");
   }
@@ -139,7 +148,8 @@ Introduction connect_and_introduce(const ConnectionOptions& options, const std::
   std::string reason;
   for (const auto& address : addresses) {
     if (!options.secret && !options.insecure && !address.is_loopback()) {
-      return refused("it is beyond this host, and neither a secret (COHORT_SECRET_FILE) nor COHORT_INSECURE=1 is given");
+      return refused(
+          "it is beyond this host, and neither a secret (COHORT_SECRET_FILE) nor COHORT_INSECURE=1 is given");
     }
     auto attempt = try_connect(address, earlier(deadline, Deadline::after(handshake_patience)));
     if (!attempt.socket) {
@@ -190,10 +200,9 @@ StoreConnection::StoreConnection(const ConnectionOptions& options, Deadline dead
       throw NetworkError(fmt::format("store at {}: {}", where_, introduction.reason), {.rank = options.rank});
     }
     if (deadline.expired()) {
-      throw TimeoutError(
-          fmt::format("no store at {} after {:.1f} s: {}; is rank 0, or the launcher, running there?", where_,
-                      std::chrono::duration<double>(waited).count(), reason),
-          {.rank = options.rank});
+      throw TimeoutError(fmt::format("no store at {} after {:.1f} s: {}; is rank 0, or the launcher, running there?",
+                                     where_, std::chrono::duration<double>(waited).count(), reason),
+                         {.rank = options.rank});
     }
     if (!warned && waited > seconds(10)) {
       log_warn("still no store at {}: {}", where_, introduction.reason);

@@ -99,7 +99,7 @@ Conversation::Next Conversation::on_claim(std::string_view bytes) {
   const auto* const secret = hub_.secret();
   handshake::Welcome welcome;
   welcome.verdict = handshake::equal(proof, handshake::client_proof(secret, hello_, claim)) ? hub_.enter(claim)
-                                                                                          : Verdict::wrong_secret;
+                                                                                            : Verdict::wrong_secret;
   if (welcome.verdict == Verdict::welcome) {
     claim_ = claim;
     const auto& limits = hub_.options().limits;
@@ -133,23 +133,31 @@ std::string Conversation::objection(const wire::Request& request) const {
   const bool well_formed = [&] {
     switch (request.op) {
       case Op::set:
-      case Op::will: return keys == values;
+      case Op::will:
+        return keys == values;
       case Op::get:
       case Op::wait:
-      case Op::check: return keys > 0 && values == 0;
+      case Op::check:
+        return keys > 0 && values == 0;
       case Op::add:
       case Op::erase:
       case Op::pop:
-      case Op::length: return keys == 1 && values == 0;
-      case Op::compare_set: return keys == 1 && values == 2;
+      case Op::length:
+        return keys == 1 && values == 0;
+      case Op::compare_set:
+        return keys == 1 && values == 2;
       case Op::append:
-      case Op::push: return keys == 1 && values == 1;
-      case Op::count: return keys == 0 && values == 0;
-      case Op::cancel: return false;
+      case Op::push:
+        return keys == 1 && values == 1;
+      case Op::count:
+        return keys == 0 && values == 0;
+      case Op::cancel:
+        return false;
     }
     return false;
   }();
-  if (!well_formed) return fmt::format("a request {} with {} keys and {} values", static_cast<int>(request.op), keys, values);
+  if (!well_formed)
+    return fmt::format("a request {} with {} keys and {} values", static_cast<int>(request.op), keys, values);
   if (keys > limits.keys) return fmt::format("{} keys in one request; at most {} are taken", keys, limits.keys);
   std::size_t bytes = 0;
   for (const auto key : request.keys) {
@@ -183,7 +191,8 @@ void Conversation::execute(const wire::Request& request) {
       for (std::size_t i = 0; i < request.keys.size(); ++i) table.set(request.keys[i], request.values[i]);
       return answer({});
     case Op::get:
-    case Op::wait: return wait(request);
+    case Op::wait:
+      return wait(request);
     case Op::add: {
       const auto sum = table.add(request.keys[0], request.number);
       return answer({sum ? Status::ok : Status::not_a_number, sum.value_or(0), {}});
@@ -197,25 +206,36 @@ void Conversation::execute(const wire::Request& request) {
                                    [&table](std::string_view key) { return table.contains(key); });
       return answer({Status::ok, all ? 1 : 0, {}});
     }
-    case Op::erase: return answer({Status::ok, table.erase(request.keys[0]) ? 1 : 0, {}});
-    case Op::count: return answer({Status::ok, static_cast<std::int64_t>(table.size()), {}});
-    case Op::append: table.append(request.keys[0], request.values[0]); return answer({});
-    case Op::push: table.queue_push(request.keys[0], std::string(request.values[0])); return answer({});
+    case Op::erase:
+      return answer({Status::ok, table.erase(request.keys[0]) ? 1 : 0, {}});
+    case Op::count:
+      return answer({Status::ok, static_cast<std::int64_t>(table.size()), {}});
+    case Op::append:
+      table.append(request.keys[0], request.values[0]);
+      return answer({});
+    case Op::push:
+      table.queue_push(request.keys[0], std::string(request.values[0]));
+      return answer({});
     case Op::pop:
       if (const auto value = table.queue_pop(request.keys[0])) return answer({Status::ok, 0, {*value}});
       if ((request.flags & wire::flag_block) == 0) return answer({Status::queue_empty, 0, {}});
       return wait(request);
-    case Op::length: return answer({Status::ok, static_cast<std::int64_t>(table.queue_len(request.keys[0])), {}});
+    case Op::length:
+      return answer({Status::ok, static_cast<std::int64_t>(table.queue_len(request.keys[0])), {}});
     case Op::will:
       will_.clear();
       for (std::size_t i = 0; i < request.keys.size(); ++i) will_.emplace_back(request.keys[i], request.values[i]);
       return answer({});
-    case Op::cancel: return;
+    case Op::cancel:
+      return;
   }
 }
 
 void Conversation::wait(const wire::Request& request) {
   auto& table = hub_.table();
+  if (request.op != Op::pop && table.contains_all(request.keys, request.op == Op::get)) {
+    return request.op == Op::get ? answer_with_values(request.keys) : answer({});
+  }
   auto waiting = std::make_unique<Waiting>();
   waiting->op = request.op;
   waiting->keys.assign(request.keys.begin(), request.keys.end());
@@ -232,9 +252,7 @@ void Conversation::wait(const wire::Request& request) {
     const auto done = std::move(waiting_);  // ends with this call, which it owns
     done->op == Op::get ? answer_with_values({done->keys.begin(), done->keys.end()}) : answer({});
   });
-  if (table.wait(request.keys, request.op == Op::get, *waiting->waiter)) {
-    return request.op == Op::get ? answer_with_values(request.keys) : answer({});
-  }
+  table.wait(request.keys, request.op == Op::get, *waiting->waiter);
   waiting_ = std::move(waiting);
 }
 
@@ -246,7 +264,8 @@ void Conversation::answer_with_values(const std::vector<std::string_view>& keys)
     reply.values.emplace_back(*hub_.table().find(key));
     bytes += sizeof(std::uint32_t) + reply.values.back().size();
   }
-  if (bytes > hub_.options().limits.frame) return refuse(fmt::format("the reply would have {} bytes; ask for fewer keys at once", bytes));
+  if (bytes > hub_.options().limits.frame)
+    return refuse(fmt::format("the reply would have {} bytes; ask for fewer keys at once", bytes));
   answer(reply);
 }
 

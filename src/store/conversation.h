@@ -28,8 +28,8 @@ class Conversation {
   Conversation& operator=(const Conversation&) = delete;
 
   enum class Next : std::uint8_t {
-    more,    ///< send the outbox, read on
-    close,   ///< send the outbox, then close
+    more,   ///< send the outbox, read on
+    close,  ///< send the outbox, then close
   };
   /// Takes what arrived, in pieces of any size.
   Next feed(std::string_view bytes);

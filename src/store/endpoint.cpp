@@ -43,7 +43,7 @@ Endpoint Endpoint::parse(std::string_view text) {
   } else if (host.find(':') != std::string_view::npos) {
     throw refuse();  // an IPv6 address without brackets
   }
-  if (!port || host.empty()) throw refuse();
+  if (!port || host.empty() || host.find_first_of("[]") != std::string_view::npos) throw refuse();
   return tcp(std::string(host), *port);
 }
 

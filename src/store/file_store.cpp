@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // File layout, little-endian: a 64-byte header {magic[8], committed end u64, users that joined u64}, then records
-// {kind u8, key length u32, value length u32, key, value}. A writer holds the lock, writes its record past the committed
-// end and only then moves the end, so a writer killed half-way leaves bytes nobody reads and the next one overwrites.
+// {kind u8, key length u32, value length u32, key, value}. A writer holds the lock, writes its record past the
+// committed end and only then moves the end, so a writer killed half-way leaves bytes nobody reads and the next one
+// overwrites.
 //
 // Two kinds of locks, both of the open file description (F_OFD_*), so that they belong to one FileStore and vanish with
 // its process, however it dies:
@@ -119,7 +120,8 @@ class ScopedLock {
     while (!try_lock(fd, type, 0)) {
       if (errno != EAGAIN && errno != EACCES && errno != EINTR) fail(path, "lock");
       if (deadline.expired()) {
-        throw StoreTimeoutError(fmt::format("file store {}: another process has kept it locked until the deadline", path));
+        throw StoreTimeoutError(
+            fmt::format("file store {}: another process has kept it locked until the deadline", path));
       }
       pause.rest(deadline);
     }
@@ -144,7 +146,8 @@ FileDescriptor open_or_create(const std::string& path, Deadline deadline) {
 }
 
 bool same_file(int fd, const std::string& path) {
-  struct stat mine {}, there {};
+  struct stat mine {
+  }, there{};
   return ::fstat(fd, &mine) == 0 && ::stat(path.c_str(), &there) == 0 && mine.st_ino == there.st_ino &&
          mine.st_dev == there.st_dev;
 }
@@ -195,7 +198,8 @@ class FileStore::Membership {
       if (status.st_size >= header_size) read_exactly(path_, fd_.get(), seen.data(), seen.size(), 0);
       if (std::string_view(seen.data(), seen.size()) != magic) {
         throw StoreError(fmt::format(
-            "file store {}: the file is there and is not a Cohort store; it was left as it is, choose another path", path_));
+            "file store {}: the file is there and is not a Cohort store; it was left as it is, choose another path",
+            path_));
       }
     }
     auto joined = read_u64(path_, fd_.get(), joined_at);

@@ -7,11 +7,11 @@
 //   server → client   Welcome  {verdict, limits, proof}
 //
 // Both proofs are HMAC-SHA256 under the job's secret over everything both sides said (each with its own label, so that
-// one cannot be replayed as the other): the client proves it first, then the server. With no secret (one host, where the
-// kernel vouches for the user, or a job that chose to be insecure) the key is empty and the proofs only show that both
-// ends speak the protocol. All messages have a fixed size, so a stranger cannot make the
-// server buffer anything. The rank and the process's nonce are part of the proof: a process that knows the secret can
-// still not take a rank that another live process holds.
+// one cannot be replayed as the other): the client proves it first, then the server. With no secret (one host, where
+// the kernel vouches for the user, or a job that chose to be insecure) the key is empty and the proofs only show that
+// both ends speak the protocol. All messages have a fixed size, so a stranger cannot make the server buffer anything.
+// The rank and the process's nonce are part of the proof: a process that knows the secret can still not take a rank
+// that another live process holds.
 #pragma once
 
 #include <cohort/secret.h>

@@ -77,8 +77,8 @@ Secret Secret::load(const std::string& path) {
   good = good && (n == static_cast<ssize_t>(2 * size) || text.back() == '\n');
   OPENSSL_cleanse(text.data(), text.size());
   if (!good) {
-    throw ValueError(fmt::format("secret file {}: it does not hold 64 hexadecimal digits; make one with: cohort secret",
-                                 path));
+    throw ValueError(
+        fmt::format("secret file {}: it does not hold 64 hexadecimal digits; make one with: cohort secret", path));
   }
   return secret;
 }

@@ -72,6 +72,8 @@ class Session final : public SessionHandle, public std::enable_shared_from_this<
   static constexpr std::size_t busy_inbox = std::size_t{256} * 1024;
 
   void begin() {
+    asio::error_code ignored;
+    stream_.lowest_layer().non_blocking(true, ignored);  // for send_now(); asynchronous calls do not mind
     write();
     read();
   }
@@ -113,7 +115,13 @@ class Session final : public SessionHandle, public std::enable_shared_from_this<
     }
     writing_ = true;
     sending_ = conversation_->take_outbox();
-    asio::async_write(stream_, asio::buffer(sending_),
+    const auto sent = send_now();
+    if (sent == sending_.size()) {
+      writing_ = false;
+      sending_ = {};
+      return;
+    }
+    asio::async_write(stream_, asio::buffer(sending_) + sent,
                       [self = this->shared_from_this()](const asio::error_code& error, std::size_t) {
                         self->writing_ = false;
                         self->sending_ = {};
@@ -122,6 +130,17 @@ class Session final : public SessionHandle, public std::enable_shared_from_this<
                         self->write();
                         self->read();
                       });
+  }
+
+  /// Most answers fit the socket's buffer; sending them here spares the loop a round. What is left, errors, and what
+  /// has consequences (closing, more requests to execute) goes the asynchronous way: we may be inside the conversation.
+  std::size_t send_now() {
+    if constexpr (std::is_same_v<Stream, Socket>) {
+      if (closing_ || conversation_->has_backlog()) return 0;
+      asio::error_code would_block;
+      return stream_.send(asio::buffer(sending_), 0, would_block);
+    }
+    return 0;
   }
 
   Stream stream_;

@@ -107,6 +107,17 @@ void look_up(const std::string& host, const std::string& port, Lookup& lookup) {
   lookup.answered.notify_all();
 }
 
+/// Nobody listens, but the kernel gave the client the very port it connects to, and TCP allows two open calls to meet:
+/// the client would talk to itself, and hold the port that the server is about to bind.
+bool is_connected_to_itself(int fd) {
+  SocketAddress here;
+  SocketAddress there;
+  here.size = there.size = sizeof(sockaddr_storage);
+  return ::getsockname(fd, reinterpret_cast<sockaddr*>(&here.storage), &here.size) == 0 &&
+         ::getpeername(fd, reinterpret_cast<sockaddr*>(&there.storage), &there.size) == 0 &&
+         to_string(here) == to_string(there);
+}
+
 }  // namespace
 
 bool SocketAddress::is_loopback() const {
@@ -214,7 +225,10 @@ ConnectAttempt try_connect(const SocketAddress& address, Deadline deadline) {
   if (!fd) return {FileDescriptor(), errno};
   const int on = 1;
   if (family != AF_UNIX) ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  if (::connect(fd.get(), address.get(), address.size) == 0) return {std::move(fd), 0};
+  if (::connect(fd.get(), address.get(), address.size) == 0) {
+    if (family != AF_UNIX && is_connected_to_itself(fd.get())) return {FileDescriptor(), ECONNREFUSED};
+    return {std::move(fd), 0};
+  }
   // A full backlog is EAGAIN on unix sockets, which then cannot be waited for: the caller tries again.
   if (errno != EINPROGRESS) return {FileDescriptor(), errno};
   if (!wait_ready(fd.get(), POLLOUT, deadline)) return {FileDescriptor(), ETIMEDOUT};
@@ -222,6 +236,7 @@ ConnectAttempt try_connect(const SocketAddress& address, Deadline deadline) {
   socklen_t size = sizeof(error);
   ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
   if (error != 0) return {FileDescriptor(), error};
+  if (is_connected_to_itself(fd.get())) return {FileDescriptor(), ECONNREFUSED};
   return {std::move(fd), 0};
 }
 

@@ -43,10 +43,10 @@ void StoreCollectives::wait_for_all(const std::string& key, Deadline deadline) {
       if (!store_->check({marks[static_cast<std::size_t>(rank)]}, std::chrono::seconds(5))) missing.push_back(rank);
     }
     if (missing.empty()) throw;
-    throw StoreTimeoutError(fmt::format("\"{}\": {} of {} ranks came; missing: {}", key,
-                                        world_size_ - static_cast<int>(missing.size()), world_size_,
-                                        fmt::join(missing, ", ")),
-                            {.op = "store barrier", .rank = missing.front()});
+    throw StoreTimeoutError(
+        fmt::format("\"{}\": {} of {} ranks came; missing: {}", key, world_size_ - static_cast<int>(missing.size()),
+                    world_size_, fmt::join(missing, ", ")),
+        {.op = "store barrier", .rank = missing.front()});
   }
 }
 

@@ -163,8 +163,8 @@ class StoreServer::Impl {
 
   template <class Stream>
   void start(Stream stream) {
-    auto session =
-        std::make_shared<Session<Stream>>(std::move(stream), hub_, [this](SessionHandle* gone) { sessions_.erase(gone); });
+    auto session = std::make_shared<Session<Stream>>(std::move(stream), hub_,
+                                                     [this](SessionHandle* gone) { sessions_.erase(gone); });
     sessions_.emplace(session.get(), session);
     unproven_.emplace_back(Deadline::after(options_.handshake_timeout), session);
     if (unproven_.size() == 1) watch_handshakes();

@@ -30,10 +30,14 @@ void Stream::close() {
 
 bool Stream::await_tls(int result, Deadline deadline) {
   switch (::SSL_get_error(tls_.get(), result)) {
-    case SSL_ERROR_WANT_READ: return wait_ready(socket_.get(), POLLIN, deadline);
-    case SSL_ERROR_WANT_WRITE: return wait_ready(socket_.get(), POLLOUT, deadline);
-    case SSL_ERROR_ZERO_RETURN: throw broken(0);
-    default: throw NetworkError(fmt::format("TLS: {}", tls_reason(tls_.get())));
+    case SSL_ERROR_WANT_READ:
+      return wait_ready(socket_.get(), POLLIN, deadline);
+    case SSL_ERROR_WANT_WRITE:
+      return wait_ready(socket_.get(), POLLOUT, deadline);
+    case SSL_ERROR_ZERO_RETURN:
+      throw broken(0);
+    default:
+      throw NetworkError(fmt::format("TLS: {}", tls_reason(tls_.get())));
   }
 }
 

@@ -144,11 +144,13 @@ std::size_t Table::queue_len(std::string_view key) const {
   return it == entries_.end() ? 0 : it->second.queue.size();
 }
 
+bool Table::contains_all(const std::vector<std::string_view>& keys, bool values_only) const {
+  return std::all_of(keys.begin(), keys.end(),
+                     [&](std::string_view key) { return values_only ? find(key) != nullptr : contains(key); });
+}
+
 bool Table::wait(const std::vector<std::string_view>& keys, bool values_only, Waiter& waiter) {
-  const bool all_there = std::all_of(keys.begin(), keys.end(), [&](std::string_view key) {
-    return values_only ? find(key) != nullptr : contains(key);
-  });
-  if (all_there) return true;
+  if (contains_all(keys, values_only)) return true;
   waiter.values_only_ = values_only;
   waiter.missing_ = 0;
   waiter.on_.reserve(keys.size());

@@ -74,6 +74,7 @@ class Table {
   void append(std::string_view key, std::string_view value);
   /// A value or a non-empty queue.
   bool contains(std::string_view key) const;
+  bool contains_all(const std::vector<std::string_view>& keys, bool values_only) const;
   bool erase(std::string_view key);
   std::size_t size() const noexcept { return present_; }
   /// Bytes of keys and values, for limits; what the containers themselves take is estimated per entry.

@@ -23,6 +23,14 @@ std::string tls_reason(const SSL* session) {
   return fmt::format("OpenSSL error {:x}", code);
 }
 
+std::optional<TlsOptions> tls_options(const Env& env) {
+  if (env.tls_ca.empty() && env.tls_cert.empty() && env.tls_key.empty()) return std::nullopt;
+  if (env.tls_ca.empty() || env.tls_cert.empty() || env.tls_key.empty()) {
+    throw ValueError("TLS needs all of COHORT_TLS_CA, COHORT_TLS_CERT and COHORT_TLS_KEY");
+  }
+  return TlsOptions{env.tls_ca, env.tls_cert, env.tls_key, env.tls_name};
+}
+
 TlsContext make_tls_context(const TlsOptions& options, TlsRole role) {
   TlsContext context(::SSL_CTX_new(role == TlsRole::client ? ::TLS_client_method() : ::TLS_server_method()));
   if (!context) throw Error("TLS: " + tls_reason(nullptr));
@@ -43,8 +51,7 @@ TlsContext make_tls_context(const TlsOptions& options, TlsRole role) {
     throw ValueError(fmt::format("TLS key {}: {}", options.key_file, tls_reason(nullptr)));
   }
   if (::SSL_CTX_check_private_key(ctx) != 1) {
-    throw ValueError(
-        fmt::format("TLS key {} does not belong to certificate {}", options.key_file, options.cert_file));
+    throw ValueError(fmt::format("TLS key {} does not belong to certificate {}", options.key_file, options.cert_file));
   }
   return context;
 }

@@ -10,7 +10,8 @@ namespace cohort {
 std::string describe_missing(const std::vector<std::string>& keys) {
   constexpr std::size_t shown = 8;
   std::string text = keys.size() == 1 ? "timed out waiting for the key " : "timed out waiting for the keys ";
-  for (std::size_t i = 0; i < std::min(keys.size(), shown); ++i) text += fmt::format("{}\"{}\"", i == 0 ? "" : ", ", keys[i]);
+  for (std::size_t i = 0; i < std::min(keys.size(), shown); ++i)
+    text += fmt::format("{}\"{}\"", i == 0 ? "" : ", ", keys[i]);
   if (keys.size() > shown) text += fmt::format(" (and {} more)", keys.size() - shown);
   return text;
 }

@@ -18,30 +18,30 @@
 namespace cohort::wire {
 
 enum class Op : std::uint8_t {
-  set,         ///< keys, values; each key gets the value beside it
-  get,         ///< keys; waits; reply: values
-  add,         ///< key, number; reply: number
-  compare_set, ///< key, {expected, desired}; reply: value
-  wait,        ///< keys; waits
-  check,       ///< keys; reply: number 1 or 0
-  erase,       ///< key; reply: number 1 or 0
-  count,       ///< reply: number
-  append,      ///< key, value
-  push,        ///< key, value
-  pop,         ///< key; flag block: waits; reply: value
-  length,      ///< key; reply: number
-  will,        ///< keys, values: set when this connection ends, however it ends; replaces an earlier will
-  cancel,      ///< ends the waiting request, if there is one, with Status::cancelled; has no reply of its own
+  set,          ///< keys, values; each key gets the value beside it
+  get,          ///< keys; waits; reply: values
+  add,          ///< key, number; reply: number
+  compare_set,  ///< key, {expected, desired}; reply: value
+  wait,         ///< keys; waits
+  check,        ///< keys; reply: number 1 or 0
+  erase,        ///< key; reply: number 1 or 0
+  count,        ///< reply: number
+  append,       ///< key, value
+  push,         ///< key, value
+  pop,          ///< key; flag block: waits; reply: value
+  length,       ///< key; reply: number
+  will,         ///< keys, values: set when this connection ends, however it ends; replaces an earlier will
+  cancel,       ///< ends the waiting request, if there is one, with Status::cancelled; has no reply of its own
 };
 inline constexpr Op last_op = Op::cancel;
 inline constexpr std::uint8_t flag_block = 1;
 
 enum class Status : std::uint8_t {
   ok,
-  cancelled,     ///< values: the keys that are missing
+  cancelled,  ///< values: the keys that are missing
   not_a_number,
   queue_empty,
-  refused,       ///< values: one text
+  refused,  ///< values: one text
 };
 inline constexpr Status last_status = Status::refused;
 

@@ -158,7 +158,8 @@ TEST(BufferTest, OwnsManagedDLPack) {
   std::vector<double> memory(4);
   std::int64_t shape[] = {4};
   deleted = 0;
-  dlpack_lookalike::Managed managed{{memory.data(), {1, 0}, 1, {2, 64, 1}, shape, nullptr, 0}, nullptr,
+  dlpack_lookalike::Managed managed{{memory.data(), {1, 0}, 1, {2, 64, 1}, shape, nullptr, 0},
+                                    nullptr,
                                     [](dlpack_lookalike::Managed*) { ++deleted; }};
   {
     const auto buffer = Buffer::from_dlpack(&managed);
@@ -167,7 +168,10 @@ TEST(BufferTest, OwnsManagedDLPack) {
   }
   EXPECT_EQ(deleted, 1);
 
-  dlpack_lookalike::ManagedVersioned newer{{2, 0}, nullptr, [](dlpack_lookalike::ManagedVersioned*) { ++deleted; }, 0,
+  dlpack_lookalike::ManagedVersioned newer{{2, 0},
+                                           nullptr,
+                                           [](dlpack_lookalike::ManagedVersioned*) { ++deleted; },
+                                           0,
                                            {memory.data(), {1, 0}, 1, {2, 64, 1}, shape, nullptr, 0}};
   EXPECT_ERROR(TypeError, Buffer::from_dlpack(&newer), "major version 2");
   EXPECT_EQ(deleted, 2) << "a tensor that is refused is not leaked";

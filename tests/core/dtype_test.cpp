@@ -13,12 +13,12 @@ TEST(DTypeTest, SizesAndNames) {
     const char* name;
     const char* elsewhere;
   };
-  for (const auto& [dtype, size, name, elsewhere] : {
-           Row{DType::f16, 2, "f16", "half"}, Row{DType::bf16, 2, "bf16", "bfloat16"}, Row{DType::f32, 4, "f32", "float"},
-           Row{DType::f64, 8, "f64", "double"}, Row{DType::i8, 1, "i8", "int8"}, Row{DType::u8, 1, "u8", "uint8"},
-           Row{DType::i16, 2, "i16", "int16"}, Row{DType::i32, 4, "i32", "int"}, Row{DType::i64, 8, "i64", "int64"},
-           Row{DType::boolean, 1, "bool", "bool"}, Row{DType::complex64, 8, "complex64", "cfloat"},
-           Row{DType::complex128, 16, "complex128", "cdouble"}}) {
+  for (const auto& [dtype, size, name, elsewhere] :
+       {Row{DType::f16, 2, "f16", "half"}, Row{DType::bf16, 2, "bf16", "bfloat16"}, Row{DType::f32, 4, "f32", "float"},
+        Row{DType::f64, 8, "f64", "double"}, Row{DType::i8, 1, "i8", "int8"}, Row{DType::u8, 1, "u8", "uint8"},
+        Row{DType::i16, 2, "i16", "int16"}, Row{DType::i32, 4, "i32", "int"}, Row{DType::i64, 8, "i64", "int64"},
+        Row{DType::boolean, 1, "bool", "bool"}, Row{DType::complex64, 8, "complex64", "cfloat"},
+        Row{DType::complex128, 16, "complex128", "cdouble"}}) {
     EXPECT_EQ(size_of(dtype), size);
     EXPECT_EQ(to_string(dtype), name);
     EXPECT_EQ(parse_dtype(name), dtype);

@@ -21,10 +21,17 @@ TEST(EnvTest, Defaults) {
 }
 
 TEST(EnvTest, ReadsEachVariable) {
-  const auto env = Env::from({{"COHORT_LOG", "Debug"}, {"COHORT_STORE", "unix:@x"}, {"COHORT_STORE_PORT", "1234"},
-                              {"COHORT_SECRET_FILE", "/s"}, {"COHORT_INSECURE", "yes"}, {"COHORT_RUN_ID", "r"},
-                              {"COHORT_TLS_CA", "a"}, {"COHORT_TLS_CERT", "b"}, {"COHORT_TLS_KEY", "c"},
-                              {"COHORT_TLS_NAME", "d"}, {"RANK", "7"}});
+  const auto env = Env::from({{"COHORT_LOG", "Debug"},
+                              {"COHORT_STORE", "unix:@x"},
+                              {"COHORT_STORE_PORT", "1234"},
+                              {"COHORT_SECRET_FILE", "/s"},
+                              {"COHORT_INSECURE", "yes"},
+                              {"COHORT_RUN_ID", "r"},
+                              {"COHORT_TLS_CA", "a"},
+                              {"COHORT_TLS_CERT", "b"},
+                              {"COHORT_TLS_KEY", "c"},
+                              {"COHORT_TLS_NAME", "d"},
+                              {"RANK", "7"}});
   EXPECT_EQ(env.log_level, LogLevel::debug);
   EXPECT_EQ(env.store, "unix:@x");
   EXPECT_EQ(env.store_port, 1234);

@@ -24,9 +24,15 @@ std::string mutated(std::string input, std::mt19937& random) {
   for (int i = 0; i < changes; ++i) {
     const auto at = input.empty() ? 0 : random() % input.size();
     switch (random() % 4) {
-      case 0: input.insert(at, 1, static_cast<char>(random())); break;
-      case 1: input.resize(at); break;
-      case 2: input += input.substr(at); break;
+      case 0:
+        input.insert(at, 1, static_cast<char>(random()));
+        break;
+      case 1:
+        input.resize(at);
+        break;
+      case 2:
+        input += input.substr(at);
+        break;
       default:
         if (!input.empty()) input[at] = static_cast<char>(random());
         break;

@@ -24,7 +24,7 @@ HIDDEN = {"asio", "asio.hpp", "openssl", "fmt", "nlohmann", "CLI", "hwloc.h", "h
 UMBRELLA = "cohort.h"
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
-GETENV = re.compile(r"\b(secure_)?getenv\s*\(|\benviron\b")
+GETENV = re.compile(r"\b(secure_)?getenv\s*\(")
 
 
 def layer_of_header(root, name):

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A rank for the tests that start real programs: meets the others, exchanges a word with each, and leaves through main().
-// The first argument says how:
+// A rank for the tests that start real programs: meets the others, exchanges a word with each, and leaves through
+// main(). The first argument says how:
 //   plain          like any program
 //   rank0-first    rank 0 leaves at once; the others go on using the store for a while
 //   rank0-fails    rank 0 leaves with an error; the others must learn of it, not wait for it

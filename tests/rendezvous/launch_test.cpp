@@ -13,9 +13,14 @@ TEST(LaunchTest, NothingSet) {
 }
 
 TEST(LaunchTest, Torchrun) {
-  const auto launch = find_launch(Env::from({{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"},
-                                             {"LOCAL_WORLD_SIZE", "4"}, {"GROUP_RANK", "1"}, {"MASTER_ADDR", "node0"},
-                                             {"MASTER_PORT", "29500"}, {"TORCHELASTIC_RUN_ID", "job"},
+  const auto launch = find_launch(Env::from({{"RANK", "5"},
+                                             {"WORLD_SIZE", "8"},
+                                             {"LOCAL_RANK", "1"},
+                                             {"LOCAL_WORLD_SIZE", "4"},
+                                             {"GROUP_RANK", "1"},
+                                             {"MASTER_ADDR", "node0"},
+                                             {"MASTER_PORT", "29500"},
+                                             {"TORCHELASTIC_RUN_ID", "job"},
                                              {"TORCHELASTIC_RESTART_COUNT", "2"}}));
   ASSERT_TRUE(launch);
   EXPECT_EQ(launch->launcher, Launcher::torchrun);
@@ -34,18 +39,26 @@ TEST(LaunchTest, Torchrun) {
 TEST(LaunchTest, ByHandAndByCohortRun) {
   const auto by_hand = find_launch(Env::from({{"RANK", "0"}, {"WORLD_SIZE", "2"}}));
   EXPECT_EQ(by_hand->launcher, Launcher::by_hand);
-  const auto ours = find_launch(Env::from({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"COHORT_STORE", "unix:@x"},
-                                           {"COHORT_RUN_ID", "r1"}, {"TORCHELASTIC_RUN_ID", "r1"}}));
+  const auto ours = find_launch(Env::from({{"RANK", "0"},
+                                           {"WORLD_SIZE", "2"},
+                                           {"COHORT_STORE", "unix:@x"},
+                                           {"COHORT_RUN_ID", "r1"},
+                                           {"TORCHELASTIC_RUN_ID", "r1"}}));
   EXPECT_EQ(ours->launcher, Launcher::cohort);
   EXPECT_EQ(ours->job, "r1");
 }
 
 TEST(LaunchTest, OpenMpi) {
-  const auto launch = find_launch(Env::from({{"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "4"},
-                                             {"OMPI_COMM_WORLD_LOCAL_RANK", "3"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
-                                             {"OMPI_COMM_WORLD_NODE_RANK", "3"}, {"PMIX_NAMESPACE", "1234.1"},
+  const auto launch = find_launch(Env::from({{"OMPI_COMM_WORLD_RANK", "3"},
+                                             {"OMPI_COMM_WORLD_SIZE", "4"},
+                                             {"OMPI_COMM_WORLD_LOCAL_RANK", "3"},
+                                             {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
+                                             {"OMPI_COMM_WORLD_NODE_RANK", "3"},
+                                             {"PMIX_NAMESPACE", "1234.1"},
                                              // Open MPI inside a SLURM allocation: its daemons are the step's tasks
-                                             {"SLURM_PROCID", "0"}, {"SLURM_STEP_ID", "0"}, {"SLURM_NTASKS", "1"}}));
+                                             {"SLURM_PROCID", "0"},
+                                             {"SLURM_STEP_ID", "0"},
+                                             {"SLURM_NTASKS", "1"}}));
   EXPECT_EQ(launch->launcher, Launcher::open_mpi);
   EXPECT_EQ(launch->rank, 3);
   EXPECT_EQ(launch->size, 4);
@@ -55,8 +68,12 @@ TEST(LaunchTest, OpenMpi) {
 }
 
 TEST(LaunchTest, MpichAndPals) {
-  const auto hydra = find_launch(Env::from({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"},
-                                            {"MPI_LOCALNRANKS", "2"}, {"SLURM_PROCID", "0"}, {"SLURM_STEP_ID", "0"},
+  const auto hydra = find_launch(Env::from({{"PMI_RANK", "1"},
+                                            {"PMI_SIZE", "2"},
+                                            {"MPI_LOCALRANKID", "1"},
+                                            {"MPI_LOCALNRANKS", "2"},
+                                            {"SLURM_PROCID", "0"},
+                                            {"SLURM_STEP_ID", "0"},
                                             {"SLURM_NTASKS", "1"}}));
   EXPECT_EQ(hydra->launcher, Launcher::pmi) << "Hydra's proxies are SLURM's tasks, not its ranks";
   EXPECT_EQ(hydra->rank, 1);
@@ -67,10 +84,18 @@ TEST(LaunchTest, MpichAndPals) {
 }
 
 TEST(LaunchTest, Slurm) {
-  const auto env = Env::from({{"SLURM_PROCID", "5"}, {"SLURM_NTASKS", "16"}, {"SLURM_STEP_NUM_TASKS", "7"},
-                              {"SLURM_LOCALID", "1"}, {"SLURM_NODEID", "2"}, {"SLURM_STEP_TASKS_PER_NODE", "2(x3),1"},
-                              {"SLURM_STEP_NODELIST", "gpu[07-09,12]"}, {"SLURM_JOB_NODELIST", "cpu1,gpu[07-09,12]"},
-                              {"SLURM_JOB_ID", "99"}, {"SLURM_STEP_ID", "3"}, {"PMI_RANK", "5"}, {"PMI_SIZE", "7"}});
+  const auto env = Env::from({{"SLURM_PROCID", "5"},
+                              {"SLURM_NTASKS", "16"},
+                              {"SLURM_STEP_NUM_TASKS", "7"},
+                              {"SLURM_LOCALID", "1"},
+                              {"SLURM_NODEID", "2"},
+                              {"SLURM_STEP_TASKS_PER_NODE", "2(x3),1"},
+                              {"SLURM_STEP_NODELIST", "gpu[07-09,12]"},
+                              {"SLURM_JOB_NODELIST", "cpu1,gpu[07-09,12]"},
+                              {"SLURM_JOB_ID", "99"},
+                              {"SLURM_STEP_ID", "3"},
+                              {"PMI_RANK", "5"},
+                              {"PMI_SIZE", "7"}});
   const auto launch = find_launch(env);
   EXPECT_EQ(launch->launcher, Launcher::slurm);
   EXPECT_EQ(launch->rank, 5);
@@ -88,9 +113,11 @@ TEST(LaunchTest, ABatchScriptIsNotAStep) {
 }
 
 TEST(LaunchTest, KubernetesCountsPods) {
-  const std::map<std::string, std::string, std::less<>> pod = {
-      {"KUBERNETES_PORT", "tcp://10.0.0.1:443"}, {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "job-master-0"},
-      {"MASTER_PORT", "23456"}};
+  const std::map<std::string, std::string, std::less<>> pod = {{"KUBERNETES_PORT", "tcp://10.0.0.1:443"},
+                                                               {"RANK", "1"},
+                                                               {"WORLD_SIZE", "2"},
+                                                               {"MASTER_ADDR", "job-master-0"},
+                                                               {"MASTER_PORT", "23456"}};
   const auto one_process_per_pod = find_launch(Env::from(pod));
   EXPECT_EQ(one_process_per_pod->rank, 1);
   EXPECT_EQ(one_process_per_pod->launcher, Launcher::by_hand);
@@ -110,7 +137,8 @@ TEST(LaunchTest, IncompleteOrOutOfRangeIsNamed) {
   EXPECT_ERROR(ValueError, find_launch(Env::from({{"RANK", "-1"}, {"WORLD_SIZE", "2"}})), "RANK=-1");
   EXPECT_ERROR(ValueError, find_launch(Env::from({{"RANK", "0"}, {"WORLD_SIZE", "0"}})), "WORLD_SIZE=0");
   EXPECT_ERROR(ValueError, find_launch(Env::from({{"RANK", "x"}, {"WORLD_SIZE", "1"}})), "RANK=\"x\" is not a number");
-  EXPECT_ERROR(ValueError, find_launch(Env::from({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_PORT", "99999"}})), "MASTER_PORT");
+  EXPECT_ERROR(ValueError, find_launch(Env::from({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_PORT", "99999"}})),
+               "MASTER_PORT");
   EXPECT_ERROR(ValueError, find_launch(Env::from({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "3"}})),
                "LOCAL_WORLD_SIZE=3 is more than");
   EXPECT_ERROR(ValueError, find_launch(Env::from({{"OMPI_COMM_WORLD_RANK", "0"}})), "OMPI_COMM_WORLD_SIZE");

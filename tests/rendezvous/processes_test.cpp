@@ -41,8 +41,12 @@ TEST(ProcessesTest, ByHand) {
 }
 
 TEST(ProcessesTest, UnderTorchrunsVariables) {
-  const auto results = run("plain", 3, {{"LOCAL_WORLD_SIZE", "3"}, {"GROUP_RANK", "0"}, {"TORCHELASTIC_RUN_ID", "none"},
-                                        {"TORCHELASTIC_RESTART_COUNT", "0"}, {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
+  const auto results = run("plain", 3,
+                           {{"LOCAL_WORLD_SIZE", "3"},
+                            {"GROUP_RANK", "0"},
+                            {"TORCHELASTIC_RUN_ID", "none"},
+                            {"TORCHELASTIC_RESTART_COUNT", "0"},
+                            {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
   for (const auto& result : results) EXPECT_EQ(result.status, 0) << result.output;
 }
 

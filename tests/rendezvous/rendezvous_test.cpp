@@ -24,7 +24,9 @@ std::uint16_t free_port() {
 }
 
 Variables by_hand(int rank, int size, std::uint16_t port) {
-  return {{"RANK", std::to_string(rank)}, {"WORLD_SIZE", std::to_string(size)}, {"MASTER_ADDR", "127.0.0.1"},
+  return {{"RANK", std::to_string(rank)},
+          {"WORLD_SIZE", std::to_string(size)},
+          {"MASTER_ADDR", "127.0.0.1"},
           {"MASTER_PORT", std::to_string(port)}};
 }
 
@@ -91,11 +93,13 @@ TEST(RendezvousTest, EachVariableIsMissed) {
 TEST(RendezvousTest, Tcp) {
   const auto port = std::to_string(free_port());
   as_threads(3, [&](int rank) {
-    const auto result = rendezvous("tcp://127.0.0.1:" + port + "?rank=" + std::to_string(rank) + "&world_size=3", in({}));
+    const auto result =
+        rendezvous("tcp://127.0.0.1:" + port + "?rank=" + std::to_string(rank) + "&world_size=3", in({}));
     exchange(*result.store, rank, 3);
   });
   as_threads(3, [&](int rank) {
-    const auto result = rendezvous("tcp://127.0.0.1:" + port, {.rank = rank, .size = 3, .timeout = 20s, .env = Env::from({})});
+    const auto result =
+        rendezvous("tcp://127.0.0.1:" + port, {.rank = rank, .size = 3, .timeout = 20s, .env = Env::from({})});
     exchange(*result.store, rank, 3);
   });
 }
@@ -155,8 +159,10 @@ TEST(RendezvousTest, CustomSchemes) {
 }
 
 TEST(RendezvousTest, ARankGivenTwice) {
-  EXPECT_ERROR(AssertionError, rendezvous("tcp://127.0.0.1:1?rank=0", {.rank = 0, .size = 1, .env = Env::from({})}), "rank is given in the URL");
-  EXPECT_ERROR(AssertionError, rendezvous("tcp://127.0.0.1:1?world_size=1", {.rank = 0, .size = 1, .env = Env::from({})}),
+  EXPECT_ERROR(AssertionError, rendezvous("tcp://127.0.0.1:1?rank=0", {.rank = 0, .size = 1, .env = Env::from({})}),
+               "rank is given in the URL");
+  EXPECT_ERROR(AssertionError,
+               rendezvous("tcp://127.0.0.1:1?world_size=1", {.rank = 0, .size = 1, .env = Env::from({})}),
                "world_size is given in the URL");
 }
 
@@ -217,7 +223,8 @@ TEST(RendezvousTest, ConcurrentOnesTakeAName) {
 TEST(RendezvousTest, MissingRanksAreNamedWithinTheTimeout) {
   const auto port = free_port();
   const auto took = time_of([&] {
-    EXPECT_ERROR(StoreTimeoutError, rendezvous("env://", in(by_hand(0, 4, port), 300ms)), "1 of 4 ranks came; missing: 1, 2, 3");
+    EXPECT_ERROR(StoreTimeoutError, rendezvous("env://", in(by_hand(0, 4, port), 300ms)),
+                 "1 of 4 ranks came; missing: 1, 2, 3");
   });
   EXPECT_LT(took, 5s);
 }
@@ -261,15 +268,18 @@ TEST(RendezvousTest, ASecretGuardsTheStore) {
   Secret::generate().write_new(secret);
   const auto port = free_port();
   as_threads(2, [&](int rank) {
-    const auto result = rendezvous(
-        "tcp://127.0.0.1:" + std::to_string(port),
-        {.rank = rank, .size = 2, .timeout = 20s, .env = Env::from({{"COHORT_SECRET_FILE", secret}})});
+    const auto result =
+        rendezvous("tcp://127.0.0.1:" + std::to_string(port),
+                   {.rank = rank, .size = 2, .timeout = 20s, .env = Env::from({{"COHORT_SECRET_FILE", secret}})});
     exchange(*result.store, rank, 2);
     EXPECT_THROW(TcpStore({.endpoint = Endpoint::tcp("127.0.0.1", port), .timeout = 2s}), NetworkError)
         << "without the secret nobody gets in";
   });
-  EXPECT_ERROR(ValueError, rendezvous("tcp://127.0.0.1:1?rank=0&world_size=1", in({{"COHORT_SECRET_FILE", folder / "none"}})), "none");
-  EXPECT_ERROR(ValueError, rendezvous("tcp://127.0.0.1:1?rank=0&world_size=1", in({{"COHORT_TLS_CA", "x"}})), "TLS needs all of");
+  EXPECT_ERROR(ValueError,
+               rendezvous("tcp://127.0.0.1:1?rank=0&world_size=1", in({{"COHORT_SECRET_FILE", folder / "none"}})),
+               "none");
+  EXPECT_ERROR(ValueError, rendezvous("tcp://127.0.0.1:1?rank=0&world_size=1", in({{"COHORT_TLS_CA", "x"}})),
+               "TLS needs all of");
 }
 
 }  // namespace

@@ -23,16 +23,27 @@ Variables with(Variables base, const Variables& more) {
 const std::string unix_prefix = "unix:@cohort/" + std::to_string(::geteuid()) + "/";
 
 const Variables by_hand = {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "4000"}};
-const Variables torchrun = {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "10.0.0.1"},
-                            {"MASTER_PORT", "29500"}, {"TORCHELASTIC_RUN_ID", "none"}};
-const Variables open_mpi = {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"},
-                            {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}, {"PMIX_NAMESPACE", "77.1"}};
-const Variables slurm = {{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_STEP_ID", "1"},
-                         {"SLURM_JOB_ID", "42"}, {"SLURM_NODEID", "0"}, {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"},
+const Variables torchrun = {{"RANK", "1"},
+                            {"WORLD_SIZE", "2"},
+                            {"LOCAL_WORLD_SIZE", "2"},
+                            {"MASTER_ADDR", "10.0.0.1"},
+                            {"MASTER_PORT", "29500"},
+                            {"TORCHELASTIC_RUN_ID", "none"}};
+const Variables open_mpi = {{"OMPI_COMM_WORLD_RANK", "0"},
+                            {"OMPI_COMM_WORLD_SIZE", "2"},
+                            {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                            {"PMIX_NAMESPACE", "77.1"}};
+const Variables slurm = {{"SLURM_PROCID", "0"},
+                         {"SLURM_STEP_NUM_TASKS", "4"},
+                         {"SLURM_STEP_ID", "1"},
+                         {"SLURM_JOB_ID", "42"},
+                         {"SLURM_NODEID", "0"},
+                         {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"},
                          {"SLURM_STEP_NODELIST", "n[1-2]"}};
 
 TEST(StorePlanTest, TheLaunchersStore) {
-  const auto plan = plan_for(with(by_hand, {{"COHORT_STORE", "tcp://10.0.0.1:5"}, {"COHORT_RUN_ID", "r"}, {"COHORT_SECRET_FILE", "/s"}}));
+  const auto plan = plan_for(
+      with(by_hand, {{"COHORT_STORE", "tcp://10.0.0.1:5"}, {"COHORT_RUN_ID", "r"}, {"COHORT_SECRET_FILE", "/s"}}));
   EXPECT_TRUE(plan.launcher_hosts);
   EXPECT_EQ(to_string(plan.endpoint), "tcp://10.0.0.1:5");
   EXPECT_EQ(plan.job_id, "r");
@@ -41,15 +52,18 @@ TEST(StorePlanTest, TheLaunchersStore) {
 
 TEST(StorePlanTest, OneHostUsesAUnixSocketNamedAfterTheJob) {
   EXPECT_EQ(to_string(plan_for(by_hand).endpoint), unix_prefix + ":4000");
-  EXPECT_EQ(to_string(plan_for(torchrun).endpoint), unix_prefix + "none:29500") << "torchrun's default id is not unique";
+  EXPECT_EQ(to_string(plan_for(torchrun).endpoint), unix_prefix + "none:29500")
+      << "torchrun's default id is not unique";
   EXPECT_EQ(to_string(plan_for(open_mpi).endpoint), unix_prefix + "77.1");
-  EXPECT_EQ(to_string(plan_for(with(slurm, {{"SLURM_STEP_TASKS_PER_NODE", "4"}})).endpoint), unix_prefix + "slurm-42.1");
+  EXPECT_EQ(to_string(plan_for(with(slurm, {{"SLURM_STEP_TASKS_PER_NODE", "4"}})).endpoint),
+            unix_prefix + "slurm-42.1");
   EXPECT_FALSE(plan_for(by_hand).launcher_hosts);
   EXPECT_TRUE(plan_for(by_hand).secret_file.empty()) << "the kernel vouches for the user";
 }
 
 TEST(StorePlanTest, ARestartHasItsOwnSocket) {
-  EXPECT_EQ(to_string(plan_for(with(torchrun, {{"TORCHELASTIC_RESTART_COUNT", "1"}})).endpoint), unix_prefix + "none:29500#1");
+  EXPECT_EQ(to_string(plan_for(with(torchrun, {{"TORCHELASTIC_RESTART_COUNT", "1"}})).endpoint),
+            unix_prefix + "none:29500#1");
 }
 
 TEST(StorePlanTest, LongJobNamesStillFitASocket) {
@@ -85,10 +99,13 @@ TEST(StorePlanTest, UnderALauncherThePortIsNotTheLaunchers) {
 
 TEST(StorePlanTest, WhatIsMissingIsNamed) {
   EXPECT_ERROR(ValueError, plan_for({{"RANK", "0"}, {"WORLD_SIZE", "2"}}), "MASTER_ADDR is missing or empty");
-  EXPECT_ERROR(ValueError, plan_for({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", ""}}), "MASTER_ADDR is missing or empty");
-  EXPECT_ERROR(ValueError, plan_for({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}}), "MASTER_PORT is missing or empty");
+  EXPECT_ERROR(ValueError, plan_for({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", ""}}),
+               "MASTER_ADDR is missing or empty");
+  EXPECT_ERROR(ValueError, plan_for({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}}),
+               "MASTER_PORT is missing or empty");
   EXPECT_ERROR(ValueError, plan_for(with(open_mpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}})), "mpirun -x MASTER_ADDR");
-  EXPECT_ERROR(ValueError, plan_for({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"MPI_LOCALNRANKS", "2"}}), "mpirun -genv MASTER_PORT");
+  EXPECT_ERROR(ValueError, plan_for({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"MPI_LOCALNRANKS", "2"}}),
+               "mpirun -genv MASTER_PORT");
 }
 
 }  // namespace

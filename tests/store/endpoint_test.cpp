@@ -15,8 +15,9 @@ TEST(EndpointTest, ParsesAndPrints) {
 }
 
 TEST(EndpointTest, RefusesTheRest) {
-  for (const auto* const text : {"", "tcp://", "tcp://host", "tcp://host:", "tcp://host:65536", "tcp://host:-1",
-                                 "tcp://:80", "tcp://::1:80", "unix:", "unix:@", "http://x:1", "tcp://host:8x"}) {
+  for (const auto* const text :
+       {"", "tcp://", "tcp://host", "tcp://host:", "tcp://host:65536", "tcp://host:-1", "tcp://:80", "tcp://::1:80",
+        "unix:", "unix:@", "http://x:1", "tcp://host:8x", "tcp://[[::1]]:80"}) {
     EXPECT_ERROR(ValueError, Endpoint::parse(text), "tcp://host:port");
   }
 }

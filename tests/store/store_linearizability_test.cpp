@@ -3,8 +3,8 @@
 // Random histories against the TCP store, with clients that are killed in the middle, checked for linearizability per
 // key: is there an order of the operations, each at some instant between its call and its return, in which every one
 // returns what it returned? The search is the one of Wing and Gong with Lowe's memoisation of (done set, value): keys
-// are small and windows short, so it ends quickly. An operation of a killed client may have happened or not, at any time
-// after its call.
+// are small and windows short, so it ends quickly. An operation of a killed client may have happened or not, at any
+// time after its call.
 #include <cohort/error.h>
 #include <cohort/tcp_store.h>
 #include <sys/mman.h>
@@ -43,13 +43,17 @@ std::optional<int> apply(const Operation& op, int value) {
     return next;
   };
   switch (op.kind) {
-    case Kind::set: return op.argument;
-    case Kind::get: return check(value, value);
-    case Kind::add: return check((value == absent ? 0 : value) + op.argument, (value == absent ? 0 : value) + op.argument);
+    case Kind::set:
+      return op.argument;
+    case Kind::get:
+      return check(value, value);
+    case Kind::add:
+      return check((value == absent ? 0 : value) + op.argument, (value == absent ? 0 : value) + op.argument);
     case Kind::compare_set:
       if (value == absent) return check(op.expected, absent);
       return value == op.expected ? check(op.argument, op.argument) : check(value, value);
-    case Kind::erase: return check(value == absent ? 0 : 1, absent);
+    case Kind::erase:
+      return check(value == absent ? 0 : 1, absent);
   }
   return std::nullopt;
 }
@@ -96,8 +100,10 @@ TEST(Linearizability, TheCheckerKnowsGoodFromBad) {
   // Two adds that both return 1: one was lost.
   EXPECT_FALSE(Checker({{Kind::add, 1, 0, 1, 5, 1}, {Kind::add, 1, 0, 2, 6, 1}}).linearizable());
   // A killed client's set may or may not be seen, but not seen and then unseen.
-  EXPECT_TRUE(Checker({{Kind::set, 7, 0, 1, never, 0}, {Kind::get, 0, 0, 2, 3, absent}, {Kind::get, 0, 0, 4, 5, 7}}).linearizable());
-  EXPECT_FALSE(Checker({{Kind::set, 7, 0, 1, never, 0}, {Kind::get, 0, 0, 2, 3, 7}, {Kind::get, 0, 0, 4, 5, absent}}).linearizable());
+  EXPECT_TRUE(Checker({{Kind::set, 7, 0, 1, never, 0}, {Kind::get, 0, 0, 2, 3, absent}, {Kind::get, 0, 0, 4, 5, 7}})
+                  .linearizable());
+  EXPECT_FALSE(Checker({{Kind::set, 7, 0, 1, never, 0}, {Kind::get, 0, 0, 2, 3, 7}, {Kind::get, 0, 0, 4, 5, absent}})
+                   .linearizable());
 }
 
 constexpr int clients = 6;
@@ -137,7 +143,9 @@ void run_client(const TcpStoreOptions& options, History& history, int client, un
     history.used[client].store(i + 1);
     const auto argument = std::to_string(op.argument);
     switch (op.kind) {
-      case Kind::set: store.set(key, argument); break;
+      case Kind::set:
+        store.set(key, argument);
+        break;
       case Kind::get: {
         // A get that does not wait: a timeout says the key was absent at some instant in between.
         try {
@@ -147,9 +155,15 @@ void run_client(const TcpStoreOptions& options, History& history, int client, un
         }
         break;
       }
-      case Kind::add: op.result = static_cast<int>(store.add(key, op.argument)); break;
-      case Kind::compare_set: op.result = number(store.compare_set(key, std::to_string(op.expected), argument)); break;
-      case Kind::erase: op.result = store.delete_key(key) ? 1 : 0; break;
+      case Kind::add:
+        op.result = static_cast<int>(store.add(key, op.argument));
+        break;
+      case Kind::compare_set:
+        op.result = number(store.compare_set(key, std::to_string(op.expected), argument));
+        break;
+      case Kind::erase:
+        op.result = store.delete_key(key) ? 1 : 0;
+        break;
     }
     op.returned = history.clock.fetch_add(1);
   }
@@ -172,7 +186,8 @@ void run_history(const TcpStoreOptions& host_options, unsigned seed) {
     std::mt19937 random(seed);
     for (int victim = 0; victim < 2; ++victim) {
       const int after = static_cast<int>(random() % operations);
-      while (history->used[victim].load() <= after && history->used[victim].load() < operations) std::this_thread::yield();
+      while (history->used[victim].load() <= after && history->used[victim].load() < operations)
+        std::this_thread::yield();
       processes[static_cast<std::size_t>(victim)].signal(SIGKILL);
     }
     for (auto& process : processes) process.wait();

@@ -70,8 +70,8 @@ class Intruders : public ::testing::Test {
 
 TEST_F(Intruders, PortScanners) {
   for (int i = 0; i < 50; ++i) connect();  // connects and leaves without a word
-  for (const auto* const probe : {"GET / HTTP/1.0\r\n\r\n", "\x16\x03\x01\x02\x00\x01\x00", "SSH-2.0-scan\r\n", "\r\n\r\n",
-                                  "\xff\xff\xff\xff\xff\xff\xff\xff"}) {
+  for (const auto* const probe : {"GET / HTTP/1.0\r\n\r\n", "\x16\x03\x01\x02\x00\x01\x00", "SSH-2.0-scan\r\n",
+                                  "\r\n\r\n", "\xff\xff\xff\xff\xff\xff\xff\xff"}) {
     const auto fd = connect();
     send(fd.get(), probe);
     EXPECT_EQ(read_until_closed(fd.get()).size(), handshake::hello_size) << "nothing but the greeting";
@@ -184,7 +184,8 @@ TEST_F(Intruders, AStormOfConnectionsIsBounded) {
   // Members get in once the strangers have been seen off, and no more of them than the limit.
   std::vector<std::unique_ptr<TcpStore>> members;
   for (int i = 0; i < 4; ++i) {
-    members.push_back(std::make_unique<TcpStore>(TcpStoreOptions{.endpoint = small.endpoint(), .timeout = 10s, .secret = secret}));
+    members.push_back(
+        std::make_unique<TcpStore>(TcpStoreOptions{.endpoint = small.endpoint(), .timeout = 10s, .secret = secret}));
   }
   EXPECT_ERROR(TimeoutError, TcpStore({.endpoint = small.endpoint(), .timeout = 200ms, .secret = secret}),
                "as many connections as it takes");

@@ -75,13 +75,15 @@ TEST(TcpStoreTest, APortOfAnotherProgramIsReportedToClients) {
     EXPECT_LE(::recv(peer.get(), &byte, 1, 0), 0) << "the client says nothing and leaves";
   });
   const auto took = time_of([&] {
-    EXPECT_ERROR(NetworkError, TcpStore({.endpoint = bound_endpoint(talker.get()), .timeout = 20s}), "not a Cohort store");
+    EXPECT_ERROR(NetworkError, TcpStore({.endpoint = bound_endpoint(talker.get()), .timeout = 20s}),
+                 "not a Cohort store");
   });
   EXPECT_LT(took, 5s) << "conclusive, so at once";
   greeting.join();
 
   auto silent = listen_on(Endpoint::tcp("127.0.0.1", 0));
-  EXPECT_ERROR(TimeoutError, TcpStore({.endpoint = bound_endpoint(silent.get()), .timeout = 300ms}), "port may be in use");
+  EXPECT_ERROR(TimeoutError, TcpStore({.endpoint = bound_endpoint(silent.get()), .timeout = 300ms}),
+               "port may be in use");
 }
 
 TEST(TcpStoreTest, BindsWhatItIsToldAndNothingElse) {
@@ -127,6 +129,7 @@ TEST(TcpStoreTest, TheHostWaitsForItsWorkers) {
   options.endpoint = bound_endpoint(socket.get());
   options.listen_fd = socket.release();
   options.world_size = 3;
+  options.linger = 20s;
   as_threads(3, [&](int rank) {
     auto mine = options;
     mine.is_host = rank == 0;
@@ -166,16 +169,28 @@ TEST(TcpStoreTest, ClientsMayComeFirst) {
   EXPECT_EQ(client.get(), "v");
 }
 
+TEST(TcpStoreTest, AClientIsNotItsOwnServer) {
+  // A socket bound to a port and connected to that same port meets itself; the client must see that nobody is there.
+  const auto address = [] {
+    const auto probe = listen_on(Endpoint::tcp("127.0.0.1", 0));
+    return resolve(bound_endpoint(probe.get()), Deadline::after(5s)).front();
+  }();
+  for (int i = 0; i < 200; ++i) EXPECT_NE(try_connect(address, Deadline::after(1s)).error, 0);
+  const FileDescriptor self(::socket(AF_INET, SOCK_STREAM, 0));
+  ASSERT_EQ(::bind(self.get(), address.get(), address.size), 0);
+  ASSERT_EQ(::connect(self.get(), address.get(), address.size), 0) << "this is how it happens";
+}
+
 TEST(TcpStoreTest, NobodyThereIsATimeoutThatSaysSo) {
-  const auto took = time_of([] {
-    EXPECT_ERROR(TimeoutError, TcpStore({.endpoint = unique_unix_endpoint(), .timeout = 100ms}), "refused");
-  });
+  const auto took = time_of(
+      [] { EXPECT_ERROR(TimeoutError, TcpStore({.endpoint = unique_unix_endpoint(), .timeout = 100ms}), "refused"); });
   EXPECT_GE(took, 100ms);
   EXPECT_LT(took, 3s);
 }
 
 TEST(TcpStoreTest, AnUnresolvableHostIsATimeoutThatSaysSo) {
-  EXPECT_ERROR(TimeoutError, TcpStore({.endpoint = Endpoint::tcp("no-such-host.invalid", 1), .timeout = 200ms, .insecure = true}),
+  EXPECT_ERROR(TimeoutError,
+               TcpStore({.endpoint = Endpoint::tcp("no-such-host.invalid", 1), .timeout = 200ms, .insecure = true}),
                "no-such-host.invalid");
 }
 

@@ -28,7 +28,8 @@ inline void add_extension(X509* certificate, X509* issuer, int nid, const std::s
   X509V3_set_ctx(&context, issuer, certificate, nullptr, nullptr, 0);
   const std::unique_ptr<X509_EXTENSION, decltype(&X509_EXTENSION_free)> extension(
       X509V3_EXT_conf_nid(nullptr, &context, nid, value.c_str()), &X509_EXTENSION_free);
-  if (!extension || X509_add_ext(certificate, extension.get(), -1) != 1) throw std::runtime_error("certificate extension");
+  if (!extension || X509_add_ext(certificate, extension.get(), -1) != 1)
+    throw std::runtime_error("certificate extension");
 }
 
 /// `issuer` null: signs itself. `names`: as in "DNS:localhost,IP:127.0.0.1"; empty: an authority.
@@ -55,7 +56,8 @@ inline Identity make_identity(const std::string& common_name, const std::string&
 }
 
 inline void write_pem(const Identity& identity, const std::string& certificate_path, const std::string& key_path) {
-  const std::unique_ptr<FILE, decltype(&std::fclose)> certificate(std::fopen(certificate_path.c_str(), "w"), &std::fclose);
+  const std::unique_ptr<FILE, decltype(&std::fclose)> certificate(std::fopen(certificate_path.c_str(), "w"),
+                                                                  &std::fclose);
   PEM_write_X509(certificate.get(), identity.certificate.get());
   const std::unique_ptr<FILE, decltype(&std::fclose)> key(std::fopen(key_path.c_str(), "w"), &std::fclose);
   PEM_write_PrivateKey(key.get(), identity.key.get(), nullptr, nullptr, 0, nullptr, nullptr);

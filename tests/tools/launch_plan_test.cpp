@@ -25,11 +25,13 @@ LaunchPlan plan(std::vector<std::string> arguments, const Variables& variables =
   return make_plan(parse_run_flags(arguments, env).flags, env);
 }
 
-const Variables pod{{"KUBERNETES_PORT", "tcp://10.0.0.1:443"},
-                    {"RANK", "2"},
-                    {"WORLD_SIZE", "4"},
-                    {"MASTER_ADDR", "job-master-0"},
-                    {"MASTER_PORT", "23456"}};
+Variables pod() {
+  return {{"KUBERNETES_PORT", "tcp://10.0.0.1:443"},
+          {"RANK", "2"},
+          {"WORLD_SIZE", "4"},
+          {"MASTER_ADDR", "job-master-0"},
+          {"MASTER_PORT", "23456"}};
+}
 
 TEST(LaunchPlan, OneHostByDefault) {
   const auto made = plan({"-n", "3"});
@@ -45,7 +47,7 @@ TEST(LaunchPlan, RankAndWorldSizeAreNotOursOutsideAPod) {
 }
 
 TEST(LaunchPlan, InAPodTheyCountPods) {
-  const auto made = plan({"--nproc-per-node", "2"}, pod);
+  const auto made = plan({"--nproc-per-node", "2"}, pod());
   EXPECT_EQ(made.nodes, 4);
   EXPECT_EQ(made.node_rank, 2);
   EXPECT_EQ(made.local_size, 2);
@@ -53,14 +55,14 @@ TEST(LaunchPlan, InAPodTheyCountPods) {
 }
 
 TEST(LaunchPlan, AProcessOfALauncherInAPodIsNotAPod) {
-  auto variables = pod;
+  auto variables = pod();
   variables["LOCAL_RANK"] = "0";
   EXPECT_EQ(plan({}, variables).nodes, 1);
 }
 
 TEST(LaunchPlan, FlagsBeatThePod) {
-  EXPECT_EQ(plan({"--standalone"}, pod).nodes, 1);
-  const auto made = plan({"--nnodes", "8", "--node-rank", "7", "--rdzv-endpoint", "other"}, pod);
+  EXPECT_EQ(plan({"--standalone"}, pod()).nodes, 1);
+  const auto made = plan({"--nnodes", "8", "--node-rank", "7", "--rdzv-endpoint", "other"}, pod());
   EXPECT_EQ(made.nodes, 8);
   EXPECT_EQ(made.node_rank, 7);
   EXPECT_EQ(made.endpoint, Endpoint::tcp("other", 29500));

@@ -18,6 +18,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 namespace cohort::test {
 
@@ -41,7 +42,7 @@ struct Exec {
   std::vector<char*> argv;
   std::vector<char*> envp;
 
-  Exec(const Strings& given, const LaunchOptions& options) : arguments(given), variables{"PATH=/usr/bin:/bin"} {
+  Exec(Strings given, const LaunchOptions& options) : arguments(std::move(given)), variables{"PATH=/usr/bin:/bin"} {
     arguments.insert(arguments.begin(), COHORT_TOOL);
     for (const auto& [name, value] : options.variables) variables.push_back(fmt::format("{}={}", name, value));
     argv = pointers(arguments);
@@ -49,20 +50,29 @@ struct Exec {
   }
 
   [[noreturn]] void operator()() const {
-    for (int number = 1; number < NSIG; ++number) ::signal(number, SIG_DFL);
+    for (int number = 1; number < NSIG; ++number) static_cast<void>(::signal(number, SIG_DFL));
     ::close_range(STDERR_FILENO + 1, ~0U, 0);
     ::execve(COHORT_TOOL, argv.data(), envp.data());
     ::_exit(127);
   }
 };
 
-/// A pipe, or something like it, that has this in it already.
+struct Pipe {
+  FileDescriptor reading;
+  FileDescriptor writing;
+};
+
+Pipe make_pipe() {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw std::runtime_error("pipe2 failed");
+  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+}
+
+/// A pipe that has this in it already.
 FileDescriptor holding(const std::string& text) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("pipe2 failed");
-  const FileDescriptor writing(ends[1]);
-  if (::write(writing.get(), text.data(), text.size()) < 0) throw std::runtime_error("write failed");
-  return FileDescriptor(ends[0]);
+  auto pipe = make_pipe();
+  if (::write(pipe.writing.get(), text.data(), text.size()) < 0) throw std::runtime_error("write failed");
+  return std::move(pipe.reading);
 }
 
 void append(FileDescriptor& from, std::string& to) {
@@ -77,7 +87,7 @@ void append(FileDescriptor& from, std::string& to) {
 
 }  // namespace
 
-Launched::Launched(const Strings& arguments, LaunchOptions options) {
+Launched::Launched(const Strings& arguments, const LaunchOptions& options) {
   if (options.in_terminal) {
     start_in_terminal(arguments, options);
   } else {
@@ -96,21 +106,18 @@ void Launched::start_in_terminal(const Strings& arguments, const LaunchOptions& 
 
 void Launched::start_with_pipes(const Strings& arguments, const LaunchOptions& options) {
   const Exec exec(arguments, options);
-  int out[2];
-  int err[2];
-  if (::pipe2(out, O_CLOEXEC) != 0 || ::pipe2(err, O_CLOEXEC) != 0) throw std::runtime_error("pipe2 failed");
-  const FileDescriptor writing_out(out[1]);
-  const FileDescriptor writing_err(err[1]);
-  out_ = FileDescriptor(out[0]);
-  err_ = FileDescriptor(err[0]);
+  auto out = make_pipe();
+  auto err = make_pipe();
+  out_ = std::move(out.reading);
+  err_ = std::move(err.reading);
   const auto input =
       options.input.empty() ? FileDescriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC)) : holding(options.input);
   pid_ = ::fork();
   if (pid_ < 0) throw std::runtime_error("fork failed");
   if (pid_ == 0) {
     ::dup2(input.get(), STDIN_FILENO);
-    ::dup2(writing_out.get(), STDOUT_FILENO);
-    ::dup2(writing_err.get(), STDERR_FILENO);
+    ::dup2(out.writing.get(), STDOUT_FILENO);
+    ::dup2(err.writing.get(), STDERR_FILENO);
     exec();
   }
 }

@@ -31,7 +31,7 @@ struct LaunchOptions {
 class Launched {
  public:
   /// `cohort` with these arguments.
-  explicit Launched(const Strings& arguments, LaunchOptions options = {});
+  explicit Launched(const Strings& arguments, const LaunchOptions& options = {});
   /// Kills it if it is still there.
   ~Launched();
   Launched(const Launched&) = delete;
@@ -43,6 +43,8 @@ class Launched {
   void type(const std::string& text) const;
   /// Waits until standard output has `text` that often; throws at the deadline.
   void wait_for_output(const std::string& text, std::size_t times = 1);
+  /// Nobody reads its standard output any more.
+  void close_output() { out_.reset(); }
   /// Waits for its end, and for everyone who holds its output to let go of it.
   Outcome finish();
 
@@ -59,8 +61,8 @@ class Launched {
   Outcome outcome_;
 };
 
-inline Outcome run_cohort(const Strings& arguments, LaunchOptions options = {}) {
-  return Launched(arguments, std::move(options)).finish();
+inline Outcome run_cohort(const Strings& arguments, const LaunchOptions& options = {}) {
+  return Launched(arguments, options).finish();
 }
 
 /// `cohort run -n RANKS sh -c SCRIPT`, with flags in front.

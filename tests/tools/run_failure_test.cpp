@@ -16,7 +16,6 @@ using namespace std::chrono_literals;
 using testing::AllOf;
 using testing::ContainsRegex;
 using testing::HasSubstr;
-using testing::IsEmpty;
 using testing::Not;
 
 /// Sanitized and loaded machines are slow; an ordinary build must keep the promise of one second.

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "launched.h"
+#include "support/certificates.h"
 #include "support/temporary.h"
 
 namespace {
@@ -20,13 +21,16 @@ using testing::Not;
 
 class RunNodes : public testing::Test {
  protected:
+  const std::string& port() const { return port_; }
+
   Strings node(int rank, int ranks, const std::string& script, Strings flags = {}) const {
     flags.insert(flags.begin(), {"--nnodes", "2", "--node-rank", std::to_string(rank), "--rdzv-endpoint", endpoint_});
     return run_script(ranks, script, std::move(flags));
   }
 
  private:
-  std::string endpoint_ = "127.0.0.1:" + std::to_string(free_port());
+  std::string port_ = std::to_string(free_port());
+  std::string endpoint_ = "127.0.0.1:" + port_;
 };
 
 TEST_F(RunNodes, RanksAreNumberedAcrossTheHosts) {
@@ -78,6 +82,38 @@ TEST_F(RunNodes, AHostWithAnotherSecretIsTurnedAway) {
   EXPECT_THAT(stranger.err, HasSubstr("COHORT_SECRET_FILE"));
   first.signal(SIGTERM);
   EXPECT_EQ(first.finish().code, 128 + SIGTERM);
+}
+
+TEST_F(RunNodes, TlsIsForLaunchersAndRanksAlike) {
+  const TemporaryFolder folder;
+  const auto authority = make_identity("authority", "", nullptr);
+  write_pem(authority, folder / "ca.pem", folder / "ca.key");
+  write_pem(make_identity("host", "IP:127.0.0.1", &authority), folder / "cert.pem", folder / "key.pem");
+  const LaunchOptions options{.variables = {{"COHORT_TLS_CA", folder / "ca.pem"},
+                                            {"COHORT_TLS_CERT", folder / "cert.pem"},
+                                            {"COHORT_TLS_KEY", folder / "key.pem"}}};
+  Launched first(node(0, 1, "echo $COHORT_TLS_CA"), options);
+  const auto plain = run_cohort(node(1, 1, "true", {"--rdzv-conf", "join_timeout=1"}));
+  EXPECT_EQ(plain.code, 1);
+  const auto second = run_cohort(node(1, 1, "true"), options);
+  EXPECT_EQ(second.code, 0) << second.err;
+  EXPECT_EQ(first.finish().out, "[rank 0] " + (folder / "ca.pem") + "\n");
+}
+
+TEST_F(RunNodes, APodsVariablesAreEnough) {
+  const auto pod = [&](const std::string& rank) {
+    return LaunchOptions{.variables = {{"KUBERNETES_PORT", "tcp://10.0.0.1:443"},
+                                       {"RANK", rank},
+                                       {"WORLD_SIZE", "2"},
+                                       {"MASTER_ADDR", "127.0.0.1"},
+                                       {"MASTER_PORT", port()},
+                                       {"PET_NPROC_PER_NODE", "2"}}};
+  };
+  const Strings show{"run", "sh", "-c", "echo $RANK of $WORLD_SIZE, $LOCAL_RANK"};
+  Launched first(show, pod("0"));
+  const auto second = run_cohort(show, pod("1"));
+  EXPECT_THAT(lines_of(second.out, ""), ElementsAre("[rank 2] 2 of 4, 0", "[rank 3] 3 of 4, 1")) << second.err;
+  EXPECT_THAT(lines_of(first.finish().out, ""), ElementsAre("[rank 0] 0 of 4, 0", "[rank 1] 1 of 4, 1"));
 }
 
 TEST_F(RunNodes, BeyondThisHostASecretIsNeeded) {

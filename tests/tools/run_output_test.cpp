@@ -3,11 +3,11 @@
 // Where the ranks' output goes, and what it looks like there.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <sstream>
 #include <string>
 
 #include "launched.h"
@@ -107,6 +107,15 @@ TEST(RunOutput, ALogThatCannotBeWrittenIsAnError) {
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("--log-dir: /proc/nowhere"));
   EXPECT_THAT(run_cohort(run_script(1, "true", {"-r", "3"})).err, HasSubstr("--redirects needs --log-dir"));
+}
+
+TEST(RunOutput, WithoutAReaderRanksEndAsInAPipeline) {
+  Launched launched(run_script(2, "echo ready; exec yes"));
+  launched.wait_for_output("ready");
+  launched.close_output();
+  const auto outcome = launched.finish();
+  EXPECT_EQ(outcome.code, 128 + SIGPIPE);
+  EXPECT_THAT(outcome.err, IsEmpty());
 }
 
 TEST(RunOutput, ABackgroundProcessThatHoldsTheOutputDoesNotHoldUpTheEnd) {

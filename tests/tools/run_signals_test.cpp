@@ -71,6 +71,14 @@ TEST(RunSignals, CtrlCInATerminal) {
   EXPECT_EQ(launched.finish().code, 128 + SIGINT);
 }
 
+TEST(RunSignals, WhatNohupSwitchedOffStaysOff) {
+  Launched launched(
+      {"run", "sh", "-c", "trap '' HUP; exec " COHORT_TOOL " run sh -c 'kill -HUP $$; kill -HUP $PPID; echo alive'"});
+  const auto outcome = launched.finish();
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("alive"));
+}
+
 TEST(RunSignals, ABlockedReaderDoesNotKeepTheLauncherFromStopping) {
   Launched launched(run_script(2, "echo pid $$; exec yes"));
   launched.wait_for_output("pid ", 2);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Where the ranks' output is shown. A terminal that is held or a pipe nobody reads must not stop the launcher from seeing
-// a crash or a Ctrl-C, so writing never blocks where the system has a way to say "not now".
+// Where the ranks' output is shown. A terminal that is held or a pipe nobody reads must not stop the launcher from
+// seeing a crash or a Ctrl-C, so writing never blocks where the system has a way to say "not now".
 #pragma once
 
 #include <asio/io_context.hpp>
@@ -39,7 +39,8 @@ class Console {
   bool is_terminal_;
   bool is_closed_ = false;
   bool is_waiting_ = false;
-  /// The same pipe or terminal opened a second time: O_NONBLOCK on the first would change it for everyone who shares it.
+  /// The same pipe or terminal opened a second time: O_NONBLOCK on the first would change it for everyone who shares
+  /// it.
   asio::posix::stream_descriptor own_;
   std::string pending_;
   std::vector<std::function<void()>> waiting_;

@@ -73,12 +73,14 @@ std::optional<std::uint64_t> cgroup_memory_limit(std::uint64_t total) {
   std::optional<std::uint64_t> limit;
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {  // "0::/path" or "9:memory:/path"
-    const auto parts = split(line, ':');
-    if (parts.size() < 3) continue;
-    const bool v2 = parts[1].empty();
-    if (!v2 && parts[1] != "memory") continue;
+    const auto controllers = line.find(':') + 1;
+    const auto path = line.find(':', controllers) + 1;
+    if (controllers == 0 || path == 0) continue;
+    const auto names = line.substr(controllers, path - 1 - controllers);
+    const bool v2 = names.empty();
+    if (!v2 && names != "memory") continue;
     const fs::path mount = v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
-    for (fs::path group(line.substr(parts[0].size() + parts[1].size() + 2));; group = group.parent_path()) {
+    for (fs::path group(line.substr(path));; group = group.parent_path()) {
       const auto text = first_line(mount / group.relative_path() / (v2 ? "memory.max" : "memory.limit_in_bytes"));
       // v1 writes a huge number where there is no limit.
       if (const auto bytes = parse_integer<std::uint64_t>(text); bytes && *bytes < total) {
@@ -98,7 +100,8 @@ std::optional<std::uint64_t> limit_of(rlim_t value) {
 std::string chosen(const std::string& line) {
   const auto begin = line.find('[');
   const auto end = line.find(']');
-  return begin == std::string::npos || end == std::string::npos ? std::string() : line.substr(begin + 1, end - begin - 1);
+  return begin == std::string::npos || end == std::string::npos ? std::string()
+                                                                : line.substr(begin + 1, end - begin - 1);
 }
 
 }  // namespace

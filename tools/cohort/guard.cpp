@@ -13,6 +13,9 @@
 #include <csignal>
 #include <set>
 #include <system_error>
+#include <utility>
+
+#include "pipe.h"
 
 namespace cohort::tool {
 
@@ -24,11 +27,12 @@ void send(int channel, pid_t message) noexcept {
   }
 }
 
-/// Keeps nothing of the launcher's: neither its terminal nor its folder nor its output, which others may wait to see end.
+/// Keeps nothing of the launcher's: neither its terminal nor its folder nor its output, which others may wait to see
+/// end.
 void detach_from_launcher(int channel) {
   sigset_t all;
   ::sigfillset(&all);
-  ::sigprocmask(SIG_BLOCK, &all, nullptr);
+  ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
   ::setsid();
   ::prctl(PR_SET_NAME, "cohort-guard");
   ::dup2(channel, STDIN_FILENO);
@@ -61,15 +65,11 @@ void detach_from_launcher(int channel) {
 }  // namespace
 
 Guard::Guard() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) {
-    throw Error(fmt::format("cannot make a pipe: {}", std::generic_category().message(errno)));
-  }
-  FileDescriptor reading(ends[0]);
-  channel_ = FileDescriptor(ends[1]);
+  auto pipe = make_pipe();
+  channel_ = std::move(pipe.writing);
   pid_ = ::fork();
   if (pid_ < 0) throw Error(fmt::format("cannot start a process: {}", std::generic_category().message(errno)));
-  if (pid_ == 0) watch(reading.get());
+  if (pid_ == 0) watch(pipe.reading.get());
 }
 
 Guard::~Guard() {

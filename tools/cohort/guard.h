@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A second process that outlives the launcher by a moment: when the launcher is gone without a goodbye, kill -9 included,
-// it kills the process groups of the ranks. The kernel's parent-death signal reaches the ranks themselves, but not what a
-// wrapper script has started.
+// A second process that outlives the launcher by a moment: when the launcher is gone without a goodbye, kill -9
+// included, it kills the process groups of the ranks. The kernel's parent-death signal reaches the ranks themselves,
+// but not what a wrapper script has started.
 #pragma once
 
 #include <sys/types.h>

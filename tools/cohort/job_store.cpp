@@ -40,14 +40,6 @@ FileDescriptor put_in_memory(const Secret& secret) {
   return memory;
 }
 
-std::optional<TlsOptions> tls_of(const Env& env) {
-  const int given = int{!env.tls_ca.empty()} + int{!env.tls_cert.empty()} + int{!env.tls_key.empty()};
-  if (given == 0) return std::nullopt;
-  if (given != 3) throw ValueError("COHORT_TLS_CA, COHORT_TLS_CERT and COHORT_TLS_KEY are needed together");
-  return TlsOptions{
-      .ca_file = env.tls_ca, .cert_file = env.tls_cert, .key_file = env.tls_key, .server_name = env.tls_name};
-}
-
 }  // namespace
 
 JobStore::JobStore(const LaunchPlan& plan) : run_id_(plan.job_name) {
@@ -75,7 +67,7 @@ void JobStore::host_for_one() {
 void JobStore::prepare_for_several(const LaunchPlan& plan) {
   client_.endpoint = plan.endpoint;
   client_.insecure = plan.env.insecure;
-  client_.tls = tls_of(plan.env);
+  client_.tls = tls_options(plan.env);
   client_.job_id = run_id_;
   if (!plan.env.secret_file.empty()) {
     secret_file_ = std::filesystem::absolute(plan.env.secret_file);  // ranks may run elsewhere

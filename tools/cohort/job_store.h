@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The job's store as the launcher has it: hosted here on one host and on host 0 of several, so that no rank's death takes
-// it away.
+// The job's store as the launcher has it: hosted here on one host and on host 0 of several, so that no rank's death
+// takes it away.
 #pragma once
 
 #include <cohort/store_server.h>

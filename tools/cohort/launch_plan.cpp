@@ -8,6 +8,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <set>
 
 #include "core/parse.h"
 #include "cpu_share.h"
@@ -71,7 +72,7 @@ int count_gpus(const Env& env) {
 
 int local_size_of(const RunFlags& flags, const Env& env) {
   std::string_view text = flags.nproc_per_node;
-  if (text.empty()) text = env.text("NPROC_PER_NODE");
+  if (text.empty() && counts_pods(env)) text = env.text("NPROC_PER_NODE");
   if (text.empty()) return 1;
   const int gpus = text == "gpu" || text == "auto" ? count_gpus(env) : 0;
   if (gpus > 0) return gpus;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Runs a plan: one attempt after another, each from the start of this host's ranks to the verdict about them. Everything
-// happens on one thread, in the handlers of one event loop.
+// Runs a plan: one attempt after another, each from the start of this host's ranks to the verdict about them.
+// Everything happens on one thread, in the handlers of one event loop.
 #pragma once
 
 #include <asio/io_context.hpp>
@@ -34,7 +34,11 @@ class Launcher {
   void begin_attempt();
   void start_ranks(const World& world);
   void rank_ended(const RankEnd& end);
+  void all_ranks_ended();
+  /// What this host would say about the attempt.
+  Verdict local_verdict() const;
   void on_verdict(const Verdict& verdict);
+  void await_signal();
   void on_signal(int signal);
   /// SIGTERM (or what the user sent) has gone out; SIGKILL follows after `grace`.
   void kill_after(std::chrono::milliseconds grace);
@@ -42,8 +46,6 @@ class Launcher {
   void end_ranks();
   /// Goes on when both are there: the verdict, and the end of the last rank.
   void advance();
-  void conclude(const Verdict& verdict);
-  void decide_locally();
   void report(const RankEnd& end);
   void say(const std::string& text);
   bool has_ranks() const { return ranks_ && ranks_->running() > 0; }
@@ -52,6 +54,7 @@ class Launcher {
   std::string path_;
   const Guard& guard_;
   SignalState signals_at_start_;
+  rlimit open_files_at_start_;
   CpuShare cpus_;
   asio::io_context loop_;
   asio::signal_set signals_;
@@ -66,6 +69,7 @@ class Launcher {
   std::optional<RankEnd> first_failure_;
   std::optional<Verdict> verdict_;
   int stop_signal_ = 0;  // the user's wish to end; 0: none
+  int signals_seen_ = 0;
   bool killed_ = false;
   std::optional<int> exit_code_;
 

@@ -21,9 +21,7 @@ int run_main(int argc, char** argv) {
   app.require_subcommand(1);
   add_run_command(app);
   add_secret_command(app);
-#if COHORT_HAS_DOCTOR
   add_doctor_command(app);
-#endif
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -25,7 +25,9 @@ using std::chrono::seconds;
 /// How long leaving may take, and how often the store is asked whether it is still there.
 constexpr milliseconds slice{200};
 /// For calls that wait for nobody.
-constexpr seconds patience{30};
+constexpr seconds patience{10};
+/// After so long the user is told whom we wait for.
+constexpr seconds noticeable{5};
 
 std::string key(const char* what, int number) {
   return fmt::format("cohort/run/{}/{}", what, number);
@@ -41,32 +43,45 @@ std::string host_name() {
 }
 
 NodeAgreement::NodeAgreement(asio::io_context& loop, const LaunchPlan& plan, TcpStoreOptions store, Events events)
-    : loop_(loop), plan_(plan), options_(std::move(store)), events_(std::move(events)) {}
+    : loop_(loop),
+      plan_(plan),
+      options_(std::move(store)),
+      events_(std::make_shared<const Events>(std::move(events))) {}
 
 NodeAgreement::~NodeAgreement() {
   is_leaving_ = true;
   waiting_thread_.join();
   talking_thread_.join();
+  if (!has_verdict_) return;
+  try {
+    store_->set_on_disconnect({}, {}, patience);  // others may still have to read the verdict
+  } catch (const Error&) {
+    return;  // the store is gone, and the will with it
+  }
 }
 
 void NodeAgreement::announce(const Verdict& verdict) {
-  asio::post(loop_, [this, verdict] { events_.on_verdict(verdict); });
+  asio::post(loop_, [events = events_, verdict] { events->on_verdict(verdict); });
+}
+
+void NodeAgreement::explain_delay(const std::string& text) {
+  asio::post(loop_, [events = events_, text] { events->on_delay(text); });
 }
 
 void NodeAgreement::join(int attempt) {
   asio::post(waiting_thread_, [this, attempt] {
     try {
+      has_verdict_ = false;
       const auto deadline = Deadline::after(plan_.join_timeout);
       if (!store_) connect(deadline);
       const auto world = meet(attempt, deadline);
-      asio::post(loop_, [this, world] { events_.on_start(world); });
+      asio::post(loop_, [events = events_, world] { events->on_start(world); });
       const auto verdict = decode_verdict(await(key("verdict", attempt), Deadline::never()));
-      // From here on our leaving means nothing; and before the next attempt a new will is made.
-      store_->set_on_disconnect({}, {}, patience);
+      has_verdict_ = true;
       announce(verdict);
     } catch (const Leaving&) {
       return;
-    } catch (const Error& e) {
+    } catch (const std::exception& e) {
       announce({Verdict::Kind::failed, 1, true, e.what()});
     }
   });
@@ -74,6 +89,8 @@ void NodeAgreement::join(int attempt) {
 
 void NodeAgreement::connect(Deadline deadline) {
   auto options = options_;
+  const auto soon = Deadline::after(noticeable);
+  bool is_explained = false;
   for (;;) {
     options.timeout = std::max(milliseconds(1), std::min(slice, std::chrono::ceil<milliseconds>(deadline.remaining())));
     try {
@@ -81,27 +98,31 @@ void NodeAgreement::connect(Deadline deadline) {
       break;
     } catch (const TimeoutError&) {
       if (is_leaving_) throw Leaving{};
+      if (soon.expired() && !is_explained) {
+        explain_delay(fmt::format("waiting for the launcher of node 0 at {}", to_string(options.endpoint)));
+        is_explained = true;
+      }
       if (deadline.expired()) {
-        throw TimeoutError(fmt::format("no launcher of node 0 at {} within {} s; is `cohort run --node-rank 0` running "
-                                       "there?",
-                                       to_string(options.endpoint),
-                                       std::chrono::duration_cast<seconds>(plan_.join_timeout).count()));
+        throw TimeoutError(
+            fmt::format("no launcher of node 0 at {} within {} s; is `cohort run --node-rank 0` running "
+                        "there?",
+                        to_string(options.endpoint), std::chrono::duration_cast<seconds>(plan_.join_timeout).count()));
       }
     }
   }
-  introduce(deadline);
+  introduce();
   talker_ = store_->clone();
 }
 
-void NodeAgreement::introduce(Deadline deadline) {
+void NodeAgreement::introduce() {
   const auto job = fmt::format("--nnodes {} --max-restarts {}", plan_.nodes, plan_.max_restarts);
-  const auto theirs = store_->compare_set("cohort/run/job", "", job, deadline);
+  const auto theirs = store_->compare_set("cohort/run/job", "", job, patience);
   if (theirs != job) {
     throw ValueError(fmt::format("the hosts disagree: here {}, elsewhere {}", job, theirs));
   }
   json self{{"host", host_name()}, {"pid", ::getpid()}, {"ranks", plan_.local_size}};
   if (plan_.node_rank == 0) self["master_port"] = free_port();
-  const auto holder = store_->compare_set(key("node", plan_.node_rank), "", self.dump(), deadline);
+  const auto holder = store_->compare_set(key("node", plan_.node_rank), "", self.dump(), patience);
   if (holder != self.dump()) {
     const auto other = json::parse(holder);
     throw ValueError(fmt::format("--node-rank {} is taken by host {} (pid {}); each host needs its own",
@@ -110,25 +131,35 @@ void NodeAgreement::introduce(Deadline deadline) {
 }
 
 World NodeAgreement::meet(int attempt, Deadline deadline) {
-  const Verdict gone{Verdict::Kind::failed, 1, true,
-                     fmt::format("the launcher of node {} (pid {} on host {}) is gone", plan_.node_rank, ::getpid(),
-                                 host_name())};
+  const Verdict gone{
+      Verdict::Kind::failed, 1, true,
+      fmt::format("the launcher of node {} (pid {} on host {}) is gone", plan_.node_rank, ::getpid(), host_name())};
   // For the next attempt as well: a launcher may die between two of them.
   const Store::Keys keys{key("start", attempt), key("verdict", attempt), key("start", attempt + 1),
                          key("verdict", attempt + 1)};
-  store_->set_on_disconnect(keys, Store::Values(keys.size(), encode(gone)), deadline);
-  if (store_->add(key("arrived", attempt), 1, deadline) == plan_.nodes) {
-    store_->compare_set(key("start", attempt), "", encode({.kind = Verdict::Kind::go}), deadline);
+  store_->set_on_disconnect(keys, Store::Values(keys.size(), encode(gone)), patience);
+  if (store_->add(key("arrived", attempt), 1, patience) == plan_.nodes) {
+    store_->compare_set(key("start", attempt), "", encode({.kind = Verdict::Kind::go}), patience);
   }
   Verdict answer;
   try {
-    answer = decode_verdict(await(key("start", attempt), deadline));
+    answer = decode_verdict(await_start(attempt, deadline));
   } catch (const StoreTimeoutError&) {
     throw TimeoutError(fmt::format("not all hosts arrived within {} s; missing: node {}",
                                    std::chrono::duration_cast<seconds>(plan_.join_timeout).count(), missing_nodes()));
   }
   if (answer.kind != Verdict::Kind::go) throw DistributedError(answer.text);
   return place();
+}
+
+std::string NodeAgreement::await_start(int attempt, Deadline deadline) {
+  try {
+    return await(key("start", attempt), earlier(deadline, Deadline::after(noticeable)));
+  } catch (const StoreTimeoutError&) {
+    const auto missing = missing_nodes();
+    if (!missing.empty()) explain_delay(fmt::format("waiting for node {}", missing));
+    return await(key("start", attempt), deadline);
+  }
 }
 
 std::string NodeAgreement::missing_nodes() const {
@@ -173,7 +204,7 @@ void NodeAgreement::talk(Work&& work) {
   asio::post(talking_thread_, [this, work = std::forward<Work>(work)] {
     try {
       work(*talker_);
-    } catch (const Error& e) {
+    } catch (const std::exception& e) {
       announce({Verdict::Kind::failed, 1, true, fmt::format("cannot reach the other hosts: {}", e.what())});
     }
   });
@@ -187,9 +218,7 @@ void NodeAgreement::finished(int attempt) {
 }
 
 void NodeAgreement::propose(int attempt, const Verdict& verdict) {
-  talk([attempt, verdict](Store& store) {
-    store.compare_set(key("verdict", attempt), "", encode(verdict), patience);
-  });
+  talk([attempt, verdict](Store& store) { store.compare_set(key("verdict", attempt), "", encode(verdict), patience); });
 }
 
 }  // namespace cohort::tool

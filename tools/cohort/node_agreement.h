@@ -27,8 +27,9 @@ class NodeAgreement {
  public:
   /// Called on the loop.
   struct Events {
-    std::function<void(const World&)> on_start;     ///< all hosts have arrived
-    std::function<void(const Verdict&)> on_verdict;  ///< the attempt is over, or will never start
+    std::function<void(const World&)> on_start;        ///< all hosts have arrived
+    std::function<void(const Verdict&)> on_verdict;    ///< the attempt is over, or will never start
+    std::function<void(const std::string&)> on_delay;  ///< whom this host has been waiting for, for a while
   };
 
   NodeAgreement(asio::io_context& loop, const LaunchPlan& plan, TcpStoreOptions store, Events events);
@@ -46,22 +47,25 @@ class NodeAgreement {
 
  private:
   void connect(Deadline deadline);
-  void introduce(Deadline deadline);
+  void introduce();
   World meet(int attempt, Deadline deadline);
   World place() const;
   /// The key's value; waits in slices, so that leaving does not have to wait for others.
   std::string await(const std::string& key, Deadline deadline);
+  std::string await_start(int attempt, Deadline deadline);
   std::string missing_nodes() const;
   void announce(const Verdict& verdict);
+  void explain_delay(const std::string& text);
   template <class Work>
   void talk(Work&& work);
 
   asio::io_context& loop_;
   const LaunchPlan& plan_;
   TcpStoreOptions options_;
-  Events events_;
+  std::shared_ptr<const Events> events_;  // what is posted may outlive this object
   std::atomic<bool> is_leaving_ = false;
   std::shared_ptr<TcpStore> store_;  // the one with the will; waits
+  bool has_verdict_ = false;         // of the current attempt; the waiting thread's
   StorePtr talker_;                  // does not wait
   // Store calls block, the loop must not: one thread for those that wait for others, one for those that do not.
   asio::thread_pool waiting_thread_{1};

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <system_error>
@@ -25,8 +26,8 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   return result;
 }
 
-/// What the child needs, made before fork(): afterwards only async-signal-safe calls are allowed, since the launcher has
-/// threads.
+/// What the child needs, made before fork(): afterwards only async-signal-safe calls are allowed, since the launcher
+/// has threads.
 struct Prepared {
   const ProcessSpec& spec;
   char* const* argv;
@@ -42,7 +43,7 @@ void restore_signals(const SignalState& state) {
   for (std::size_t signal = 1; signal < state.ignored.size(); ++signal) {
     if (!state.ignored[signal]) ::sigaction(static_cast<int>(signal), &action, nullptr);
   }
-  ::sigprocmask(SIG_SETMASK, &state.blocked, nullptr);
+  ::pthread_sigmask(SIG_SETMASK, &state.blocked, nullptr);
 }
 
 [[noreturn]] void become(const Prepared& prepared) {
@@ -55,11 +56,12 @@ void restore_signals(const SignalState& state) {
   ::dup2(spec.input, STDIN_FILENO);
   ::dup2(spec.output, STDOUT_FILENO);
   ::dup2(spec.error, STDERR_FILENO);
+  ::setrlimit(RLIMIT_NOFILE, &spec.open_files);
   restore_signals(spec.signals);
   ::execve(spec.path.c_str(), prepared.argv, prepared.envp);
   const int reason = errno;
   const char* const why = ::strerrordesc_np(reason);
-  const char* const parts[] = {prepared.failure, why == nullptr ? "unknown error" : why, "\n"};
+  const std::array parts{prepared.failure, why == nullptr ? "unknown error" : why, "\n"};
   for (const auto* const part : parts) {
     if (::write(STDERR_FILENO, part, std::strlen(part)) < 0) break;
   }
@@ -90,8 +92,16 @@ SignalState SignalState::now() {
       state.ignored.set(static_cast<std::size_t>(signal));
     }
   }
-  ::sigprocmask(SIG_SETMASK, nullptr, &state.blocked);
+  ::pthread_sigmask(SIG_SETMASK, nullptr, &state.blocked);
   return state;
+}
+
+rlimit raise_open_files() {
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit raised{before.rlim_max, before.rlim_max};
+  ::setrlimit(RLIMIT_NOFILE, &raised);
+  return before;
 }
 
 Process::Process(const ProcessSpec& spec, const Guard& guard) : guard_(guard) {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// One child process: started in a process group of its own, watched through a pidfd, and not reaped before its group has
-// been killed, so that the group's number cannot come to mean somebody else.
+// One child process: started in a process group of its own, watched through a pidfd, and not reaped before its group
+// has been killed, so that the group's number cannot come to mean somebody else.
 #pragma once
 
 #include <sched.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/types.h>
 
 #include <bitset>
@@ -48,12 +49,16 @@ struct ProcessSpec {
   int input = -1, output = -1, error = -1;
   const cpu_set_t* cpus = nullptr;
   SignalState signals{};
+  rlimit open_files{};  ///< the limit the launcher was started with
 };
+
+/// Lets the launcher open as many files as it may: it needs a few for each rank. Returns the limit as it was.
+rlimit raise_open_files();
 
 class Process {
  public:
-  /// Error where the system has no room for one more process. That the program cannot be executed is a process that ends
-  /// with 126 or 127 and says why on its standard error.
+  /// Error where the system has no room for one more process. That the program cannot be executed is a process that
+  /// ends with 126 or 127 and says why on its standard error.
   Process(const ProcessSpec& spec, const Guard& guard);
   /// Kills what is left of the group.
   ~Process();

@@ -69,7 +69,8 @@ std::vector<std::string> RankEnvironment::of(int local_rank) const {
   } else {
     variables["COHORT_SECRET_FILE"] = secret_file;
   }
-  variables.erase("TORCHELASTIC_USE_AGENT_STORE");  // under a torchrun outside: its store is not at MASTER_PORT any more
+  variables.erase(
+      "TORCHELASTIC_USE_AGENT_STORE");  // under a torchrun outside: its store is not at MASTER_PORT any more
   if (plan.env.text("OMP_NUM_THREADS").empty()) variables["OMP_NUM_THREADS"] = fmt::to_string(threads);
 
   std::vector<std::string> entries;
@@ -89,7 +90,7 @@ std::string find_program(const std::string& program) {
   int reason = ENOENT;
   std::string found;
   for (const auto folder : split(path == variables.end() ? "/usr/bin:/bin" : std::string_view(path->second), ':')) {
-    const auto candidate = fmt::format("{}/{}", folder.empty() ? "." : folder, program);
+    auto candidate = fmt::format("{}/{}", folder.empty() ? "." : folder, program);
     const int why = why_not_executable(candidate);
     if (why == 0) return candidate;
     if (why == EACCES) {

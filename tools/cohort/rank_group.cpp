@@ -11,23 +11,14 @@
 #include <filesystem>
 #include <system_error>
 
+#include "pipe.h"
+
 namespace cohort::tool {
 
 namespace {
 
-struct Pipe {
-  FileDescriptor reading;
-  FileDescriptor writing;
-};
-
 [[noreturn]] void fail(const std::string& what) {
   throw Error(fmt::format("{}: {}", what, std::generic_category().message(errno)));
-}
-
-Pipe make_pipe() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) fail("cannot make a pipe");
-  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 
 FileDescriptor open_null() {
@@ -102,6 +93,7 @@ void RankGroup::start(const Setup& setup, int local_rank) {
   spec.error = error.get();
   spec.cpus = setup.cpus.bind.empty() ? nullptr : &setup.cpus.bind[index];
   spec.signals = setup.signals;
+  spec.open_files = setup.open_files;
   rank->process = std::make_unique<Process>(spec, setup.guard);
 
   for (const auto& stream : rank->streams) stream->start();

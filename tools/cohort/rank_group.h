@@ -36,6 +36,7 @@ class RankGroup {
     const RankEnvironment& environment;
     const std::string& path;  ///< the program's file
     const SignalState& signals;
+    const rlimit& open_files;
     int standard_input;  ///< for global rank 0
     std::function<void(const RankEnd&)> on_end;
   };

@@ -45,10 +45,9 @@ RankStream::RankStream(asio::io_context& loop, FileDescriptor pipe, StreamSinks 
 }
 
 void RankStream::start() {
-  pipe_.async_wait(asio::posix::stream_descriptor::wait_read,
-                   [self = shared_from_this()](asio::error_code error) {
-                     if (!error && self->is_open()) self->read_on();
-                   });
+  pipe_.async_wait(asio::posix::stream_descriptor::wait_read, [self = shared_from_this()](asio::error_code error) {
+    if (!error && self->is_open()) self->read_on();
+  });
 }
 
 void RankStream::read_on() {

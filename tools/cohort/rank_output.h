@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What a rank writes: read from its pipe, shown in whole lines behind its name, kept in a log, and its end remembered for
-// the report should it fail.
+// What a rank writes: read from its pipe, shown in whole lines behind its name, kept in a log, and its end remembered
+// for the report should it fail.
 #pragma once
 
 #include <array>
@@ -58,8 +58,8 @@ class RankStream : public std::enable_shared_from_this<RankStream> {
 
   asio::posix::stream_descriptor pipe_;
   StreamSinks sinks_;
-  std::string line_;    // begun and not ended yet
-  std::string shown_;   // lines of one read, written together
+  std::string line_;   // begun and not ended yet
+  std::string shown_;  // lines of one read, written together
   std::array<char, 65536> buffer_{};
 };
 

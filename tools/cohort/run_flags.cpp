@@ -7,6 +7,9 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
+#include <iterator>
+#include <memory>
 #include <string_view>
 
 #include "core/parse.h"
@@ -51,34 +54,45 @@ void add_options(CLI::App& app, RunFlags& flags, Ignored& ignored) {
   const auto ranks = "Ranks";
   app.add_option("-n,--nproc-per-node", flags.nproc_per_node,
                  "ranks on this host: a number, cpu, gpu, or auto (gpu if there are any); -np is the same; default 1")
+      ->type_name("N")
       ->group(ranks);
   app.add_option("--max-restarts", flags.max_restarts, "start all ranks again after a failure, this often; default 0")
       ->check(CLI::NonNegativeNumber)
+      ->type_name("N")
       ->group(ranks);
   app.add_option("--bind", flags.bind, "bind ranks to CPUs of their own where there are enough: auto (default) or none")
       ->check(CLI::IsMember({"auto", "none"}))
+      ->type_name("HOW")
       ->group(ranks);
   app.add_option("--grace-period", flags.grace_period,
                  "seconds between SIGTERM and SIGKILL for the others when a rank has failed; default 0.5")
       ->check(CLI::NonNegativeNumber)
+      ->type_name("SECONDS")
       ->group(ranks);
-  app.add_option("--role", flags.role, "ROLE_NAME of the ranks")->group(ranks);
+  app.add_option("--role", flags.role, "ROLE_NAME of the ranks")->type_name("NAME")->group(ranks);
 
   const auto hosts = "Several hosts";
-  app.add_option("--nnodes", flags.nnodes, "number of hosts; default 1")->group(hosts);
+  app.add_option("--nnodes", flags.nnodes, "number of hosts; default 1")->type_name("N")->group(hosts);
   app.add_option("--node-rank", flags.node_rank, "which of the hosts this is, from 0; host 0 keeps the store")
+      ->type_name("N")
       ->group(hosts);
-  app.add_option("--rdzv-endpoint", flags.rdzv_endpoint, "HOST[:PORT] of host 0, where the store listens; port 29500")
+  app.add_option("--rdzv-endpoint", flags.rdzv_endpoint, "where the store listens on host 0; port 29500")
+      ->type_name("HOST[:PORT]")
       ->group(hosts);
-  app.add_option("--master-addr", flags.master_addr, "the same as --rdzv-endpoint's host")->group(hosts);
+  app.add_option("--master-addr", flags.master_addr, "the same as --rdzv-endpoint's host")
+      ->type_name("HOST")
+      ->group(hosts);
   app.add_option("--master-port", flags.master_port, "the same as --rdzv-endpoint's port; on one host: MASTER_PORT")
       ->check(CLI::Range(0, 65535))
+      ->type_name("PORT")
       ->group(hosts);
-  app.add_option("--rdzv-id", flags.rdzv_id, "name of the job, the same on all hosts")->group(hosts);
+  app.add_option("--rdzv-id", flags.rdzv_id, "name of the job, the same on all hosts")->type_name("NAME")->group(hosts);
   app.add_option("--rdzv-conf", flags.rdzv_conf,
-                 "KEY=VALUE,...; join_timeout=SECONDS for all hosts to arrive, default 600; other keys have no effect")
+                 "join_timeout=SECONDS for all hosts to arrive, default 600; other keys have no effect")
+      ->type_name("KEY=VALUE,...")
       ->group(hosts);
   app.add_option("--local-addr", flags.local_addr, "on host 0: the address to listen on, if not the endpoint's")
+      ->type_name("ADDRESS")
       ->group(hosts);
   app.add_flag("--standalone", flags.standalone, "one host, whatever the environment says")->group(hosts);
 
@@ -87,19 +101,27 @@ void add_options(CLI::App& app, RunFlags& flags, Ignored& ignored) {
          "--log-dir", flags.log_dir,
          "keep output in DIR/<run id>/attempt_<k>/<local rank>/{stdout,stderr}.log; all of it unless -r or -t is "
          "given")
+      ->type_name("DIR")
       ->group(output);
   app.add_option("-r,--redirects", flags.redirects,
                  "streams that go only to the log: 0 none, 1 stdout, 2 stderr, 3 both; or per local rank: 0:1,1:3")
+      ->type_name("STREAMS")
       ->group(output);
-  app.add_option("-t,--tee", flags.tee, "streams that go to the log and the console; values as for -r")->group(output);
+  app.add_option("-t,--tee", flags.tee, "streams that go to the log and the console; values as for -r")
+      ->type_name("STREAMS")
+      ->group(output);
   app.add_option("--local-ranks-filter", flags.local_ranks_filter, "show only these local ranks' output: 0,2")
+      ->type_name("RANKS")
       ->group(output);
 
   const auto compatible = "Accepted for torchrun's sake, without effect";
   app.add_option("--rdzv-backend", ignored.rdzv_backend, "c10d or static")
       ->check(CLI::IsMember({"c10d", "static"}))
+      ->type_name("NAME")
       ->group(compatible);
-  app.add_option("--monitor-interval", ignored.monitor_interval, "ranks' ends are noticed at once")->group(compatible);
+  app.add_option("--monitor-interval", ignored.monitor_interval, "ranks' ends are noticed at once")
+      ->type_name("SECONDS")
+      ->group(compatible);
   app.add_flag("--no-python", ignored.no_python, "programs are executed as they are")->group(compatible);
 
   for (auto* const option : app.get_options()) option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
@@ -152,8 +174,8 @@ CommandLine split_at_program(const CLI::App& app, const std::vector<std::string>
     }
     line.flags.push_back(argument);
     if (takes_value(*option) && argument.size() == name.size()) {
-      if (++it == arguments.end()) throw ValueError(fmt::format("{} needs a value", name));
-      line.flags.push_back(*it);
+      if (++it == arguments.end()) throw ValueError(fmt::format("{} needs a value", *std::prev(it)));
+      line.flags.back() += (is_long ? "=" : "") + *it;  // as one, so that a value may begin with a dash
     }
   }
   line.program.assign(it, arguments.end());

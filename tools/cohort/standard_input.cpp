@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "standard_input.h"
 
-#include <cohort/error.h>
-
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <asio/buffer.hpp>
 #include <asio/write.hpp>
-#include <cerrno>
-#include <system_error>
+#include <utility>
+
+#include "pipe.h"
 
 namespace cohort::tool {
 
 StandardInput::StandardInput(asio::io_context& loop) : terminal_(loop), to_rank_(loop) {
   if (::isatty(STDIN_FILENO) != 1) return;
   is_relayed_ = true;
-  // In the background, reading would stop the launcher. Opened anew, because non-blocking mode is shared with the shell.
+  // In the background, reading would stop the launcher. Opened anew, because non-blocking mode is shared with the
+  // shell.
   if (::tcgetpgrp(STDIN_FILENO) != ::getpgrp()) return;
   const int own = ::open("/proc/self/fd/0", O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
   if (own >= 0) terminal_.assign(own);
@@ -25,16 +24,12 @@ StandardInput::StandardInput(asio::io_context& loop) : terminal_(loop), to_rank_
 
 int StandardInput::open_for_rank() {
   if (!is_relayed_) return STDIN_FILENO;
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) {
-    throw Error(fmt::format("cannot make a pipe: {}", std::generic_category().message(errno)));
-  }
-  for_rank_ = FileDescriptor(ends[0]);
-  FileDescriptor writing(ends[1]);
+  auto pipe = make_pipe();
+  for_rank_ = std::move(pipe.reading);
   if (!terminal_.is_open()) return for_rank_.get();  // nothing to read: the rank sees its end
   const bool is_first = !to_rank_.is_open();
   if (!is_first) to_rank_.close();
-  to_rank_.assign(writing.release());
+  to_rank_.assign(pipe.writing.release());
   if (is_first) read_on();
   return for_rank_.get();
 }

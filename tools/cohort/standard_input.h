@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Standard input for rank 0. Ranks are in process groups of their own, and a terminal stops a group in the background that
-// reads from it; so from a terminal the launcher reads and passes on. Anything else rank 0 reads itself.
+// Standard input for rank 0. Ranks are in process groups of their own, and a terminal stops a group in the background
+// that reads from it; so from a terminal the launcher reads and passes on. Anything else rank 0 reads itself.
 #pragma once
 
 #include <array>

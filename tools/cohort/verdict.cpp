@@ -14,10 +14,8 @@ NLOHMANN_JSON_SERIALIZE_ENUM(Verdict::Kind, {{Verdict::Kind::go, "go"},
                                              {Verdict::Kind::failed, "failed"}})
 
 std::string encode(const Verdict& verdict) {
-  const nlohmann::json json{{"kind", verdict.kind},
-                            {"exit_code", verdict.exit_code},
-                            {"is_final", verdict.is_final},
-                            {"text", verdict.text}};
+  const nlohmann::json json{
+      {"kind", verdict.kind}, {"exit_code", verdict.exit_code}, {"is_final", verdict.is_final}, {"text", verdict.text}};
   // A host name or a path need not be UTF-8.
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

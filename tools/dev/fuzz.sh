@@ -10,7 +10,7 @@ cd "$(dirname "$0")/../.."
 seconds=${FUZZ_SECONDS:-600}
 
 cmake --preset fuzz
-cmake --build --preset fuzz -j "$(nproc)"
+cmake --build --preset fuzz --target tests/fuzz/all -j "$(nproc)"
 
 if (($# > 0)); then
   fuzzers=("${@/#/build/fuzz/tests/fuzz/fuzz_}")

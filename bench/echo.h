@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// The least a round trip over TCP can be: a server that sends back what it gets (epoll_wait, recv, send), and a client
+// that blocks (send, recv). Three system calls on one side, two on the other, nothing else.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "child.h"
+
+namespace cohort::bench {
+
+/// Runs in the calling process until the parent ends the line; tells it the port first.
+void serve_echo(Channel& parent);
+
+class EchoClient {
+ public:
+  EchoClient(std::uint16_t port, std::size_t message_size);
+  void round_trip();
+
+ private:
+  FileDescriptor socket_;
+  std::string message_;
+};
+
+}  // namespace cohort::bench

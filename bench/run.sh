@@ -1,0 +1,44 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+# Runs the benchmarks that a build folder has (cmake -DCOHORT_BENCH=ON; this builds nothing) and prints their tables.
+# A missed bar is printed as MISSED; the exit code says whether the benchmarks themselves ran.
+#
+#   run.sh BUILD_FOLDER [JSON_FOLDER]
+set -uo pipefail
+
+if (($# < 1 || $# > 2)); then
+  echo "usage: run.sh BUILD_FOLDER [JSON_FOLDER]" >&2
+  exit 2
+fi
+here=$(cd "$(dirname "$0")" && pwd)
+build=$1
+results=${2:-}
+ran=0
+broken=()
+
+# measure NAME NEEDED_FILE COMMAND...
+measure() {
+  local name=$1 needed=$2
+  shift 2
+  if [[ ! -x $needed ]]; then
+    echo "$name: skipped, there is no $needed"
+    return
+  fi
+  ran=$((ran + 1))
+  [[ -z $results ]] || set -- "$@" --json "$results/$name.json"
+  "$@" || broken+=("$name")
+}
+
+[[ -z $results ]] || mkdir -p "$results" || exit 1
+echo "$(nproc) cores, load $(cut -d' ' -f1 /proc/loadavg), $(date -u +%F)"
+measure store "$build/bench/store_bench" "$build/bench/store_bench"
+measure launcher "$build/tools/cohort/cohort" python3 "$here/launcher_bench.py" "$build/tools/cohort/cohort"
+
+if ((ran == 0)); then
+  echo "run.sh: $build has no benchmarks: configure it with -DCOHORT_BENCH=ON and build it" >&2
+  exit 1
+fi
+if ((${#broken[@]} > 0)); then
+  echo "run.sh: broken: ${broken[*]}" >&2
+  exit 1
+fi

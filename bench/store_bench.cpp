@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Measures the store against its bars (docs/performance.md).
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "benchmarks.h"
+#include "torch_store.h"
+
+namespace {
+
+using namespace cohort::bench;
+
+struct Arguments {
+  std::vector<std::string> only;
+  std::string json;
+  unsigned limit = 300;
+  RoundTripOptions round_trip;
+  ThroughputOptions throughput;
+  JoinOptions join;
+  StormOptions storm;
+  MemoryOptions memory;
+};
+
+const std::vector<std::string> names{"round_trip", "throughput", "join", "storm", "memory"};
+
+void describe(CLI::App& app, Arguments& arguments) {
+  app.add_option("--only", arguments.only, "These alone: round_trip, throughput, join, storm, memory")
+      ->delimiter(',')
+      ->check(CLI::IsMember(names));
+  app.add_option("--json", arguments.json, "Write the figures to this file as well");
+  app.add_option("--limit", arguments.limit, "Give up after so many seconds")->capture_default_str();
+  const auto positive = [&app](const std::string& name, int& value, const std::string& what) {
+    app.add_option(name, value, what)->check(CLI::PositiveNumber)->capture_default_str();
+  };
+  positive("--round-trip-rounds", arguments.round_trip.rounds, "Rounds of the round trip");
+  positive("--round-trip-operations", arguments.round_trip.operations, "Operations per figure and round");
+  positive("--throughput-rounds", arguments.throughput.rounds, "Rounds of the throughput");
+  positive("--throughput-clients", arguments.throughput.clients, "Clients, each a thread with a connection");
+  positive("--throughput-ms", arguments.throughput.milliseconds, "Time per figure and round");
+  positive("--join-rounds", arguments.join.rounds, "Rounds of joining");
+  positive("--join-clients", arguments.join.clients, "Processes that wait for the server");
+  positive("--storm-rounds", arguments.storm.rounds, "Rounds of the storm");
+  positive("--storm-processes", arguments.storm.processes, "Processes of the storm");
+  positive("--storm-connections", arguments.storm.connections, "Connections of each process");
+  positive("--memory-connections", arguments.memory.connections, "Idle connections");
+}
+
+void run(const Arguments& arguments) {
+  Report report;
+  const auto wanted = [&](const std::string& name) {
+    return arguments.only.empty() || std::count(arguments.only.begin(), arguments.only.end(), name) > 0;
+  };
+  if (!TorchStore::is_available()) {
+    fmt::print("PyTorch's TCPStore is skipped: this program was built without libtorch (Debian: libtorch-dev)\n");
+  }
+  // First, while this process is small: servers are forked from it.
+  if (wanted("memory")) {
+    measure_memory(arguments.memory, report);
+    report.print("Memory of the server (secret, no TLS)");
+  }
+  if (wanted("round_trip")) {
+    measure_round_trip(arguments.round_trip, report);
+    report.print("Round trip over TCP loopback, median of a call");
+  }
+  if (wanted("throughput")) {
+    measure_throughput(arguments.throughput, report);
+    report.print("Operations per second, values of 64 bytes");
+  }
+  if (wanted("join")) {
+    measure_join(arguments.join, report);
+    report.print("Clients that started before the server: from its start to their first answer");
+  }
+  if (wanted("storm")) {
+    measure_storm(arguments.storm, report);
+    report.print("Storm: from the start signal until the last one is through");
+  }
+  if (!arguments.json.empty()) report.write_json(arguments.json);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app(
+      "Measures the store: its round trip against a bare echo, its throughput and its joining against "
+      "PyTorch's TCPStore, a connection storm, memory per connection.\n"
+      "A missed bar is printed as MISSED and does not change the exit code.");
+  Arguments arguments;
+  describe(app, arguments);
+  CLI11_PARSE(app, argc, argv);
+  // Nothing here may hang: the children go with this process.
+  ::alarm(arguments.limit);
+  try {
+    run(arguments);
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "store_bench: {}\n", e.what());
+    return 1;
+  }
+}
