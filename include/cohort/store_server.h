@@ -85,7 +85,8 @@ class COHORT_API StoreServer {
   Joined wait_for_workers(std::size_t workers, Deadline deadline);
 
   /// Returns true when no connection but the host's own is left, false when the deadline passed first.
-  bool wait_until_left(Deadline deadline);
+  enum class Guests : std::uint8_t { all, of_other_processes };
+  bool wait_until_left(Deadline deadline, Guests guests = Guests::all);
 
   struct Stats {
     std::size_t connections = 0;  ///< now, proven

@@ -82,9 +82,6 @@ class COHORT_API TcpStore final : public Store {
   /// Replaces what was registered before; with nothing, withdraws it.
   void set_on_disconnect(const Keys& keys, const Values& values, Within within = {});
 
-  /// Host: changes TcpStoreOptions::linger.
-  void set_linger(std::chrono::milliseconds linger);
-
  private:
   struct Hosted;
   TcpStore(std::shared_ptr<Hosted> hosted, Endpoint endpoint, std::shared_ptr<const ConnectionOptions> connect_to,

@@ -3,58 +3,73 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
+
+#include "core/log_format.h"
 
 namespace cohort {
 
 namespace {
 
+struct HostedServer {
+  std::unique_ptr<StoreServer> server;
+  std::chrono::milliseconds linger;
+};
+
 /// Process-wide, because listening sockets are. Never destroyed; emptied by the exit handler.
-struct HostedStores {
+struct HostedServers {
   std::mutex mutex;
-  std::map<std::string, std::shared_ptr<TcpStore>> by_endpoint;
+  std::map<std::string, HostedServer> by_endpoint;
   pid_t owner = ::getpid();
 };
 
-HostedStores& hosted() {
-  alignas(HostedStores) static std::array<std::byte, sizeof(HostedStores)> storage;
-  static auto* const stores = ::new (storage.data()) HostedStores();
-  return *stores;
+HostedServers& hosted() {
+  alignas(HostedServers) static std::array<std::byte, sizeof(HostedServers)> storage;
+  static auto* const servers = ::new (storage.data()) HostedServers();
+  return *servers;
 }
 
 /// A process that fails does not stay: its death is how the others learn of the failure.
-void leave_stores(int status, void*) {
-  auto& stores = hosted();
-  if (stores.owner != ::getpid()) return;  // a forked child: the servers are its parent's
-  const std::lock_guard lock(stores.mutex);
-  for (auto& [endpoint, store] : stores.by_endpoint) {
-    if (status != 0) store->set_linger({});
+void leave(int status, void*) {
+  auto& servers = hosted();
+  if (servers.owner != ::getpid()) return;  // a forked child: the servers are its parent's
+  const std::lock_guard lock(servers.mutex);
+  for (auto& [endpoint, hosting] : servers.by_endpoint) {
+    if (status != 0) continue;
+    log_debug("the store at {} stays until the other processes have left", endpoint);
+    if (!hosting.server->wait_until_left(Deadline::after(hosting.linger), StoreServer::Guests::of_other_processes)) {
+      log_warn("leaving although other processes still use the store at {}", endpoint);
+    }
   }
-  stores.by_endpoint.clear();
+  servers.by_endpoint.clear();
 }
 
 }  // namespace
 
-StorePtr join_as_host(TcpStoreOptions options) {
-  auto& stores = hosted();
-  const std::lock_guard lock(stores.mutex);
-  const auto key = to_string(options.endpoint);
-  if (const auto it = stores.by_endpoint.find(key); it != stores.by_endpoint.end()) {
-    auto store = it->second->clone();
-    store->set_timeout(options.timeout);
-    return store;
-  }
-  static const int registered = ::on_exit(leave_stores, nullptr);
+StorePtr join_as_host(const TcpStoreOptions& options) {
+  auto& servers = hosted();
+  const std::lock_guard lock(servers.mutex);
+  static const int registered = ::on_exit(leave, nullptr);
   static_cast<void>(registered);
-  options.is_host = true;
-  options.linger = options.timeout;
-  auto store = std::make_shared<TcpStore>(std::move(options));
-  stores.by_endpoint.emplace(key, store);
-  return store->clone();
+  auto& hosting = servers.by_endpoint[to_string(options.endpoint)];
+  hosting.linger = std::max(hosting.linger, options.timeout);
+  if (!hosting.server) {
+    hosting.server = std::make_unique<StoreServer>(StoreServerOptions{.endpoint = options.endpoint,
+                                                                      .secret = options.secret,
+                                                                      .insecure = options.insecure,
+                                                                      .tls = options.tls,
+                                                                      .job_id = options.job_id});
+  }
+  auto client = options;
+  client.endpoint = hosting.server->endpoint();
+  return std::make_shared<TcpStore>(client);
 }
 
 }  // namespace cohort

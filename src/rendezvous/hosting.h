@@ -11,6 +11,6 @@ namespace cohort {
 
 /// A connection to the server at options.endpoint, which this process hosts: started now, or by an earlier rendezvous.
 /// When the process exits with status 0, the server stays until the others have left, at most options.timeout.
-StorePtr join_as_host(TcpStoreOptions options);
+StorePtr join_as_host(const TcpStoreOptions& options);
 
 }  // namespace cohort

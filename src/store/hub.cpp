@@ -16,6 +16,7 @@ handshake::Verdict Hub::enter(const handshake::Claim& claim) {
   }
   ++stats_.connections;
   if (!claim.is_host) ++guests_;
+  if (claim.process != process_nonce()) ++foreign_guests_;
   if (claim.is_worker) {
     ++workers_;
     if (claim.rank) worker_ranks_.insert(*claim.rank);
@@ -31,7 +32,9 @@ void Hub::leave(const handshake::Claim& claim) {
   }
   const std::lock_guard lock(mutex_);
   --stats_.connections;
-  if (!claim.is_host && --guests_ == 0) changed_.notify_all();
+  if (!claim.is_host) --guests_;
+  if (claim.process != process_nonce()) --foreign_guests_;
+  changed_.notify_all();
 }
 
 void Hub::connection_accepted() {
@@ -67,9 +70,9 @@ StoreServer::Joined Hub::wait_for_workers(std::size_t workers, Deadline deadline
   return {workers_, {worker_ranks_.begin(), worker_ranks_.end()}};
 }
 
-bool Hub::wait_until_left(Deadline deadline) {
+bool Hub::wait_until_left(Deadline deadline, StoreServer::Guests guests) {
   std::unique_lock lock(mutex_);
-  const auto alone = [&] { return guests_ == 0; };
+  const auto alone = [&] { return (guests == StoreServer::Guests::all ? guests_ : foreign_guests_) == 0; };
   if (deadline.is_never()) {
     changed_.wait(lock, alone);
     return true;

@@ -209,8 +209,8 @@ const Endpoint& StoreServer::endpoint() const {
 StoreServer::Joined StoreServer::wait_for_workers(std::size_t workers, Deadline deadline) {
   return impl_->hub().wait_for_workers(workers, deadline);
 }
-bool StoreServer::wait_until_left(Deadline deadline) {
-  return impl_->hub().wait_until_left(deadline);
+bool StoreServer::wait_until_left(Deadline deadline, Guests guests) {
+  return impl_->hub().wait_until_left(deadline, guests);
 }
 StoreServer::Stats StoreServer::stats() const {
   return impl_->stats();

@@ -6,7 +6,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <atomic>
 #include <exception>
 #include <map>
 #include <mutex>
@@ -28,10 +27,9 @@ struct TcpStore::Hosted {
   Hosted(StoreServerOptions options, std::chrono::milliseconds linger_time)
       : server(std::move(options)), linger(linger_time) {}
   ~Hosted() {
-    const auto time = linger.load();
-    if (time.count() == 0 || std::uncaught_exceptions() > 0) return;
+    if (linger.count() == 0 || std::uncaught_exceptions() > 0) return;
     log_debug("store: staying until the other processes have left");
-    if (!server.wait_until_left(Deadline::after(time))) {
+    if (!server.wait_until_left(Deadline::after(linger))) {
       log_warn("store: leaving although {} connections are still open", server.stats().connections);
     }
   }
@@ -39,7 +37,7 @@ struct TcpStore::Hosted {
   Hosted& operator=(const Hosted&) = delete;
 
   StoreServer server;
-  std::atomic<std::chrono::milliseconds> linger;
+  std::chrono::milliseconds linger;
 };
 
 std::shared_ptr<TcpStore::Hosted> TcpStore::host_server(const TcpStoreOptions& options) {
@@ -90,7 +88,7 @@ TcpStore::TcpStore(TcpStoreOptions options) : endpoint_(options.endpoint), turn_
   const auto workers = static_cast<std::size_t>(options.world_size);
   const auto joined = hosted_->server.wait_for_workers(workers, deadline);
   if (joined.workers >= workers) return;
-  set_linger({});
+  hosted_->linger = {};
   std::vector<int> missing;
   for (int rank = 0; rank < options.world_size; ++rank) {
     if (!std::binary_search(joined.ranks.begin(), joined.ranks.end(), rank)) missing.push_back(rank);
@@ -115,10 +113,6 @@ TcpStore::~TcpStore() = default;
 
 StorePtr TcpStore::clone() {
   return StorePtr(new TcpStore(hosted_, endpoint_, connect_to_, timeout()));  // NOLINT: the constructor is private
-}
-
-void TcpStore::set_linger(std::chrono::milliseconds linger) {
-  if (hosted_) hosted_->linger.store(linger);
 }
 
 struct TcpStore::Call {
