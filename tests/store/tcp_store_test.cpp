@@ -5,7 +5,7 @@
 
 #include <fstream>
 #include <future>
-#include <regex>
+#include <sstream>
 
 #include "store/socket.h"
 #include "support/expect_error.h"
@@ -91,17 +91,17 @@ TEST(TcpStoreTest, BindsWhatItIsToldAndNothingElse) {
   auto options = loopback_host();
   options.endpoint = Endpoint::tcp("::1", 0);
   TcpStore v6(options);
+  // Lines of these files: number, local address as hexadecimal ADDRESS:PORT, remote address, state (0A: listening), ...
   const auto listeners = [](const char* file, std::uint16_t port) {
     std::ifstream table(file);
     std::vector<std::string> addresses;
     char suffix[16];
     std::snprintf(suffix, sizeof(suffix), ":%04X", port);
     for (std::string line; std::getline(table, line);) {
-      std::smatch match;
-      if (std::regex_search(line, match, std::regex(R"(:\s+([0-9A-F]+:[0-9A-F]{4})\s+\S+\s+0A\s)")) &&
-          match[1].str().ends_with(suffix)) {
-        addresses.push_back(match[1].str().substr(0, match[1].str().find(':')));
-      }
+      std::istringstream fields(line);
+      std::string number, local, remote, state;
+      fields >> number >> local >> remote >> state;
+      if (state == "0A" && local.ends_with(suffix)) addresses.push_back(local.substr(0, local.find(':')));
     }
     return addresses;
   };
