@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "rendezvous/hosting.h"
 
+#include <cohort/error.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <string>
 
 #include "core/log_format.h"
+#include "store/handshake.h"
 
 namespace cohort {
 
@@ -56,8 +58,11 @@ void leave(int status, void*) {
 StorePtr join_as_host(const TcpStoreOptions& options) {
   auto& servers = hosted();
   const std::lock_guard lock(servers.mutex);
-  static const int registered = ::on_exit(leave, nullptr);
-  static_cast<void>(registered);
+  static const int registered = [] {
+    handshake::prepare_crypto();
+    return ::on_exit(leave, nullptr);
+  }();
+  if (registered != 0) throw Error("cannot register an exit handler");
   auto& hosting = servers.by_endpoint[to_string(options.endpoint)];
   hosting.linger = std::max(hosting.linger, options.timeout);
   if (!hosting.server) {

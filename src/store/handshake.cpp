@@ -6,6 +6,7 @@
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
+#include <openssl/ssl.h>
 
 #include <algorithm>
 #include <span>
@@ -80,6 +81,10 @@ Proof proof_of(std::string_view label, const Secret* secret, const Hello& hello,
 }
 
 }  // namespace
+
+void prepare_crypto() {
+  if (::OPENSSL_init_ssl(0, nullptr) != 1) throw Error("OpenSSL cannot be initialised");
+}
 
 Nonce fresh_nonce() {
   Nonce nonce{};

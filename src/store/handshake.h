@@ -65,6 +65,10 @@ inline constexpr std::size_t hello_size = 8 + 4 + 32;
 inline constexpr std::size_t claim_size = 8 + 4 + 4 + 16 + 32 + 16 + 32;
 inline constexpr std::size_t welcome_size = 8 + 4 + 16 + 32;
 
+/// Makes OpenSSL ready now. It takes itself down in an exit handler; an exit handler of ours that still serves
+/// connections must be registered after that one, that is, after this call.
+void prepare_crypto();
+
 Nonce fresh_nonce();
 /// Tells jobs without a secret apart; zero for an empty id.
 JobTag tag_of(std::string_view job_id);
