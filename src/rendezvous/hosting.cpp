@@ -63,15 +63,18 @@ StorePtr join_as_host(const TcpStoreOptions& options) {
     return ::on_exit(leave, nullptr);
   }();
   if (registered != 0) throw Error("cannot register an exit handler");
-  auto& hosting = servers.by_endpoint[to_string(options.endpoint)];
-  hosting.linger = std::max(hosting.linger, options.timeout);
-  if (!hosting.server) {
-    hosting.server = std::make_unique<StoreServer>(StoreServerOptions{.endpoint = options.endpoint,
-                                                                      .secret = options.secret,
-                                                                      .insecure = options.insecure,
-                                                                      .tls = options.tls,
-                                                                      .job_id = options.job_id});
+  const auto key = to_string(options.endpoint);
+  auto it = servers.by_endpoint.find(key);
+  if (it == servers.by_endpoint.end()) {
+    auto server = std::make_unique<StoreServer>(StoreServerOptions{.endpoint = options.endpoint,
+                                                                   .secret = options.secret,
+                                                                   .insecure = options.insecure,
+                                                                   .tls = options.tls,
+                                                                   .job_id = options.job_id});
+    it = servers.by_endpoint.emplace(key, HostedServer{std::move(server), {}}).first;
   }
+  auto& hosting = it->second;
+  hosting.linger = std::max(hosting.linger, options.timeout);
   auto client = options;
   client.endpoint = hosting.server->endpoint();
   return std::make_shared<TcpStore>(client);
