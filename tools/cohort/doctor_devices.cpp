@@ -2,10 +2,10 @@
 //
 // Network interfaces, names and GPUs.
 #include <arpa/inet.h>
+#include <cohort/error.h>
 #include <dlfcn.h>
 #include <ifaddrs.h>
 #include <net/if.h>
-#include <netdb.h>
 #include <netinet/in.h>
 
 #include <algorithm>
@@ -16,6 +16,7 @@
 #include <memory>
 
 #include "doctor_report.h"
+#include "store/socket.h"
 
 namespace cohort::tool {
 
@@ -43,37 +44,14 @@ std::string trimmed(const std::string& text) {
   return begin == std::string::npos ? std::string() : text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
 }
 
-/// A name lookup that may outlive whoever asked: a lookup under way cannot always be cancelled.
-struct Lookup {
-  std::string name;
-  gaicb request{};
-  explicit Lookup(std::string n) : name(std::move(n)) { request.ar_name = name.c_str(); }
-  ~Lookup() {
-    if (request.ar_result != nullptr) ::freeaddrinfo(request.ar_result);
-  }
-  Lookup(const Lookup&) = delete;
-  Lookup& operator=(const Lookup&) = delete;
-};
-
 }  // namespace
 
 bool host_resolves(const std::string& name) {
-  auto lookup = std::make_unique<Lookup>(name);
-  std::array<gaicb*, 1> list = {&lookup->request};
-  if (::getaddrinfo_a(GAI_NOWAIT, list.data(), 1, nullptr) != 0) return false;
-  const auto give_up = std::chrono::steady_clock::now() + 2s;
-  while (::gai_error(&lookup->request) == EAI_INPROGRESS) {
-    const auto left = give_up - std::chrono::steady_clock::now();
-    if (left <= 0s) {
-      // The resolver still writes to it: stays until the process, which is about to end, does.
-      if (::gai_cancel(&lookup->request) != EAI_CANCELED) static_cast<void>(lookup.release());
-      return false;
-    }
-    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(left);
-    const timespec timeout{.tv_sec = seconds.count(), .tv_nsec = std::chrono::nanoseconds(left - seconds).count()};
-    ::gai_suspend(list.data(), 1, &timeout);
+  try {
+    return !resolve(Endpoint::tcp(name, 0), Deadline::after(2s)).empty();
+  } catch (const NetworkError&) {
+    return false;
   }
-  return ::gai_error(&lookup->request) == 0;
 }
 
 std::vector<InterfaceReport> examine_interfaces() {
