@@ -160,6 +160,24 @@ TEST_F(Intruders, ARecordedClaimIsWorthNothing) {
   EXPECT_EQ(welcome->verdict, handshake::Verdict::wrong_secret);
 }
 
+TEST_F(Intruders, AServerThatCannotProveTheSecretIsRefused) {
+  // An impostor took the port: it greets as a store does and welcomes everyone, but does not know the secret.
+  const auto impostor = listen_on(Endpoint::tcp("127.0.0.1", 0));
+  std::thread serving([&] {
+    ASSERT_TRUE(wait_ready(impostor.get(), POLLIN, Deadline::after(10s)));
+    const FileDescriptor peer(::accept(impostor.get(), nullptr, nullptr));
+    send(peer.get(), handshake::encode(handshake::Hello{true, handshake::fresh_nonce()}));
+    std::string claim(handshake::claim_size, '\0');
+    EXPECT_EQ(::recv(peer.get(), claim.data(), claim.size(), MSG_WAITALL), static_cast<ssize_t>(claim.size()));
+    send(peer.get(), handshake::encode(handshake::Welcome{handshake::Verdict::welcome, {8192, 8192, 8192, 1}, {}}));
+    char byte = 0;
+    EXPECT_LE(::recv(peer.get(), &byte, 1, 0), 0) << "not a word more is said to it";
+  });
+  EXPECT_ERROR(NetworkError, TcpStore({.endpoint = bound_endpoint(impostor.get()), .timeout = 10s, .secret = secret}),
+               "does not know the job's secret");
+  serving.join();
+}
+
 TEST_F(Intruders, HalfOpenConnectionsOfMembersHoldNothing) {
   // A member that has proven itself closes its half and goes on reading: the server closes the other half, and the rank
   // is free.
