@@ -60,7 +60,7 @@ class Session final : public SessionHandle, public std::enable_shared_from_this<
     hub_.connection_closed(was_proven, as_rejected || conversation_->is_rejected());
     asio::error_code ignored;
     stream_.lowest_layer().close(ignored);
-    // Handlers in flight still hold this session; what the client held ends now.
+    // Handlers in flight still hold this object; what the client held ends now.
     conversation_.reset();
     inbox_ = {};
     gone_(this);
