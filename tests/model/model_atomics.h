@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <cstdint>
+
+#include "model/explorer.h"
+
+namespace cohort::model {
+
+/// The policy that puts code templated on its atomics under the explorer. `Atomics::pause()` belongs into every round
+/// of a wait loop; deadlines never expire.
+struct ModelAtomics {
+  template <class T>
+  using Atomic = model::Atomic<T>;
+  template <class T>
+  using Plain = model::Plain<T>;
+
+  static void pause() { model::pause(); }
+  template <class Deadline>
+  static void futex_wait(Atomic<std::uint32_t>& word, std::uint32_t expected, const Deadline&) {
+    model::futex_wait(word, expected);
+  }
+  static void futex_wake(Atomic<std::uint32_t>& word) { model::futex_wake(word); }
+};
+
+}  // namespace cohort::model
