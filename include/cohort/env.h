@@ -12,6 +12,7 @@
 #include <cohort/export.h>
 #include <cohort/log.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -57,6 +58,19 @@ class COHORT_API Env {
 
   /// COHORT_TLS_NAME: the name the store's certificate must carry; default: the host connected to.
   std::string tls_name;
+
+  /// COHORT_TRACE_BUFFER_SIZE (else TORCH_FR_BUFFER_SIZE, TORCH_NCCL_TRACE_BUFFER_SIZE): how many operations the flight
+  /// recorder keeps; 0: none.
+  std::size_t trace_buffer_size = 2000;
+
+  /// COHORT_TRACE_FILE (else TORCH_FR_DUMP_TEMP_FILE): where the flight recorder's dumps go; the rank is added to it.
+  std::string trace_file;
+
+  /// COHORT_TRACE_SIGNAL: a signal that makes the flight recorder dump, by name (USR2) or number; 0: none.
+  int trace_signal = 0;
+
+  /// COHORT_TRACE_STACKS: a true value has the flight recorder keep who called each operation.
+  bool trace_stacks = false;
 
   /// The text of one of the variables in known(); empty when not set. Asking for one that is not listed is an
   /// AssertionError: list it first.

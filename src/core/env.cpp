@@ -3,6 +3,8 @@
 #include <cohort/error.h>
 
 #include <fmt/format.h>
+#include <signal.h>
+#include <string.h>
 
 #include <algorithm>
 #include <array>
@@ -16,6 +18,8 @@ namespace {
 
 constexpr auto known_variables = std::to_array<EnvVariable>({
     {"COHORT_LOG", "log level: trace, debug, info, warn (default), error, off"},
+    {"COHORT_DEBUG", "how much groups check each other: off (default), info, detail"},
+    {"TORCH_DISTRIBUTED_DEBUG", "the same, where COHORT_DEBUG is not set"},
     {"COHORT_STORE", "where the job's store is, when a launcher owns it: unix:@name or tcp://host:port"},
     {"COHORT_STORE_PORT", "TCP port of the store under a foreign launcher on several hosts"},
     {"COHORT_SECRET_FILE", "file with the job's secret (see cohort secret)"},
@@ -25,6 +29,13 @@ constexpr auto known_variables = std::to_array<EnvVariable>({
     {"COHORT_TLS_CERT", "PEM file with this process's certificate"},
     {"COHORT_TLS_KEY", "PEM file with this process's private key"},
     {"COHORT_TLS_NAME", "name the store's certificate must carry"},
+    {"COHORT_TRACE_BUFFER_SIZE", "operations the flight recorder keeps: default 2000; 0: none"},
+    {"COHORT_TRACE_FILE", "where the flight recorder's dumps go; the rank is added"},
+    {"COHORT_TRACE_SIGNAL", "signal that makes the flight recorder dump: a name (USR2) or number"},
+    {"COHORT_TRACE_STACKS", "1: the flight recorder keeps who called each operation"},
+    {"TORCH_FR_BUFFER_SIZE", "PyTorch's name for COHORT_TRACE_BUFFER_SIZE"},
+    {"TORCH_NCCL_TRACE_BUFFER_SIZE", "PyTorch's older name for COHORT_TRACE_BUFFER_SIZE"},
+    {"TORCH_FR_DUMP_TEMP_FILE", "PyTorch's name for COHORT_TRACE_FILE"},
     {"RANK", "torchrun, cohort run: rank of this process; on Kubernetes possibly the node's index"},
     {"WORLD_SIZE", "torchrun, cohort run: number of processes; on Kubernetes possibly of nodes"},
     {"LOCAL_RANK", "torchrun, cohort run: rank on this host"},
@@ -90,6 +101,52 @@ std::optional<std::uint16_t> port_of(std::string_view name, std::string_view tex
   return port;
 }
 
+bool truth_of(std::string_view name, std::string_view text) {
+  if (text.empty()) return false;
+  const auto value = parse_bool(text);
+  if (!value) throw ValueError(fmt::format("{}=\"{}\": neither true (1) nor false (0)", name, text));
+  return *value;
+}
+
+/// So many records fit into memory anywhere; a larger number is a slip.
+constexpr std::size_t longest_trace = std::size_t{1} << 24U;
+
+std::size_t trace_size_of(const Env& env, std::size_t otherwise) {
+  for (const auto* const name : {"COHORT_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"}) {
+    const auto text = env.text(name);
+    if (text.empty()) continue;
+    const auto size = parse_integer<std::size_t>(text);
+    if (!size || *size > longest_trace) {
+      throw ValueError(fmt::format("{}=\"{}\": a number of operations from 0 to {}", name, text, longest_trace));
+    }
+    return *size;
+  }
+  return otherwise;
+}
+
+/// "USR2", "SIGUSR2" or "12". Not the ones nobody can catch, nor those that report a fault of the program itself.
+int signal_of(std::string_view name, std::string_view text) {
+  if (text.empty()) return 0;
+  const auto wanted = text.starts_with("SIG") ? text.substr(3) : text;
+  for (int number = 1; number < NSIG; ++number) {
+    const auto* const known = ::sigabbrev_np(number);
+    if ((known == nullptr || wanted != known) && parse_integer<int>(wanted) != number) continue;
+    switch (number) {
+      case SIGKILL:
+      case SIGSTOP:
+      case SIGSEGV:
+      case SIGBUS:
+      case SIGILL:
+      case SIGFPE:
+      case SIGABRT:
+        break;
+      default:
+        return number;
+    }
+  }
+  throw ValueError(fmt::format("{}=\"{}\": a signal such as USR2, or its number", name, text));
+}
+
 }  // namespace
 
 std::span<const EnvVariable> Env::known() {
@@ -116,11 +173,7 @@ Env Env::from(std::map<std::string, std::string, std::less<>> variables) {
       throw ValueError(fmt::format("COHORT_LOG: {}", e.message()));
     }
   }
-  if (const auto insecure = env.text("COHORT_INSECURE"); !insecure.empty()) {
-    const auto value = parse_bool(insecure);
-    if (!value) throw ValueError(fmt::format("COHORT_INSECURE=\"{}\": neither true (1) nor false (0)", insecure));
-    env.insecure = *value;
-  }
+  env.insecure = truth_of("COHORT_INSECURE", env.text("COHORT_INSECURE"));
   env.store = env.text("COHORT_STORE");
   env.store_port = port_of("COHORT_STORE_PORT", env.text("COHORT_STORE_PORT"));
   env.secret_file = env.text("COHORT_SECRET_FILE");
@@ -129,6 +182,10 @@ Env Env::from(std::map<std::string, std::string, std::less<>> variables) {
   env.tls_cert = env.text("COHORT_TLS_CERT");
   env.tls_key = env.text("COHORT_TLS_KEY");
   env.tls_name = env.text("COHORT_TLS_NAME");
+  env.trace_buffer_size = trace_size_of(env, env.trace_buffer_size);
+  env.trace_file = env.text(env.text("COHORT_TRACE_FILE").empty() ? "TORCH_FR_DUMP_TEMP_FILE" : "COHORT_TRACE_FILE");
+  env.trace_signal = signal_of("COHORT_TRACE_SIGNAL", env.text("COHORT_TRACE_SIGNAL"));
+  env.trace_stacks = truth_of("COHORT_TRACE_STACKS", env.text("COHORT_TRACE_STACKS"));
   return env;
 }
 

@@ -15,8 +15,9 @@ ALLOWED = {
     "reduce": {"core"},
     "rendezvous": {"core", "store"},
     "observe": {"core", "store"},
-    "backends": {"core", "store", "rendezvous", "reduce", "observe"},
-    "torch": {"core", "store", "rendezvous", "reduce", "observe", "backends"},
+    "group": {"core", "store", "rendezvous", "reduce", "observe"},
+    "backends": {"core", "store", "rendezvous", "reduce", "observe", "group"},
+    "torch": {"core", "store", "rendezvous", "reduce", "observe", "group", "backends"},
 }
 TORCH = {"torch", "ATen", "c10"}
 # Public headers show users none of the libraries we build with.

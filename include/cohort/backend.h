@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// A Backend moves the bytes of one group on one kind of device. Users call ProcessGroup, which checks arguments, keeps
+// order, numbers and records operations and makes them asynchronous; a backend of one's own only has to do the thing:
+//
+//   class Mine : public cohort::Backend {
+//    public:
+//     Mine(int rank, int size) : Backend("mine", rank, size) {}
+//     void broadcast(std::span<std::byte> data, int root, cohort::Call& call) override { ... }
+//   };
+//   cohort::register_backend("mine", [](auto store, int rank, int size, auto timeout, auto device, const auto& options)
+//   {
+//     auto group = std::make_shared<cohort::ProcessGroup>(store, rank, size);
+//     group->add_backend(device.type, std::make_shared<Mine>(rank, size));
+//     return group;
+//   });
+//
+// Collectives are called one at a time, in issue order, from whichever thread; each blocks until it is done and throws
+// (see error.h) when it fails or its deadline passes. Memory is contiguous and checked. What is not overridden throws
+// NotSupportedError, and capabilities() says beforehand what is.
+#pragma once
+
+#include <cohort/deadline.h>
+#include <cohort/device.h>
+#include <cohort/dtype.h>
+#include <cohort/error.h>
+#include <cohort/export.h>
+#include <cohort/memory.h>
+#include <cohort/op_type.h>
+#include <cohort/reduce_op.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cohort {
+
+/// What a backend can do, to be asked and not found out.
+struct COHORT_API Capabilities {
+  std::uint64_t operations = 0;      ///< one bit per OpType
+  bool group_memory = false;         ///< allocate()
+  bool splitting = false;            ///< split()
+  bool shrinking = false;            ///< shrink()
+  bool aborting = false;             ///< abort() frees those who wait
+  bool premul_sum = false;           ///< ReduceOp::premul_sum
+  bool deterministic_order = false;  ///< reductions combine ranks in rank order
+
+  static constexpr std::uint64_t bit(OpType op) { return std::uint64_t{1} << (static_cast<unsigned>(op) & 63U); }
+  static constexpr std::uint64_t bits(std::initializer_list<OpType> ops) {
+    std::uint64_t all = 0;
+    for (const auto op : ops) all |= bit(op);
+    return all;
+  }
+  constexpr bool supports(OpType op) const { return (operations & bit(op)) != 0; }
+};
+
+/// The circumstances of one operation.
+class Call {
+ public:
+  Call(OpType op, std::uint64_t sequence, Deadline deadline) : op_(op), sequence_(sequence), deadline_(deadline) {}
+  /// The clock is read when somebody asks: an operation that never waits long never does.
+  Call(OpType op, std::uint64_t sequence, std::chrono::milliseconds timeout)
+      : op_(op), sequence_(sequence), timeout_(timeout) {}
+
+  OpType op() const noexcept { return op_; }
+  std::uint64_t sequence() const noexcept { return sequence_; }
+  Deadline deadline() noexcept {
+    if (!deadline_) deadline_ = Deadline::after(timeout_);
+    return *deadline_;
+  }
+  /// What the user gave, for messages; the rest of it where only a deadline is known.
+  std::chrono::milliseconds timeout() const noexcept { return timeout_; }
+  void set_timeout(std::chrono::milliseconds timeout) noexcept { timeout_ = timeout; }
+
+ private:
+  OpType op_;
+  std::uint64_t sequence_;
+  std::chrono::milliseconds timeout_{};
+  std::optional<Deadline> deadline_;
+};
+
+/// A reduction's operands: `in` and `out` may be the same memory.
+struct Reduction {
+  const void* in = nullptr;
+  void* out = nullptr;  ///< null where this rank gets no result
+  std::size_t count = 0;
+  DType dtype = DType::f32;
+  ReduceOp op{};
+
+  std::size_t bytes() const noexcept { return count * size_of(dtype); }
+};
+
+using Bytes = std::span<std::byte>;
+using ConstBytes = std::span<const std::byte>;
+
+/// A send or receive under way. Destroying one that is not done cancels it.
+class COHORT_API Transfer {
+ public:
+  virtual ~Transfer() = default;
+  /// Makes what progress it can without waiting; true when done. Throws when it cannot be done any more.
+  virtual bool advance() = 0;
+  /// Throws if it never will be done: its peer is dead, the group aborted. May cost a system call.
+  virtual void check() {}
+  /// Once done: who sent it, in this group.
+  virtual int source() const = 0;
+};
+
+class Backend;
+using BackendPtr = std::shared_ptr<Backend>;
+
+/// For a child of a group; see ProcessGroup::split_group.
+struct BackendSplit {
+  std::vector<int> ranks{};  ///< of the parent, ascending; a member's index is its new rank
+  std::optional<std::chrono::milliseconds> timeout{};
+  std::string id{};  ///< of the new group
+};
+
+/// What is left of a group; see ProcessGroup::shrink.
+struct BackendShrunk {
+  std::vector<int> ranks{};  ///< of the old group, ascending
+  BackendPtr backend{};
+};
+
+class COHORT_API Backend {
+ public:
+  static constexpr int any_source = -1;
+
+  Backend(std::string name, int rank, int size) : name_(std::move(name)), rank_(rank), size_(size) {}
+  virtual ~Backend();
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
+
+  const std::string& name() const noexcept { return name_; }
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+  virtual Capabilities capabilities() const { return {}; }
+
+  virtual void all_reduce(const Reduction& reduction, Call& call);
+  virtual void reduce(const Reduction& reduction, int root, Call& call);
+  virtual void broadcast(Bytes data, int root, Call& call);
+  /// outs[r] gets rank r's `in`; sizes may differ between ranks.
+  virtual void all_gather(ConstBytes in, std::span<const Bytes> outs, Call& call);
+  /// `outs` is empty but on the root.
+  virtual void gather(ConstBytes in, std::span<const Bytes> outs, int root, Call& call);
+  /// `ins` is empty but on the root.
+  virtual void scatter(std::span<const ConstBytes> ins, Bytes out, int root, Call& call);
+  /// Everybody's ins[rank], reduced, into `out` (reduction.out, reduction.count; reduction.in is not used). The pieces
+  /// may differ in size.
+  virtual void reduce_scatter(std::span<const ConstBytes> ins, const Reduction& reduction, Call& call);
+  /// outs[r] gets what rank r has in its ins[rank()].
+  virtual void all_to_all(std::span<const ConstBytes> ins, std::span<const Bytes> outs, Call& call);
+  virtual void barrier(Call& call);
+
+  /// Point-to-point: matched by peer and tag, in order. Any thread, several at a time.
+  virtual std::unique_ptr<Transfer> start_send(ConstBytes data, int peer, int tag, Call& call);
+  virtual std::unique_ptr<Transfer> start_recv(Bytes data, int peer_or_any, int tag, Call& call);
+  /// Blocking forms; recv says who sent. By default the above, advanced until done.
+  virtual void send(ConstBytes data, int peer, int tag, Call& call);
+  virtual int recv(Bytes data, int peer_or_any, int tag, Call& call);
+  /// Rests between two rounds of advance(), until something may have changed but not past `until`.
+  virtual void rest(Deadline until);
+
+  /// Memory the other ranks can reach; see memory.h.
+  virtual GroupMemory allocate(std::size_t bytes);
+
+  /// Called by all ranks; null on those outside.
+  virtual BackendPtr split(const BackendSplit& split, Deadline deadline);
+  virtual BackendShrunk shrink(std::span<const int> excluded, Deadline deadline);
+  /// Ends everything that waits, here and at the peers, with an AbortedError that carries `reason`. Any thread.
+  virtual void abort(std::string_view reason);
+  /// No operation comes after this one.
+  virtual void shutdown();
+
+  /// "rank 2 is in broadcast #6; ..." for errors, as far as the backend knows; else empty.
+  virtual std::string status() const { return {}; }
+
+ protected:
+  [[noreturn]] void refuse(std::string_view what) const;
+
+ private:
+  const std::string name_;
+  const int rank_;
+  const int size_;
+};
+
+}  // namespace cohort

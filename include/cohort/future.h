@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// A value that will be there later, or the error why it will not.
+//
+//   cohort::Future<double> norm = pg->all_reduce(x, {.async_op = true}).then([&](const auto& buffers) { return ...; });
+//   norm.then([](double n) { std::cout << n; });
+//   double n = norm.value(5s);                   // waits; throws what the operation or a step of the chain threw
+//
+// Continuations of something already there run at once, on the thread that calls then(); others run one after another
+// on a thread of the group that does nothing else, never on the one that makes progress. A continuation is not called
+// when what it continues failed: the error goes on down the chain.
+#pragma once
+
+#include <cohort/deadline.h>
+#include <cohort/error.h>
+#include <cohort/export.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace cohort {
+
+/// Runs functions one after another, somewhere else.
+class COHORT_API Executor {
+ public:
+  virtual ~Executor() = default;
+  virtual void run(std::function<void()> task) = 0;
+};
+
+namespace detail {
+
+struct Unit {};
+template <class T>
+using Stored = std::conditional_t<std::is_void_v<T>, Unit, T>;
+
+COHORT_API void throw_wait_expired(std::chrono::milliseconds timeout);
+
+/// Shared between whoever completes a future and whoever waits for it.
+template <class T>
+class FutureState {
+ public:
+  explicit FutureState(std::shared_ptr<Executor> executor) : executor_(std::move(executor)) {}
+
+  void set_value(Stored<T> value) {
+    complete([&] { value_.emplace(std::move(value)); });
+  }
+  void set_exception(std::exception_ptr error) {
+    complete([&] { error_ = std::move(error); });
+  }
+  bool is_done() const {
+    const std::lock_guard lock(mutex_);
+    return is_done_;
+  }
+  bool wait(Deadline deadline) const {
+    std::unique_lock lock(mutex_);
+    const auto done = [this] { return is_done_; };
+    if (deadline.is_never()) {
+      changed_.wait(lock, done);
+      return true;
+    }
+    return changed_.wait_until(lock, deadline.when(), done);
+  }
+  /// After completion neither changes any more.
+  const Stored<T>& value() const {
+    if (error_) std::rethrow_exception(error_);
+    return *value_;
+  }
+  const std::exception_ptr& error() const { return error_; }
+
+  /// Now, if it is done; else later, on the executor.
+  void when_done(std::function<void()> task) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!is_done_) {
+        tasks_.push_back(std::move(task));
+        return;
+      }
+    }
+    task();
+  }
+  const std::shared_ptr<Executor>& executor() const { return executor_; }
+
+ private:
+  template <class Set>
+  void complete(Set&& set) {
+    std::vector<std::function<void()>> tasks;
+    {
+      const std::lock_guard lock(mutex_);
+      if (is_done_) throw Error("this future is completed already");
+      set();
+      is_done_ = true;
+      tasks.swap(tasks_);
+      changed_.notify_all();
+    }
+    for (auto& task : tasks) executor_ ? executor_->run(std::move(task)) : task();
+  }
+
+  const std::shared_ptr<Executor> executor_;
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  bool is_done_ = false;
+  std::optional<Stored<T>> value_;
+  std::exception_ptr error_;
+  std::vector<std::function<void()>> tasks_;
+};
+
+template <class F, class T>
+struct ContinuationOf {
+  using Result = std::invoke_result_t<F, const T&>;
+};
+template <class F>
+struct ContinuationOf<F, void> {
+  using Result = std::invoke_result_t<F>;
+};
+
+}  // namespace detail
+
+template <class T>
+class Promise;
+
+template <class T>
+class Future {
+ public:
+  bool is_done() const { return state_->is_done(); }
+  /// OperationTimeoutError when `timeout` passes first: nothing is cancelled, it may be asked again.
+  void wait(std::optional<std::chrono::milliseconds> timeout = {}) const {
+    if (!state_->wait(timeout ? Deadline::after(*timeout) : Deadline::never())) detail::throw_wait_expired(*timeout);
+  }
+  /// Waits; the value, or the error thrown.
+  decltype(auto) value(std::optional<std::chrono::milliseconds> timeout = {}) const {
+    wait(timeout);
+    if constexpr (std::is_void_v<T>) {
+      state_->value();
+    } else {
+      return static_cast<const T&>(state_->value());
+    }
+  }
+  /// Null while it is not done or when there is a value.
+  std::exception_ptr exception() const { return is_done() ? state_->error() : nullptr; }
+
+  /// `f` gets the value (nothing for Future<void>) once it is there; the future of what `f` returns.
+  template <class F>
+  auto then(F f) const {
+    using Result = typename detail::ContinuationOf<F, T>::Result;
+    auto next = std::make_shared<detail::FutureState<Result>>(state_->executor());
+    state_->when_done([state = state_, next, f = std::move(f)]() mutable {
+      if (state->error()) return next->set_exception(state->error());
+      try {
+        const auto call = [&]() -> Result {
+          if constexpr (std::is_void_v<T>) {
+            return f();
+          } else {
+            return f(state->value());
+          }
+        };
+        if constexpr (std::is_void_v<Result>) {
+          call();
+          next->set_value({});
+        } else {
+          next->set_value(call());
+        }
+      } catch (...) {
+        next->set_exception(std::current_exception());
+      }
+    });
+    return Future<Result>(std::move(next));
+  }
+  /// `f` is called in either case, with this future.
+  template <class F>
+  void on_done(F f) const {
+    state_->when_done([self = *this, f = std::move(f)]() mutable { f(self); });
+  }
+
+ private:
+  friend class Promise<T>;
+  template <class>
+  friend class Future;
+  friend class Work;
+  explicit Future(std::shared_ptr<detail::FutureState<T>> state) : state_(std::move(state)) {}
+
+  std::shared_ptr<detail::FutureState<T>> state_;
+};
+
+/// The completing end of a Future.
+template <class T>
+class Promise {
+ public:
+  explicit Promise(std::shared_ptr<Executor> executor = nullptr)
+      : state_(std::make_shared<detail::FutureState<T>>(std::move(executor))) {}
+
+  Future<T> future() const { return Future<T>(state_); }
+  /// Completing twice is an Error.
+  void set_value(detail::Stored<T> value = {}) { state_->set_value(std::move(value)); }
+  void set_exception(std::exception_ptr error) { state_->set_exception(std::move(error)); }
+
+ private:
+  std::shared_ptr<detail::FutureState<T>> state_;
+};
+
+/// Done when all are; the values in order, or the first error in order.
+template <class T>
+requires(!std::is_void_v<T>) Future<std::vector<T>> collect_all(const std::vector<Future<T>>& futures) {
+  struct Gathering {
+    std::vector<Future<T>> futures;
+    std::mutex mutex;
+    std::size_t missing;
+    Promise<std::vector<T>> promise;
+  };
+  const auto all = std::make_shared<Gathering>();
+  all->futures = futures;
+  all->missing = futures.size() + 1;
+  const auto arrived = [all] {
+    {
+      const std::lock_guard lock(all->mutex);
+      if (--all->missing > 0) return;
+    }
+    std::vector<T> values;
+    for (const auto& future : all->futures) {
+      if (const auto error = future.exception()) return all->promise.set_exception(error);
+      values.push_back(future.value());
+    }
+    all->promise.set_value(std::move(values));
+  };
+  for (const auto& future : futures) future.on_done([arrived](const auto&) { arrived(); });
+  arrived();
+  return all->promise.future();
+}
+
+}  // namespace cohort

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// All-reduce, and reduce, which is the same with one taker.
+//
+// In all forms a rank combines the values of ranks 0, 1, 2, ... in that order, element by element, so the bits of a
+// result do not depend on the form, the chunks, or who combined.
+//
+//   small    every rank posts its data and combines everybody's.            1 line per rank and 32 bytes; one wait
+//   direct   rank r combines slice r out of everybody's memory into everybody's (reduce-scatter and all-gather in one;
+//            Rabenseifner 2004 on shared memory). S read, S written per rank for 2 ranks; two waits
+//   staged   the same through staging buffers, chunk by chunk: (n-1)/n S copied in, S read, S/n written,
+//            (n-1)/n S copied out per rank
+#include <array>
+
+#include "backends/shm/collective.h"
+#include "backends/shm/pipeline.h"
+#include "backends/shm/slices.h"
+#include "backends/shm/tuning.h"
+#include "reduce/copy.h"
+#include "reduce/kernels.h"
+
+namespace cohort::shm {
+
+namespace {
+
+/// Everybody's values of a stretch of elements, in rank order.
+struct Operands {
+  std::array<const void*, most_ranks> data;
+  std::array<double, most_ranks> factors;
+};
+
+struct Locations {
+  std::uint64_t in;
+  std::uint64_t out;
+};
+static_assert(sizeof(Locations) <= post_inline_bytes);
+
+constexpr int everybody = -1;
+
+const std::byte* bytes_of(const void* data) {
+  return static_cast<const std::byte*>(data);
+}
+std::byte* bytes_of(void* data) {
+  return static_cast<std::byte*>(data);
+}
+
+class ReduceToAllOrOne {
+ public:
+  ReduceToAllOrOne(Engine& engine, const Reduction& reduction, int root, Call& call)
+      : engine_(engine),
+        board_(engine.board()),
+        rank_(engine.rank()),
+        size_(engine.size()),
+        reduction_(reduction),
+        root_(root),
+        takes_(root == everybody || root == rank_),
+        element_(size_of(reduction.dtype)),
+        kernel_(reduce::find_kernel(reduction.dtype, reduction.op.kind())),
+        collective_(engine,
+                    {.op = root == everybody ? OpType::all_reduce : OpType::reduce,
+                     .dtype = reduction.dtype,
+                     .reduce = reduction.op.kind(),
+                     .root = std::max(root, 0),
+                     .bytes = reduction.bytes()},
+                    call) {}
+
+  void run() {
+    if (is_small_reduction(reduction_.bytes(), size_)) return small();
+    const auto in = engine_.reach().locate(reduction_.in, reduction_.bytes());
+    const auto out = takes_ ? engine_.reach().locate(reduction_.out, reduction_.bytes()) : nowhere;
+    auto* const mine = reinterpret_cast<Locations*>(collective_.payload(sizeof(Locations)));
+    mine->in = in.value_or(nowhere);
+    mine->out = out.value_or(nowhere);
+    collective_.publish(in.has_value() && out.has_value(), reduction_.op.factor());
+    collective_.await_all();
+    for (int rank = 0; rank < size_; ++rank) operands_.factors[index(rank)] = collective_.factor_of(rank);
+    collective_.all_reachable() ? direct() : staged();
+  }
+
+ private:
+  static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
+
+  void combine(void* const* outputs, std::size_t output_count, std::size_t elements) {
+    kernel_({.data = operands_.data.data(), .factors = operands_.factors.data(), .count = index(size_)},
+            {.data = outputs, .count = output_count}, elements, static_cast<double>(size_));
+  }
+
+  void small() {
+    const auto bytes = reduction_.bytes();
+    reduce::copy(collective_.payload(bytes), reduction_.in, bytes);
+    collective_.publish(false, reduction_.op.factor());
+    if (!takes_) return;
+    collective_.await_all();
+    for (int rank = 0; rank < size_; ++rank) {
+      operands_.data[index(rank)] = rank == rank_ ? reduction_.in : collective_.payload_of(rank, bytes);
+      operands_.factors[index(rank)] = collective_.factor_of(rank);
+    }
+    if (bytes > 0) combine(&reduction_.out, 1, reduction_.count);
+  }
+
+  void direct() {
+    const Slices slices(reduction_.count, element_, size_);
+    const auto at = slices.begin(rank_) * element_;
+    const auto bytes = reduction_.bytes();
+    std::array<void*, most_ranks> outputs;
+    std::size_t output_count = 0;
+    for (int rank = 0; rank < size_; ++rank) {
+      Locations theirs{};
+      std::memcpy(&theirs, collective_.payload_of(rank, sizeof(Locations)), sizeof(theirs));
+      operands_.data[index(rank)] = collective_.find(rank, theirs.in, bytes) + at;
+      if (root_ == everybody || root_ == rank) {
+        outputs[output_count++] = collective_.find(rank, theirs.out, bytes) + at;
+      }
+    }
+    combine(outputs.data(), output_count, slices.size(rank_));
+    collective_.meet();
+  }
+
+  void staged() {
+    collective_.need_stage();
+    const auto chunk_elements = reduce_chunk(reduction_.bytes(), size_) / element_;
+    const auto chunks = static_cast<std::uint32_t>((reduction_.count + chunk_elements - 1) / chunk_elements);
+    const auto elements_of = [&](std::uint32_t c) {
+      return std::min(chunk_elements, reduction_.count - c * chunk_elements);
+    };
+    const auto offset_of = [&](std::uint32_t c) { return c * chunk_elements * element_; };
+
+    const auto fill = [&](std::uint32_t c) {
+      // All but this rank's own slice, which only it will combine.
+      const Slices slices(elements_of(c), element_, size_);
+      const auto* const from = bytes_of(reduction_.in) + offset_of(c);
+      auto* const to = board_.stage_in(rank_, c);
+      const auto own = slices.begin(rank_) * element_;
+      const auto after = slices.begin(rank_ + 1) * element_;
+      reduce::copy(to, from, own);
+      reduce::copy(to + after, from + after, elements_of(c) * element_ - after);
+    };
+    const auto combine_own = [&](std::uint32_t c) {
+      const Slices slices(elements_of(c), element_, size_);
+      const auto at = slices.begin(rank_) * element_;
+      for (int rank = 0; rank < size_; ++rank) {
+        operands_.data[index(rank)] =
+            rank == rank_ ? bytes_of(reduction_.in) + offset_of(c) + at : board_.stage_in(rank, c) + at;
+      }
+      std::array<void*, 2> outputs;
+      std::size_t count = 0;
+      if (takes_) outputs[count++] = bytes_of(reduction_.out) + offset_of(c) + at;
+      if (root_ != rank_) outputs[count++] = board_.stage_out(rank_, c);
+      combine(outputs.data(), count, slices.size(rank_));
+    };
+    const auto collect = [&](std::uint32_t c, int peer) {
+      if (!takes_) return;
+      const Slices slices(elements_of(c), element_, size_);
+      reduce::copy(bytes_of(reduction_.out) + offset_of(c) + slices.begin(peer) * element_, board_.stage_out(peer, c),
+                   slices.size(peer) * element_);
+    };
+    reduce_chunks(board_, rank_, size_, collective_.chunk_base(), chunks, collective_.watch(), fill, combine_own,
+                  collect);
+    collective_.chunks_done(chunks);
+  }
+
+  Engine& engine_;
+  const Board& board_;
+  const int rank_;
+  const int size_;
+  const Reduction& reduction_;
+  const int root_;
+  const bool takes_;
+  const std::size_t element_;
+  const reduce::Kernel kernel_;
+  Collective collective_;
+  Operands operands_;
+};
+
+}  // namespace
+
+void Engine::all_reduce(const Reduction& reduction, Call& call) {
+  ReduceToAllOrOne(*this, reduction, everybody, call).run();
+}
+
+void Engine::reduce(const Reduction& reduction, int root, Call& call) {
+  ReduceToAllOrOne(*this, reduction, root, call).run();
+}
+
+}  // namespace cohort::shm

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// The memory of this process that other ranks can map: one memfd, as large as the machine's memory and empty at first.
+// Peers map the whole of it once, when a group is made, so allocating is local: pages are put under the addresses that
+// everybody has already. It belongs to the process and serves all its groups.
+#pragma once
+
+#include <cohort/memory.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "backends/shm/reach.h"
+#include "backends/shm/segment.h"
+#include "core/file_descriptor.h"
+
+namespace cohort::shm {
+
+using ArenaId = std::array<std::uint8_t, 16>;
+
+class Arena : public std::enable_shared_from_this<Arena> {
+ public:
+  /// This process's; a forked child has its own. Null where there can be none (`why_none` says the reason): the limits
+  /// on address space or file size are too low.
+  static std::shared_ptr<Arena> of_this_process();
+  static std::string why_none();
+
+  Arena(FileDescriptor fd, std::shared_ptr<Segment> segment);
+
+  const ArenaId& id() const { return id_; }
+  /// To pass to peers.
+  int fd() const { return fd_.get(); }
+
+  GroupMemory allocate(std::size_t bytes);
+  std::optional<std::uint64_t> locate(const void* data, std::size_t bytes) const;
+  std::byte* find(std::uint64_t offset, std::size_t bytes) const;
+  void abandon(const void* data);
+
+ private:
+  struct Block {
+    std::size_t bytes = 0;
+    bool is_abandoned = false;
+  };
+  void free(std::size_t offset);
+  void add_free(std::size_t offset, std::size_t bytes);
+
+  FileDescriptor fd_;
+  std::shared_ptr<Segment> segment_;
+  ArenaId id_;
+  std::mutex mutex_;
+  std::map<std::size_t, Block> used_;
+  std::map<std::size_t, std::size_t> free_;  ///< offset → bytes; never adjacent
+};
+
+/// The arenas of a group's ranks, this one's among them.
+class ArenaReach final : public Reach {
+ public:
+  /// Null: no arena. `peers[rank]`: where a rank's arena is mapped here, null for this rank's own.
+  ArenaReach(std::shared_ptr<Arena> own, int rank, std::vector<std::shared_ptr<Segment>> peers)
+      : own_(std::move(own)), rank_(rank), peers_(std::move(peers)) {}
+
+  std::optional<std::uint64_t> locate(const void* data, std::size_t bytes) const override;
+  std::byte* find(int rank, std::uint64_t location, std::size_t bytes) const override;
+  bool is_available() const override { return own_ != nullptr; }
+  GroupMemory allocate(std::size_t bytes) override;
+  void abandon(const void* data) override;
+
+ private:
+  std::shared_ptr<Arena> own_;
+  int rank_;
+  std::vector<std::shared_ptr<Segment>> peers_;
+};
+
+/// Maps a peer's arena, once per process however many groups it is met in.
+std::shared_ptr<Segment> map_peer_arena(const ArenaId& id, FileDescriptor fd);
+
+}  // namespace cohort::shm

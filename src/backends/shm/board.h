@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// The board of a group: what lies where in its segment.
+//
+//   header         who belongs to it, what went wrong (one failure, first come), who survives (shrink)
+//   per rank       its state, its two chunk flags, its ring of posts with up to 8 KiB each
+//   per rank       staging: two input and two result buffers        pages exist from the first large operation on
+//   per pair       a ring of messages from one to the other         pages exist from the first message on
+//
+// Everything has one writer but the failure (first come) and the sleepers' counts. There are no pointers in it.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+
+#include "backends/shm/agreement.h"
+#include "backends/shm/atomics.h"
+#include "backends/shm/flags.h"
+#include "backends/shm/posts.h"
+#include "backends/shm/segment.h"
+
+namespace cohort::shm {
+
+inline constexpr int most_ranks = 512;
+inline constexpr std::size_t post_bytes = 8192;          ///< largest payload of a post
+inline constexpr std::size_t stage_bytes = 512 * 1024;   ///< largest chunk of one rank
+inline constexpr std::size_t message_bytes = 16 * 1024;  ///< largest part of a message
+inline constexpr std::uint32_t message_depth = 8;        ///< parts under way between two ranks
+inline constexpr std::size_t failure_text = 1024;
+
+/// One line apart from its neighbours: processors fetch lines in pairs.
+struct alignas(2 * cache_line) FlagLine {
+  Flag<StdAtomics> flag;
+};
+
+enum class RankState : std::uint32_t { absent, joined, left };
+
+struct alignas(2 * cache_line) RankInfo {
+  std::atomic<std::uint32_t> state;
+  std::atomic<std::int32_t> pid;
+  /// Rung by whoever sends a message or makes room for one, while this rank sleeps (messenger.cpp).
+  std::atomic<std::uint32_t> doorbell;
+  std::atomic<std::uint32_t> listeners;
+};
+
+/// Why the group is broken. `stage`: 0 nothing, 1 being written, 2 there to be read.
+struct alignas(2 * cache_line) FailureRecord {
+  std::atomic<std::uint32_t> stage;
+  std::uint32_t kind;
+  std::int32_t rank;
+  std::int32_t reporter;
+  char text[failure_text];
+};
+
+struct Header {
+  std::uint64_t magic;
+  std::uint32_t size;
+  FailureRecord failure;
+};
+
+/// A part of a message, or a word about one (messenger.cpp). Up to 32 bytes lie beside the flag.
+struct alignas(cache_line) Part {
+  std::atomic<std::uint32_t> number;
+  std::uint32_t kind;
+  std::int32_t tag;
+  std::uint32_t bytes;
+  std::uint64_t id;
+  std::uint64_t total;
+  std::byte payload[post_inline_bytes];
+};
+static_assert(sizeof(Part) == cache_line);
+
+/// Parts on their way from one rank to another.
+struct PairRing {
+  FlagLine consumed;  ///< by the receiver
+  struct Slot {
+    Part part;
+    std::byte payload[message_bytes];
+  };
+  Slot slots[message_depth];
+};
+
+class Board {
+ public:
+  static constexpr std::uint64_t magic = 0x31'74'72'6f'68'6f'63;  // "cohort1"
+
+  static std::size_t size_for(int ranks) {
+    const auto n = static_cast<std::size_t>(ranks);
+    return agreement_at(n) + agreement_bytes(n);
+  }
+
+  /// The maker's: pages of the fixed part are reserved.
+  static Board make(std::shared_ptr<Segment> segment, int ranks) {
+    segment->reserve(0, stages_at(static_cast<std::size_t>(ranks)));
+    auto* const header = new (segment->base()) Header{};
+    header->size = static_cast<std::uint32_t>(ranks);
+    header->magic = magic;
+    return {std::move(segment), ranks};
+  }
+
+  Board(std::shared_ptr<Segment> segment, int ranks) : segment_(std::move(segment)), ranks_(ranks) {}
+
+  bool is_sound() const {
+    return segment_->size() == size_for(ranks_) && header().magic == magic &&
+           header().size == static_cast<std::uint32_t>(ranks_);
+  }
+  int ranks() const { return ranks_; }
+
+  Header& header() const { return *reinterpret_cast<Header*>(segment_->base()); }
+  RankInfo& info(int rank) const { return area(rank).info; }
+  Flag<StdAtomics>& filled(int rank) const { return area(rank).filled.flag; }
+  Flag<StdAtomics>& drained(int rank) const { return area(rank).drained.flag; }
+  Post<StdAtomics>& post(int rank, std::uint32_t k) const { return area(rank).slots[k % post_depth].post; }
+  std::byte* payload(int rank, std::uint32_t k) const { return area(rank).slots[k % post_depth].payload; }
+
+  std::byte* stage_in(int rank, std::uint32_t chunk) const { return stage(rank, chunk % stage_depth_); }
+  std::byte* stage_out(int rank, std::uint32_t chunk) const { return stage(rank, stage_depth_ + chunk % stage_depth_); }
+  void reserve_stage(int rank) const { segment_->reserve(offset_of(stage(rank, 0)), 2 * stage_depth_ * stage_bytes); }
+
+  PairRing& ring(int from, int to) const {
+    const auto n = static_cast<std::size_t>(ranks_);
+    const auto at =
+        rings_at(n) + (static_cast<std::size_t>(from) * n + static_cast<std::size_t>(to)) * sizeof(PairRing);
+    return *reinterpret_cast<PairRing*>(segment_->base() + at);
+  }
+  void reserve_ring(int from, int to) const { segment_->reserve(offset_of(&ring(from, to)), sizeof(PairRing)); }
+
+  /// Where the survivors of a failure agree on who is left (agreement.h), reserved.
+  std::byte* agreement() const {
+    const auto n = static_cast<std::size_t>(ranks_);
+    segment_->reserve(agreement_at(n), agreement_bytes(n));
+    return segment_->base() + agreement_at(n);
+  }
+
+ private:
+  static constexpr std::uint32_t stage_depth_ = 2;
+
+  struct RankArea {
+    RankInfo info;
+    FlagLine filled;
+    FlagLine drained;
+    struct Slot {
+      Post<StdAtomics> post;
+      std::byte payload[post_bytes];
+    };
+    Slot slots[post_depth];
+  };
+
+  static constexpr std::size_t page = 4096;
+  static constexpr std::size_t up(std::size_t bytes) { return (bytes + page - 1) / page * page; }
+  static constexpr std::size_t areas_at() { return up(sizeof(Header)); }
+  static constexpr std::size_t stages_at(std::size_t n) { return up(areas_at() + n * sizeof(RankArea)); }
+  static constexpr std::size_t rings_at(std::size_t n) { return stages_at(n) + n * 2 * stage_depth_ * stage_bytes; }
+  static constexpr std::size_t agreement_at(std::size_t n) { return up(rings_at(n) + n * n * sizeof(PairRing)); }
+
+  RankArea& area(int rank) const {
+    return reinterpret_cast<RankArea*>(segment_->base() + areas_at())[static_cast<std::size_t>(rank)];
+  }
+  std::byte* stage(int rank, std::uint32_t slot) const {
+    return segment_->base() + stages_at(static_cast<std::size_t>(ranks_)) +
+           (static_cast<std::size_t>(rank) * 2 * stage_depth_ + slot) * stage_bytes;
+  }
+  std::size_t offset_of(const void* at) const {
+    return static_cast<std::size_t>(static_cast<const std::byte*>(at) - segment_->base());
+  }
+
+  std::shared_ptr<Segment> segment_;
+  int ranks_;
+};
+
+}  // namespace cohort::shm

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/shm/collective.h"
+
+#include <fmt/format.h>
+
+namespace cohort::shm {
+
+Collective::Collective(Engine& engine, const Description& description, Call& call)
+    : engine_(engine), call_(call), watch_(engine, call), word_(description.pack()) {
+  engine_.check(call_);
+  k_ = engine_.order_.begin(watch_);
+  engine_.entered_.store(k_, std::memory_order_relaxed);
+}
+
+void Collective::publish(bool is_reachable, double factor) {
+  auto& post = engine_.board_.post(engine_.rank_, k_);
+  if (is_reachable) word_ |= reachable_memory;
+  post.word.store(word_, std::memory_order_relaxed);
+  post.sequence.store(call_.sequence(), std::memory_order_relaxed);
+  post.factor = factor;
+  raise(post.flag, k_);
+}
+
+const Post<StdAtomics>& Collective::await(int rank) {
+  engine_.order_.await_post(rank, k_, watch_);
+  compare(rank);
+  return engine_.board_.post(rank, k_);
+}
+
+void Collective::await_all() {
+  engine_.order_.await_all_posts(k_, watch_);
+  for (int rank = 0; rank < engine_.size_; ++rank) {
+    if (rank != engine_.rank_) compare(rank);
+  }
+}
+
+void Collective::compare(int rank) {
+  const auto theirs = engine_.board_.post(rank, k_).word.load(std::memory_order_relaxed);
+  if (matches(theirs, word_)) return;
+  mismatch(rank, fmt::format("rank {} called {} where rank {} called {}", rank, to_string(Description::unpack(theirs)),
+                             engine_.rank_, to_string(Description::unpack(word_))));
+}
+
+void Collective::mismatch(int rank, const std::string& text) {
+  engine_.fail({.kind = ErrorKind::mismatch, .rank = rank, .reporter = engine_.rank_, .text = text}, call_);
+}
+
+bool Collective::all_reachable() const {
+  for (int rank = 0; rank < engine_.size_; ++rank) {
+    if (!is_reachable(rank)) return false;
+  }
+  return true;
+}
+
+std::byte* Collective::find(int rank, std::uint64_t location, std::size_t bytes) {
+  auto* const found = engine_.reach_->find(rank, location, bytes);
+  if (found == nullptr && bytes != 0) {
+    mismatch(rank, fmt::format("rank {} named memory of the group that is not there ({} bytes)", rank, bytes));
+  }
+  return found;
+}
+
+void Collective::meet() {
+  const auto target = engine_.chunks_done_ + 1;
+  raise(engine_.board_.drained(engine_.rank_), target);
+  for (int rank = 0; rank < engine_.size_; ++rank) {
+    if (rank == engine_.rank_) continue;
+    watch_.waits_for(rank);
+    cohort::shm::await(engine_.board_.drained(rank), target, watch_);
+  }
+  engine_.chunks_done_ = target;
+}
+
+void Collective::need_stage() {
+  if (engine_.has_stage_) return;
+  try {
+    engine_.board_.reserve_stage(engine_.rank_);
+  } catch (const Error& e) {
+    engine_.fail({.kind = ErrorKind::backend,
+                  .rank = engine_.rank_,
+                  .reporter = engine_.rank_,
+                  .text = fmt::format("rank {}: {}", engine_.rank_, e.message())},
+                 call_);
+  }
+  engine_.has_stage_ = true;
+}
+
+}  // namespace cohort::shm

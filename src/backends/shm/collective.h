@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// One collective under way: its post, the others' posts, its number.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "backends/shm/engine.h"
+#include "backends/shm/watch.h"
+
+namespace cohort::shm {
+
+/// Where a rank's memory is, as it tells the others; `nowhere`: ordinary memory.
+inline constexpr std::uint64_t nowhere = ~std::uint64_t{0};
+
+class Collective {
+ public:
+  /// Throws if the group is broken, and waits until this rank's slot is free.
+  Collective(Engine& engine, const Description& description, Call& call);
+
+  /// This rank's payload, to be written before publish(). Up to 32 bytes lie beside the flag.
+  std::byte* payload(std::size_t bytes) const {
+    auto& engine = engine_;
+    return bytes <= post_inline_bytes ? engine.board_.post(engine.rank_, k_).payload
+                                      : engine.board_.payload(engine.rank_, k_);
+  }
+  void publish(bool is_reachable = false, double factor = 1);
+
+  /// Another rank's post, once it is there and found to be of the same operation.
+  const Post<StdAtomics>& await(int rank);
+  void await_all();
+  /// After await: its payload.
+  const std::byte* payload_of(int rank, std::size_t bytes) const {
+    return bytes <= post_inline_bytes ? engine_.board_.post(rank, k_).payload : engine_.board_.payload(rank, k_);
+  }
+  /// After await_all: whether every rank's memory can be reached.
+  bool all_reachable() const;
+  bool is_reachable(int rank) const {
+    return (engine_.board_.post(rank, k_).word.load(std::memory_order_relaxed) & reachable_memory) != 0;
+  }
+  double factor_of(int rank) const { return engine_.board_.post(rank, k_).factor; }
+  /// A rank's memory as it told; an error if it is not that rank's to tell.
+  std::byte* find(int rank, std::uint64_t location, std::size_t bytes);
+
+  /// Chunk flags: where they stand before this operation, and how far it takes them.
+  std::uint32_t chunk_base() const { return engine_.chunks_done_; }
+  void chunks_done(std::uint32_t chunks) { engine_.chunks_done_ += chunks; }
+  /// Returns when every rank has called it; counts as one chunk.
+  void meet();
+  /// This rank's staging buffers, reserved at first use.
+  void need_stage();
+
+  [[noreturn]] void mismatch(int rank, const std::string& text);
+
+  Watch& watch() { return watch_; }
+
+ private:
+  void compare(int rank);
+
+  Engine& engine_;
+  Call& call_;
+  Watch watch_;
+  std::uint64_t word_;
+  std::uint32_t k_;
+};
+
+}  // namespace cohort::shm

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/shm/engine.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <utility>
+
+namespace cohort::shm {
+
+Engine::Engine(EngineParts parts)
+    : name_(std::move(parts.name)),
+      group_(std::move(parts.group)),
+      board_(std::move(parts.board)),
+      rank_(parts.rank),
+      size_(board_.ranks()),
+      policy_(parts.policy),
+      liveness_(std::move(parts.liveness)),
+      reach_(std::move(parts.reach)),
+      order_(board_, rank_, size_) {}
+
+Engine::~Engine() {
+  // After everything this rank has posted: whoever sees it leave sees its posts.
+  board_.info(rank_).state.store(static_cast<std::uint32_t>(RankState::left), std::memory_order_release);
+}
+
+ErrorContext Engine::context(const Call& call) const {
+  return {.group = group_, .op = std::string(to_string(call.op())), .sequence = call.sequence()};
+}
+
+void Engine::fail(const Failure& failure, const Call& call) {
+  record_failure(board_, failure);
+  throw_failure(*recorded_failure(board_), context(call));
+}
+
+void Engine::check(const Call& call) const {
+  if (has_failed(board_)) throw_failure(*recorded_failure(board_), context(call));
+}
+
+std::vector<int> Engine::dead_ranks() {
+  const std::lock_guard lock(liveness_mutex_);
+  return liveness_.dead();
+}
+
+std::uint32_t Engine::last_posted(int rank) const {
+  std::uint32_t last = 0;
+  for (std::uint32_t slot = 0; slot < post_depth; ++slot) {
+    const auto posted = board_.post(rank, slot).flag.value.load(std::memory_order_acquire);
+    if (posted != 0 && (last == 0 || reached(posted, last))) last = posted;
+  }
+  return last;
+}
+
+bool Engine::is_in_step(int rank) const {
+  const auto last = last_posted(rank);
+  return last != 0 && reached(last, entered_.load(std::memory_order_relaxed));
+}
+
+std::optional<Failure> Engine::trouble(int awaited, bool in_collective) {
+  for (const int rank : dead_ranks()) {
+    // A rank that has ended after doing its part is missed only by those who wait for more from it.
+    if (rank != awaited && (!in_collective || is_in_step(rank))) continue;
+    return Failure{.kind = ErrorKind::peer_lost,
+                   .rank = rank,
+                   .reporter = rank_,
+                   .text = fmt::format("rank {} (process {}) has died", rank,
+                                       board_.info(rank).pid.load(std::memory_order_relaxed))};
+  }
+  if (awaited >= 0 &&
+      board_.info(awaited).state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(RankState::left)) {
+    return Failure{.kind = ErrorKind::peer_lost,
+                   .rank = awaited,
+                   .reporter = rank_,
+                   .text = fmt::format("rank {} has left the group", awaited)};
+  }
+  return std::nullopt;
+}
+
+std::string Engine::whereabouts(int awaited) const {
+  std::vector<int> missing;
+  std::vector<std::string> places;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank == rank_ || is_in_step(rank)) continue;
+    missing.push_back(rank);
+    const auto last = last_posted(rank);
+    if (last == 0) {
+      places.push_back(fmt::format("rank {} has not called anything", rank));
+      continue;
+    }
+    const auto& post = board_.post(rank, last);
+    places.push_back(fmt::format("rank {} last called {} #{}", rank,
+                                 to_string(Description::unpack(post.word.load(std::memory_order_relaxed))),
+                                 post.sequence.load(std::memory_order_relaxed)));
+  }
+  if (missing.empty()) {
+    return awaited < 0 ? std::string("all ranks are in it")
+                       : fmt::format("all ranks are in it, rank {} does not get on", awaited);
+  }
+  return fmt::format("missing: rank{} {}; {}", missing.size() == 1 ? "" : "s", fmt::join(missing, ", "),
+                     fmt::join(places, "; "));
+}
+
+}  // namespace cohort::shm

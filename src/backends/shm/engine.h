@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// The collectives of ranks that share memory, be they processes (shm) or threads (thread). One Engine is one rank of
+// one group; its collectives are called one at a time.
+//
+// Each collective starts with a post (posts.h). What follows depends on size and memory:
+//   small      the data is in the post                              all_reduce.cpp, exchange.cpp, ...
+//   direct     memory of the group: ranks work on each other's memory and copy nothing more than asked for
+//   staged     ordinary memory: chunks through staging buffers (pipeline.h)
+// docs/algorithms.md has the cost of each.
+#pragma once
+
+#include <cohort/backend.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backends/shm/board.h"
+#include "backends/shm/description.h"
+#include "backends/shm/failure.h"
+#include "backends/shm/liveness.h"
+#include "backends/shm/posts.h"
+#include "backends/shm/reach.h"
+
+namespace cohort::shm {
+
+/// How to wait; see watch.h.
+struct WaitPolicy {
+  /// Looks at a flag before yielding the processor: none where ranks outnumber processors.
+  std::uint32_t spins = 0;
+};
+
+struct EngineParts {
+  std::string name{};  ///< of the backend, for errors
+  std::string group{};
+  Board board;
+  int rank = 0;
+  WaitPolicy policy{};
+  Liveness liveness{};
+  std::unique_ptr<Reach> reach{};
+};
+
+class Engine {
+ public:
+  explicit Engine(EngineParts parts);
+  /// Tells the others that this rank has left.
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  void all_reduce(const Reduction& reduction, Call& call);
+  void reduce(const Reduction& reduction, int root, Call& call);
+  void broadcast(Bytes data, int root, Call& call);
+  void all_gather(ConstBytes in, std::span<const Bytes> outs, Call& call);
+  void gather(ConstBytes in, std::span<const Bytes> outs, int root, Call& call);
+  void scatter(std::span<const ConstBytes> ins, Bytes out, int root, Call& call);
+  void reduce_scatter(std::span<const ConstBytes> ins, const Reduction& reduction, Call& call);
+  void all_to_all(std::span<const ConstBytes> ins, std::span<const Bytes> outs, Call& call);
+  void barrier(Call& call);
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const Board& board() const { return board_; }
+  Reach& reach() const { return *reach_; }
+  const WaitPolicy& policy() const { return policy_; }
+  const std::string& name() const { return name_; }
+  const std::string& group() const { return group_; }
+
+  /// Breaks the group for everybody, unless it is broken already; throws what it is broken by.
+  [[noreturn]] void fail(const Failure& failure, const Call& call);
+  /// Throws if the group is broken.
+  void check(const Call& call) const;
+  /// Why waiting for `awaited` is in vain: it has died or left, or (in a collective) another has died that is not in it
+  /// yet. What it did before may have arrived meanwhile: look once more before believing it. A system call.
+  std::optional<Failure> trouble(int awaited, bool in_collective);
+  std::vector<int> dead_ranks();
+  /// "waits for rank 2, which is in broadcast #6; ...": who is where, for errors.
+  std::string whereabouts(int awaited) const;
+  ErrorContext context(const Call& call) const;
+
+ private:
+  friend class Collective;
+
+  /// The last operation a rank has posted; 0: none.
+  std::uint32_t last_posted(int rank) const;
+  /// Whether a rank has come as far as this one.
+  bool is_in_step(int rank) const;
+
+  std::string name_;
+  std::string group_;
+  Board board_;
+  const int rank_;
+  const int size_;
+  const WaitPolicy policy_;
+  std::mutex liveness_mutex_;
+  Liveness liveness_;
+  std::unique_ptr<Reach> reach_;
+
+  PostOrder<Board> order_;
+  std::atomic<std::uint32_t> entered_{0};  ///< the collective this rank is or was in last, for other threads' reports
+  std::uint32_t chunks_done_ = 0;          ///< what all ranks' chunk flags have reached
+  bool has_stage_ = false;
+};
+
+}  // namespace cohort::shm

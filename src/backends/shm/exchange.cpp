@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// The collectives that move data without changing it: broadcast, all-gather, gather, scatter, all-to-all, barrier.
+// They are one algorithm: each rank offers something to one or all, and takes something from some.
+//
+//   small    what is offered goes with the post; takers copy it out.           one wait for each rank taken from
+//   direct   offered from memory of the group: takers copy it from there.      one copy per byte; two waits
+//   staged   through staging buffers, chunk by chunk, while the next chunk is copied in.       two copies per byte
+//
+// Direct and staged mix: each rank's offer is taken the way it lies.
+#include "backends/shm/exchange.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "backends/shm/pipeline.h"
+#include "backends/shm/tuning.h"
+#include "reduce/copy.h"
+
+namespace cohort::shm {
+
+namespace {
+
+void copy_own(Bytes to, ConstBytes from) {
+  if (to.data() != from.data()) reduce::copy(to.data(), from.data(), from.size());
+}
+
+/// `takes[r]`: what comes from rank r; nothing is taken where it is empty. `sources`: the ranks that offer, all or one.
+class Exchange {
+ public:
+  Exchange(Engine& engine, Collective& collective, std::span<const ConstBytes> offers, std::size_t lanes,
+           std::span<const Bytes> takes)
+      : engine_(engine),
+        board_(engine.board()),
+        rank_(engine.rank()),
+        size_(engine.size()),
+        collective_(collective),
+        offers_(offers),
+        takes_(takes),
+        tables_(engine, collective, lanes) {}
+
+  void run() {
+    const bool is_reachable = tables_.write(offers_);
+    collective_.publish(is_reachable);
+    collective_.await_all();
+    check_sizes();
+
+    bool any_direct = false;
+    std::uint64_t longest_staged = 0;
+    for (int rank = 0; rank < size_; ++rank) {
+      const auto longest = tables_.longest(rank);
+      if (longest == 0) continue;
+      if (collective_.is_reachable(rank)) {
+        any_direct = true;
+      } else {
+        longest_staged = std::max(longest_staged, longest);
+      }
+    }
+    if (any_direct) take_directly();
+    if (longest_staged > 0) take_staged(longest_staged);
+    // What was offered directly stays as it is until all have taken it.
+    if (any_direct) collective_.meet();
+  }
+
+ private:
+  Bytes take(int rank) const { return takes_.empty() ? Bytes() : takes_[static_cast<std::size_t>(rank)]; }
+
+  void check_sizes() {
+    for (int rank = 0; rank < size_; ++rank) {
+      if (rank == rank_ || takes_.empty()) continue;
+      const auto offered = tables_.lane(rank, rank_).bytes;
+      if (offered == take(rank).size() || (tables_.lanes() == 1 && take(rank).empty())) continue;
+      collective_.mismatch(rank, fmt::format("rank {} sends {} bytes to rank {}, which expects {}", rank, offered,
+                                             rank_, take(rank).size()));
+    }
+  }
+
+  void take_directly() {
+    for (int step = 1; step < size_; ++step) {
+      const int rank = (rank_ + step) % size_;
+      const auto to = take(rank);
+      if (to.empty() || !collective_.is_reachable(rank)) continue;
+      reduce::copy(to.data(), collective_.find(rank, tables_.lane(rank, rank_).location, to.size()), to.size());
+    }
+  }
+
+  void take_staged(std::uint64_t longest) {
+    const auto chunk = std::min(stage_bytes, exchange_chunk(longest) * tables_.lanes());
+    const auto width = lane_width(tables_.lanes(), chunk);
+    const auto chunks = static_cast<std::uint32_t>((longest + width - 1) / width);
+    const bool fills = !collective_.is_reachable(rank_) && tables_.longest(rank_) > 0;
+    bool drains = false;
+    for (int rank = 0; rank < size_; ++rank) {
+      drains = drains || (rank != rank_ && !take(rank).empty() && !collective_.is_reachable(rank));
+    }
+    if (fills) collective_.need_stage();
+    const auto part = [&](std::size_t bytes, std::uint32_t c) {
+      const auto at = std::min<std::size_t>(bytes, c * width);
+      return std::pair(at, std::min(width, bytes - at));
+    };
+    const auto fill = [&](std::uint32_t c) {
+      auto* const to = board_.stage_in(rank_, c);
+      for (std::size_t i = 0; i < tables_.lanes(); ++i) {
+        if (tables_.lanes() > 1 && static_cast<int>(i) == rank_) continue;
+        const auto [at, bytes] = part(offers_[i].size(), c);
+        reduce::copy(to + i * width, offers_[i].data() + at, bytes);
+      }
+    };
+    const auto drain = [&](std::uint32_t c, const auto& await_filled) {
+      for (int step = 1; step < size_; ++step) {
+        const int rank = (rank_ + step) % size_;
+        const auto to = take(rank);
+        const auto [at, bytes] = part(to.size(), c);
+        if (bytes == 0 || collective_.is_reachable(rank)) continue;
+        await_filled(rank);
+        const auto lane = tables_.lanes() == 1 ? 0 : static_cast<std::size_t>(rank_);
+        reduce::copy(to.data() + at, board_.stage_in(rank, c) + lane * width, bytes);
+      }
+    };
+    exchange_chunks(board_, rank_, size_, collective_.chunk_base(), chunks, fills, drains, collective_.watch(), fill,
+                    drain);
+    collective_.chunks_done(chunks);
+  }
+
+  Engine& engine_;
+  const Board& board_;
+  const int rank_;
+  const int size_;
+  Collective& collective_;
+  std::span<const ConstBytes> offers_;
+  std::span<const Bytes> takes_;
+  LaneTables tables_;
+};
+
+/// A list with one entry for each rank of which only one is set.
+class OnlyFrom {
+ public:
+  OnlyFrom(int size, int rank, Bytes bytes) : size_(size) { all_[static_cast<std::size_t>(rank)] = bytes; }
+  std::span<const Bytes> get() const { return {all_.data(), static_cast<std::size_t>(size_)}; }
+
+ private:
+  int size_;
+  std::array<Bytes, most_ranks> all_{};
+};
+
+}  // namespace
+
+void Engine::broadcast(Bytes data, int root, Call& call) {
+  Collective collective(*this, {.op = OpType::broadcast, .root = root, .bytes = data.size()}, call);
+  if (data.size() <= post_bytes) {
+    if (rank_ == root) reduce::copy(collective.payload(data.size()), data.data(), data.size());
+    collective.publish();
+    if (rank_ == root) return;
+    collective.await(root);
+    reduce::copy(data.data(), collective.payload_of(root, data.size()), data.size());
+    return;
+  }
+  const ConstBytes offer(data);
+  if (rank_ == root) {
+    Exchange(*this, collective, {&offer, 1}, 1, {}).run();
+  } else {
+    Exchange(*this, collective, {}, 1, OnlyFrom(size_, root, data).get()).run();
+  }
+}
+
+void Engine::all_gather(ConstBytes in, std::span<const Bytes> outs, Call& call) {
+  std::size_t total = 0;
+  std::size_t longest = 0;
+  for (const auto& out : outs) {
+    total += out.size();
+    longest = std::max(longest, out.size());
+  }
+  Collective collective(*this, {.op = OpType::all_gather, .bytes = total}, call);
+  copy_own(outs[static_cast<std::size_t>(rank_)], in);
+  if (longest <= post_bytes) {
+    reduce::copy(collective.payload(in.size()), in.data(), in.size());
+    collective.publish();
+    collective.await_all();
+    for (int rank = 0; rank < size_; ++rank) {
+      const auto out = outs[static_cast<std::size_t>(rank)];
+      if (rank != rank_) reduce::copy(out.data(), collective.payload_of(rank, out.size()), out.size());
+    }
+    return;
+  }
+  Exchange(*this, collective, {&in, 1}, 1, outs).run();
+}
+
+void Engine::gather(ConstBytes in, std::span<const Bytes> outs, int root, Call& call) {
+  Collective collective(*this, {.op = OpType::gather, .root = root, .bytes = in.size()}, call);
+  if (rank_ == root) copy_own(outs[static_cast<std::size_t>(rank_)], in);
+  if (in.size() <= post_bytes) {
+    if (rank_ != root) reduce::copy(collective.payload(in.size()), in.data(), in.size());
+    collective.publish();
+    if (rank_ != root) return;
+    collective.await_all();
+    for (int rank = 0; rank < size_; ++rank) {
+      const auto out = outs[static_cast<std::size_t>(rank)];
+      if (rank != rank_) reduce::copy(out.data(), collective.payload_of(rank, out.size()), out.size());
+    }
+    return;
+  }
+  const bool offers = rank_ != root;
+  Exchange(*this, collective, {&in, offers ? 1U : 0U}, 1, outs).run();
+}
+
+void Engine::scatter(std::span<const ConstBytes> ins, Bytes out, int root, Call& call) {
+  Collective collective(*this, {.op = OpType::scatter, .root = root, .bytes = out.size()}, call);
+  const auto total = out.size() * static_cast<std::size_t>(size_);
+  if (rank_ == root) copy_own(out, ins[static_cast<std::size_t>(rank_)]);
+  if (total <= post_bytes) {
+    if (rank_ == root) {
+      auto* to = collective.payload(total);
+      for (const auto& in : ins) {
+        reduce::copy(to, in.data(), in.size());
+        to += in.size();
+      }
+    }
+    collective.publish();
+    if (rank_ == root) return;
+    collective.await(root);
+    reduce::copy(out.data(), collective.payload_of(root, total) + static_cast<std::size_t>(rank_) * out.size(),
+                 out.size());
+    return;
+  }
+  const auto lanes = static_cast<std::size_t>(size_);
+  if (rank_ == root) {
+    Exchange(*this, collective, ins, lanes, {}).run();
+  } else {
+    Exchange(*this, collective, {}, lanes, OnlyFrom(size_, root, out).get()).run();
+  }
+}
+
+void Engine::all_to_all(std::span<const ConstBytes> ins, std::span<const Bytes> outs, Call& call) {
+  Collective collective(*this, {.op = OpType::all_to_all}, call);
+  const auto own = static_cast<std::size_t>(rank_);
+  copy_own(outs[own], ins[own]);
+  Exchange(*this, collective, ins, static_cast<std::size_t>(size_), outs).run();
+}
+
+void Engine::barrier(Call& call) {
+  Collective collective(*this, {.op = OpType::barrier}, call);
+  collective.publish();
+  collective.await_all();
+}
+
+}  // namespace cohort::shm

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <cohort/new_group.h>
+
+namespace cohort::shm {
+
+ProcessGroupPtr make_shm_group(const StorePtr& store, int rank, int size, std::chrono::milliseconds timeout,
+                               const Device& device, const Options& options);
+ProcessGroupPtr make_thread_group(const StorePtr& store, int rank, int size, std::chrono::milliseconds timeout,
+                                  const Device& device, const Options& options);
+
+}  // namespace cohort::shm

@@ -1,0 +1,457 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/shm/messenger.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "reduce/copy.h"
+
+namespace cohort::shm {
+
+namespace {
+
+constexpr std::chrono::milliseconds patience{1};
+constexpr std::chrono::milliseconds longest_nap{20};
+
+std::byte* payload_of(PairRing::Slot& slot, std::size_t bytes) {
+  return bytes <= post_inline_bytes ? slot.part.payload : slot.payload;
+}
+
+}  // namespace
+
+class Messenger::Sending final : public Transfer {
+ public:
+  Sending(Messenger& messenger, OutgoingPtr message, const Call& call)
+      : messenger_(messenger), message_(std::move(message)), call_(call) {}
+  ~Sending() override { messenger_.withdraw(message_); }
+  bool advance() override {
+    const std::lock_guard lock(messenger_.mutex_);
+    if (!message_->is_done) messenger_.progress(message_->peer);
+    if (message_->error) std::rethrow_exception(message_->error);
+    return message_->is_done;
+  }
+  void check() override { messenger_.check(message_->peer, call_, is_hopeless_); }
+  int source() const override { return messenger_.rank_; }
+
+ private:
+  Messenger& messenger_;
+  OutgoingPtr message_;
+  const Call call_;
+  bool is_hopeless_ = false;
+};
+
+class Messenger::Receiving final : public Transfer {
+ public:
+  Receiving(Messenger& messenger, IncomingPtr message, const Call& call)
+      : messenger_(messenger), message_(std::move(message)), call_(call) {}
+  ~Receiving() override { messenger_.abandon(message_); }
+  bool advance() override {
+    const std::lock_guard lock(messenger_.mutex_);
+    if (!message_->is_done) messenger_.progress(message_->peer_or_any);
+    if (message_->error) std::rethrow_exception(message_->error);
+    return message_->is_done;
+  }
+  void check() override { messenger_.check(message_->peer_or_any, call_, is_hopeless_); }
+  int source() const override { return message_->source; }
+
+ private:
+  Messenger& messenger_;
+  IncomingPtr message_;
+  const Call call_;
+  bool is_hopeless_ = false;
+};
+
+Messenger::Messenger(Engine& engine)
+    : engine_(engine), board_(engine.board()), rank_(engine.rank()), peers_(static_cast<std::size_t>(engine.size())) {}
+
+// --- users' side
+// ------------------------------------------------------------------------------------------------------
+
+void Messenger::send(ConstBytes data, int peer, int tag, Call& call) {
+  const auto message = post(data, peer, tag, call);
+  try {
+    wait(peer, call, [&] { return message->is_done; });
+  } catch (...) {
+    withdraw(message);
+    throw;
+  }
+  if (message->error) std::rethrow_exception(message->error);
+}
+
+int Messenger::recv(Bytes data, int peer_or_any, int tag, Call& call) {
+  const auto message = post(data, peer_or_any, tag, call);
+  try {
+    wait(peer_or_any, call, [&] { return message->is_done; });
+  } catch (...) {
+    abandon(message);
+    throw;
+  }
+  if (message->error) std::rethrow_exception(message->error);
+  return message->source;
+}
+
+std::unique_ptr<Transfer> Messenger::start_send(ConstBytes data, int peer, int tag, Call& call) {
+  return std::make_unique<Sending>(*this, post(data, peer, tag, call), call);
+}
+
+std::unique_ptr<Transfer> Messenger::start_recv(Bytes data, int peer_or_any, int tag, Call& call) {
+  return std::make_unique<Receiving>(*this, post(data, peer_or_any, tag, call), call);
+}
+
+Messenger::OutgoingPtr Messenger::post(ConstBytes data, int peer, int tag, const Call& call) {
+  engine_.check(call);
+  const auto message = std::make_shared<Outgoing>();
+  message->data = data;
+  message->peer = peer;
+  message->tag = tag;
+  const std::lock_guard lock(mutex_);
+  auto& to = peers_[static_cast<std::size_t>(peer)];
+  message->id = ++to.next_id;
+  to.queue.push_back(message);
+  flush(peer);
+  return message;
+}
+
+Messenger::IncomingPtr Messenger::post(Bytes data, int peer_or_any, int tag, const Call& call) {
+  engine_.check(call);
+  const auto message = std::make_shared<Incoming>();
+  message->data = data;
+  message->peer_or_any = peer_or_any;
+  message->tag = tag;
+  const std::lock_guard lock(mutex_);
+  if (!match_unexpected(message)) posted_.push_back(message);
+  return message;
+}
+
+void Messenger::withdraw(const OutgoingPtr& message) {
+  const std::lock_guard lock(mutex_);
+  if (message->is_done) return;
+  message->is_done = message->is_withdrawn = true;
+  auto& to = peers_[static_cast<std::size_t>(message->peer)];
+  const bool was_streaming = message->is_cleared;
+  std::erase(to.queue, message);
+  // Announced and not yet cleared: it stays listed, and is withdrawn when the receiver asks for it.
+  if (was_streaming) to.notices.push_back({.kind = Kind::withdraw, .id = message->id});
+  message->data = {};
+}
+
+void Messenger::abandon(const IncomingPtr& message) {
+  const std::lock_guard lock(mutex_);
+  message->is_abandoned = true;
+  posted_.remove(message);
+}
+
+void Messenger::check(int peer_or_any, const Call& call, bool& looked_again) {
+  engine_.check(call);
+  const auto trouble = engine_.trouble(peer_or_any, peer_or_any == Backend::any_source);
+  // What the peer sent before may be there by now: it is believed the second time.
+  if (trouble && looked_again) engine_.fail(*trouble, call);
+  looked_again = trouble.has_value();
+}
+
+template <class Done>
+void Messenger::wait(int peer_or_any, Call& call, Done&& done) {
+  Deadline::Clock::time_point naps_from{};
+  bool looked_again = false;
+  for (std::uint32_t round = 0;; ++round) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (done()) return;
+      if (progress(peer_or_any)) {
+        if (done()) return;
+        round = 0;
+      }
+    }
+    if (round < engine_.policy().spins) {
+      StdAtomics::pause();
+      continue;
+    }
+    engine_.check(call);
+    const auto now = Deadline::Clock::now();
+    const auto deadline = call.deadline();
+    if (naps_from == Deadline::Clock::time_point{}) naps_from = now + patience;
+    if (now < naps_from && now < deadline.when()) {
+      ::sched_yield();
+      continue;
+    }
+    check(peer_or_any, call, looked_again);
+    if (looked_again) continue;
+    if (now >= deadline.when()) {
+      auto context = engine_.context(call);
+      if (peer_or_any >= 0) context.rank = peer_or_any;
+      const auto whom = peer_or_any < 0 ? std::string("any rank") : fmt::format("rank {}", peer_or_any);
+      throw OperationTimeoutError(
+          fmt::format(
+              "rank {} gave up on {} after {} ms: {} has not {}", rank_,
+              call.op() == OpType::send ? fmt::format("sending to {}", whom) : fmt::format("receiving from {}", whom),
+              call.timeout().count(), whom, call.op() == OpType::send ? "received it" : "sent it"),
+          std::move(context));
+    }
+    rest(deadline);
+  }
+}
+
+void Messenger::rest(Deadline until) {
+  auto& info = board_.info(rank_);
+  // As with flags: say that one is about to sleep, then look once more; a sender writes, then looks for sleepers. The
+  // four accesses are seq_cst, so one of the two sees the other.
+  info.listeners.fetch_add(1, std::memory_order_seq_cst);
+  const auto heard = info.doorbell.load(std::memory_order_seq_cst);
+  bool moved = false;
+  {
+    const std::lock_guard lock(mutex_);
+    moved = progress(Backend::any_source);
+  }
+  if (!moved) {
+    StdAtomics::futex_wait(info.doorbell, heard, std::min<std::chrono::nanoseconds>(longest_nap, until.remaining()));
+  }
+  info.listeners.fetch_sub(1, std::memory_order_relaxed);
+}
+
+// --- moving
+// -----------------------------------------------------------------------------------------------------------
+
+bool Messenger::progress(int peer_or_any) {
+  if (peer_or_any >= 0) return progress_peer(peer_or_any);
+  bool moved = false;
+  for (int peer = 0; peer < engine_.size(); ++peer) moved = progress_peer(peer) || moved;
+  return moved;
+}
+
+bool Messenger::progress_peer(int peer) {
+  const auto& with = peers_[static_cast<std::size_t>(peer)];
+  // Rings are read only when something may come that concerns us: what nobody asked for waits where it is.
+  const bool awaits = !posted_.empty() || !with.announced.empty() || !with.arriving.empty();
+  const bool moved = awaits && drain(peer);
+  return flush(peer) || moved;
+}
+
+bool Messenger::has_room(int peer) {
+  auto& to = peers_[static_cast<std::size_t>(peer)];
+  if (!to.has_out_ring) {
+    board_.reserve_ring(rank_, peer);
+    to.has_out_ring = true;
+  }
+  const auto& consumed = board_.ring(rank_, peer).consumed.flag.value;
+  return to.next_out - consumed.load(std::memory_order_acquire) < message_depth;
+}
+
+Part* Messenger::next_part(int peer) {
+  if (!has_room(peer)) return nullptr;
+  const auto next = peers_[static_cast<std::size_t>(peer)].next_out;
+  return &board_.ring(rank_, peer).slots[next % message_depth].part;
+}
+
+void Messenger::publish(int peer, Part& part) {
+  part.number.store(++peers_[static_cast<std::size_t>(peer)].next_out, std::memory_order_seq_cst);
+  ring(peer);
+}
+
+void Messenger::ring(int peer) {
+  auto& info = board_.info(peer);
+  if (info.listeners.load(std::memory_order_seq_cst) == 0) return;
+  info.doorbell.fetch_add(1, std::memory_order_seq_cst);
+  StdAtomics::futex_wake(info.doorbell);
+}
+
+bool Messenger::flush(int peer) {
+  auto& to = peers_[static_cast<std::size_t>(peer)];
+  bool moved = false;
+  while (!to.notices.empty()) {
+    auto* const part = next_part(peer);
+    if (part == nullptr) return moved;
+    part->kind = static_cast<std::uint32_t>(to.notices.front().kind);
+    part->id = to.notices.front().id;
+    part->bytes = 0;
+    to.notices.pop_front();
+    publish(peer, *part);
+    moved = true;
+  }
+  while (!to.queue.empty()) {
+    const auto message = to.queue.front();
+    if (!write_next(peer, *message)) return moved;
+    moved = true;
+    if (message->is_done) {
+      to.queue.pop_front();
+    } else if (!message->is_cleared) {
+      to.announced.emplace(message->id, message);
+      to.queue.pop_front();
+    } else if (to.queue.size() > 1) {
+      // Long messages take turns, so that none holds up another.
+      to.queue.pop_front();
+      to.queue.push_back(message);
+    }
+  }
+  return moved;
+}
+
+bool Messenger::write_next(int peer, Outgoing& message) {
+  auto* const part = next_part(peer);
+  if (part == nullptr) return false;
+  part->tag = message.tag;
+  part->id = message.id;
+  part->total = message.data.size();
+  part->bytes = 0;
+  if (!message.is_cleared && message.data.size() > message_bytes) {
+    part->kind = static_cast<std::uint32_t>(Kind::announce);
+    message.is_announced = true;
+  } else {
+    const auto bytes = std::min(message_bytes, message.data.size() - message.sent);
+    auto& slot = board_.ring(rank_, peer).slots[peers_[static_cast<std::size_t>(peer)].next_out % message_depth];
+    part->kind = static_cast<std::uint32_t>(message.is_cleared ? Kind::fragment : Kind::eager);
+    part->bytes = static_cast<std::uint32_t>(bytes);
+    reduce::copy(payload_of(slot, bytes), message.data.data() + message.sent, bytes);
+    message.sent += bytes;
+    message.is_done = message.sent == message.data.size();
+  }
+  publish(peer, *part);
+  return true;
+}
+
+bool Messenger::drain(int peer) {
+  auto& from = peers_[static_cast<std::size_t>(peer)];
+  if (!from.has_in_ring) {
+    board_.reserve_ring(peer, rank_);
+    from.has_in_ring = true;
+  }
+  auto& ring_in = board_.ring(peer, rank_);
+  bool moved = false;
+  for (;;) {
+    auto& slot = ring_in.slots[from.next_in % message_depth];
+    if (slot.part.number.load(std::memory_order_acquire) != from.next_in + 1) break;
+    if (slot.part.bytes <= message_bytes) take(peer, slot.part, payload_of(slot, slot.part.bytes));
+    ring_in.consumed.flag.value.store(++from.next_in, std::memory_order_seq_cst);
+    moved = true;
+  }
+  // One ring for however many parts: a sender that waits for room looks at all of it.
+  if (moved) ring(peer);
+  return moved;
+}
+
+void Messenger::take(int peer, const Part& part, const std::byte* payload) {
+  auto& from = peers_[static_cast<std::size_t>(peer)];
+  switch (static_cast<Kind>(part.kind)) {
+    case Kind::eager:
+      if (const auto message = match(peer, part.tag)) {
+        deliver(peer, message, part, payload);
+      } else {
+        from.unexpected.push_back({.tag = part.tag, .data = {payload, payload + part.bytes}});
+      }
+      break;
+    case Kind::announce:
+      if (const auto message = match(peer, part.tag)) {
+        accept_announced(peer, message, part.id, part.total);
+      } else {
+        from.unexpected.push_back({.tag = part.tag, .id = part.id, .total = part.total, .is_announced = true});
+      }
+      break;
+    case Kind::clear:
+      if (const auto it = from.announced.find(part.id); it != from.announced.end()) {
+        if (it->second->is_withdrawn) {
+          from.notices.push_back({.kind = Kind::withdraw, .id = part.id});
+        } else {
+          it->second->is_cleared = true;
+          from.queue.push_back(it->second);
+        }
+        from.announced.erase(it);
+      }
+      break;
+    case Kind::refuse:
+      if (const auto it = from.announced.find(part.id); it != from.announced.end()) {
+        it->second->error = std::make_exception_ptr(MismatchError(
+            fmt::format("rank {} expects another size than the {} bytes that rank {} sends it with tag {}", peer,
+                        it->second->data.size(), rank_, it->second->tag),
+            {.group = engine_.group(), .op = "send", .rank = peer}));
+        it->second->is_done = true;
+        from.announced.erase(it);
+      }
+      break;
+    case Kind::fragment:
+      if (const auto it = from.arriving.find(part.id); it != from.arriving.end()) {
+        auto& message = *it->second;
+        if (!message.is_abandoned && part.bytes <= message.data.size() - message.received)
+          reduce::copy(message.data.data() + message.received, payload, part.bytes);
+        message.received += part.bytes;
+        if (message.received >= message.data.size()) {
+          message.is_done = true;
+          from.arriving.erase(it);
+        }
+      }
+      break;
+    case Kind::withdraw:
+      if (const auto it = from.arriving.find(part.id); it != from.arriving.end()) {
+        it->second->error =
+            std::make_exception_ptr(BackendError(fmt::format("rank {} gave up on sending it", peer),
+                                                 {.group = engine_.group(), .op = "recv", .rank = peer}));
+        it->second->is_done = true;
+        from.arriving.erase(it);
+      }
+      break;
+  }
+}
+
+Messenger::IncomingPtr Messenger::match(int peer, int tag) {
+  const auto it = std::find_if(posted_.begin(), posted_.end(), [&](const IncomingPtr& message) {
+    return message->tag == tag && (message->peer_or_any == peer || message->peer_or_any == Backend::any_source);
+  });
+  if (it == posted_.end()) return nullptr;
+  auto message = *it;
+  posted_.erase(it);
+  message->source = peer;
+  return message;
+}
+
+bool Messenger::match_unexpected(const IncomingPtr& message) {
+  for (int peer = 0; peer < engine_.size(); ++peer) {
+    if (message->peer_or_any != Backend::any_source && message->peer_or_any != peer) continue;
+    auto& waiting = peers_[static_cast<std::size_t>(peer)].unexpected;
+    const auto it =
+        std::find_if(waiting.begin(), waiting.end(), [&](const Unexpected& each) { return each.tag == message->tag; });
+    if (it == waiting.end()) continue;
+    message->source = peer;
+    if (it->is_announced) {
+      accept_announced(peer, message, it->id, it->total);
+    } else if (it->data.size() != message->data.size()) {
+      message->error = wrong_size(peer, it->data.size(), message->data.size());
+      message->is_done = true;
+    } else {
+      reduce::copy(message->data.data(), it->data.data(), it->data.size());
+      message->is_done = true;
+    }
+    waiting.erase(it);
+    return true;
+  }
+  return false;
+}
+
+void Messenger::deliver(int peer, const IncomingPtr& message, const Part& part, const std::byte* payload) {
+  if (part.bytes != message->data.size()) {
+    message->error = wrong_size(peer, part.bytes, message->data.size());
+  } else {
+    reduce::copy(message->data.data(), payload, part.bytes);
+  }
+  message->is_done = true;
+}
+
+void Messenger::accept_announced(int peer, const IncomingPtr& message, std::uint64_t id, std::uint64_t total) {
+  auto& from = peers_[static_cast<std::size_t>(peer)];
+  if (total != message->data.size()) {
+    message->error = wrong_size(peer, total, message->data.size());
+    message->is_done = true;
+    from.notices.push_back({.kind = Kind::refuse, .id = id});
+  } else {
+    from.arriving.emplace(id, message);
+    from.notices.push_back({.kind = Kind::clear, .id = id});
+  }
+}
+
+std::exception_ptr Messenger::wrong_size(int from, std::uint64_t sent, std::size_t expected) const {
+  return std::make_exception_ptr(
+      MismatchError(fmt::format("rank {} sent {} bytes where rank {} expects {}", from, sent, rank_, expected),
+                    {.group = engine_.group(), .op = "recv", .rank = from}));
+}
+
+}  // namespace cohort::shm

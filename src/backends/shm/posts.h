@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Posts: at the start of every collective each rank posts what it is about to do, and for small operations the data
+// with it. A post of up to 32 bytes is one cache line, flag included, so that a small all-reduce costs each rank one
+// line read from every other: the least there is.
+//
+// Every rank has a ring of `post_depth` slots, written by it alone. The k-th operation of a group uses slot k modulo
+// the depth, and its flag becomes k. A slot may be written again once nobody reads it any more: a rank that has posted
+// operation j has finished all before j, so slot k may be written when all have posted at least k - depth + 1. In
+// operations that wait for everybody that is known already; a broadcast's root, which waits for nobody, runs at most
+// depth - 1 operations ahead of the slowest rank.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backends/shm/flags.h"
+
+namespace cohort::shm {
+
+inline constexpr std::uint32_t post_depth = 8;
+inline constexpr std::size_t post_inline_bytes = 32;
+inline constexpr std::size_t cache_line = 64;
+
+template <class Atomics>
+struct alignas(cache_line) Post {
+  Flag<Atomics> flag;
+  /// What is called (description.h), and its number for reports. Relaxed atomics: a report reads them at any time.
+  typename Atomics::template Atomic<std::uint64_t> word;
+  typename Atomics::template Atomic<std::uint64_t> sequence;
+  double factor;  ///< of premul_sum
+  std::byte payload[post_inline_bytes];
+};
+
+/// Which operations this rank has seen the others post, so that it knows when a slot is free again.
+///
+/// `Board` gives posts: `post(rank, k)` is the slot of operation k of that rank. `Watch`: see flags.h; it is told whom
+/// it waits for.
+template <class Board>
+class PostOrder {
+ public:
+  PostOrder(Board& board, int rank, int size) : board_(board), rank_(rank), size_(size) {}
+
+  /// Starts the next operation: its number, with this rank's slot free to be written.
+  template <class Watch>
+  std::uint32_t begin(Watch& watch) {
+    const auto k = ++operation_;
+    if (!reached(free_until_, k)) {
+      for (int peer = 0; peer < size_; ++peer) {
+        if (peer != rank_) await_post(peer, k - post_depth + 1, watch);
+      }
+      free_until_ = k;
+    }
+    return k;
+  }
+
+  template <class Watch>
+  void await_post(int peer, std::uint32_t k, Watch& watch) {
+    watch.waits_for(peer);
+    await(board_.post(peer, k).flag, k, watch);
+  }
+
+  /// Until everybody has posted operation k.
+  template <class Watch>
+  void await_all_posts(std::uint32_t k, Watch& watch) {
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer != rank_) await_post(peer, k, watch);
+    }
+    free_until_ = k + post_depth - 1;
+  }
+
+  std::uint32_t current() const { return operation_; }
+
+ private:
+  Board& board_;
+  const int rank_;
+  const int size_;
+  std::uint32_t operation_ = 0;
+  /// The last operation whose slot is known to be free: nothing was posted before the first round.
+  std::uint32_t free_until_ = post_depth;
+};
+
+}  // namespace cohort::shm

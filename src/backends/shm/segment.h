@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// The memory a group's ranks meet in.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "core/file_descriptor.h"
+
+namespace cohort::shm {
+
+/// Zeroed memory of fixed size. Its pages exist once they are reserved; touching one that is not may end the process.
+class Segment {
+ public:
+  virtual ~Segment() = default;
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+  std::byte* base() const { return base_; }
+  std::size_t size() const { return size_; }
+  /// An Error if there is not enough memory.
+  virtual void reserve(std::size_t offset, std::size_t bytes) = 0;
+
+ protected:
+  Segment() = default;
+  std::byte* base_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+/// A memfd that cannot be resized any more (so that no peer can make a mapping fault), close-on-exec.
+FileDescriptor make_memfd(const std::string& name, std::size_t size);
+/// Maps a memfd made by make_memfd, here or elsewhere: its seals and size are checked first. `reserve` is not needed by
+/// those who only follow the maker.
+std::shared_ptr<Segment> map_memfd(FileDescriptor fd);
+/// Memory of this process, for ranks that are threads of it.
+std::shared_ptr<Segment> heap_segment(std::size_t size);
+
+}  // namespace cohort::shm

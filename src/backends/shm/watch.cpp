@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/shm/watch.h"
+
+#include <fmt/format.h>
+
+namespace cohort::shm {
+
+Pace Watch::after_spinning() {
+  engine_.check(call_);
+  const auto deadline = call_.deadline();
+  const auto now = Deadline::Clock::now();
+  if (naps_from_ == Deadline::Clock::time_point{}) naps_from_ = now + patience;
+  if (now < naps_from_ && now < deadline.when()) {
+    ::sched_yield();
+    return Pace::look;
+  }
+  if (const auto trouble = engine_.trouble(peer_, true)) {
+    if (looked_again_) engine_.fail(*trouble, call_);
+    looked_again_ = true;
+    return Pace::look;
+  }
+  if (now >= deadline.when()) give_up();
+  return Pace::sleep;
+}
+
+void Watch::give_up() {
+  engine_.fail({.kind = ErrorKind::timeout,
+                .rank = peer_,
+                .reporter = engine_.rank(),
+                .text = fmt::format("rank {} gave up on {} #{} after {} ms: {}", engine_.rank(), to_string(call_.op()),
+                                    call_.sequence(), call_.timeout().count(), engine_.whereabouts(peer_))},
+               call_);
+}
+
+}  // namespace cohort::shm

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Founding a group among threads of one process: the segment is ordinary memory, and the ticket a number under which
+// the founder has left it.
+#include <cohort/error.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "backends/shm/founding.h"
+#include "core/cpus.h"
+#include "core/parse.h"
+#include "core/random.h"
+
+namespace cohort::shm {
+
+namespace {
+
+struct Gathering {
+  std::shared_ptr<Segment> segment{};
+  std::set<int> joined{};
+  bool is_over = false;  ///< a rank has given up
+};
+
+/// Process-wide and thread-safe: groups being founded, and the memory that thread groups have handed out.
+struct Threads {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::uint64_t next = 0;
+  std::map<std::uint64_t, std::weak_ptr<Gathering>> gatherings;
+  std::map<std::uintptr_t, std::size_t> memory;
+
+  static Threads& instance() {
+    static Threads threads;
+    return threads;
+  }
+};
+
+/// All memory of a process is reachable for its threads; only what was allocated for it is used so, as with processes.
+class ThreadReach final : public Reach {
+ public:
+  std::optional<std::uint64_t> locate(const void* data, std::size_t bytes) const override {
+    const auto at = reinterpret_cast<std::uintptr_t>(data);
+    if (bytes == 0 || owns(at, bytes)) return at;
+    return std::nullopt;
+  }
+  std::byte* find(int /*rank*/, std::uint64_t location, std::size_t bytes) const override {
+    return owns(location, bytes) ? reinterpret_cast<std::byte*>(location) : nullptr;
+  }
+  bool is_available() const override { return true; }
+  GroupMemory allocate(std::size_t bytes) override {
+    auto memory = std::make_shared<std::vector<std::byte>>(std::max<std::size_t>(1, bytes));
+    auto* const data = memory->data();
+    const auto at = reinterpret_cast<std::uintptr_t>(data);
+    auto& threads = Threads::instance();
+    {
+      const std::lock_guard lock(threads.mutex);
+      threads.memory.emplace(at, memory->size());
+    }
+    std::shared_ptr<void> owner(data, [memory = std::move(memory), at](void*) {
+      auto& all = Threads::instance();
+      const std::lock_guard lock(all.mutex);
+      all.memory.erase(at);
+    });
+    return {std::move(owner), data, bytes};
+  }
+  /// A thread that is late holds what it works on: nothing is handed out again under its feet.
+  void abandon(const void* /*data*/) override {}
+
+ private:
+  static bool owns(std::uintptr_t at, std::size_t bytes) {
+    auto& threads = Threads::instance();
+    const std::lock_guard lock(threads.mutex);
+    auto it = threads.memory.upper_bound(at);
+    if (it == threads.memory.begin()) return false;
+    --it;
+    return at - it->first <= it->second && bytes <= it->second - (at - it->first);
+  }
+};
+
+std::string process_mark() {
+  return fmt::format("{:02x}", fmt::join(process_nonce(), ""));
+}
+
+}  // namespace
+
+EngineParts found_among_threads(const Founding& founding) {
+  auto& threads = Threads::instance();
+  std::shared_ptr<Gathering> gathering;
+  const ErrorContext context{.group = founding.group, .op = "new_group"};
+  if (founding.rank == 0) {
+    gathering = std::make_shared<Gathering>();
+    gathering->segment = heap_segment(Board::size_for(founding.size));
+    Board::make(gathering->segment, founding.size);
+    std::uint64_t number = 0;
+    {
+      const std::lock_guard lock(threads.mutex);
+      number = ++threads.next;
+      threads.gatherings.emplace(number, gathering);
+    }
+    founding.exchange(fmt::format("thread {} {}", process_mark(), number));
+  } else {
+    const auto ticket = founding.exchange({});
+    check_ticket(ticket, founding);
+    const auto parts = split(ticket, ' ');
+    if (parts.size() != 3 || parts[0] != "thread" || parts[1] != process_mark()) {
+      throw BackendError("thread: rank 0 is not a thread of this process: for processes use the backend shm", context);
+    }
+    const std::lock_guard lock(threads.mutex);
+    const auto it = threads.gatherings.find(parse_integer<std::uint64_t>(parts[2]).value_or(0));
+    if (it != threads.gatherings.end()) gathering = it->second.lock();
+    if (gathering == nullptr) throw PeerLostError("rank 0 left while the group was being made", context);
+  }
+
+  const Board board(gathering->segment, founding.size);
+  {
+    std::unique_lock lock(threads.mutex);
+    std::erase_if(threads.gatherings, [](const auto& each) { return each.second.expired(); });
+    auto& info = board.info(founding.rank);
+    info.pid.store(::getpid(), std::memory_order_relaxed);
+    info.state.store(static_cast<std::uint32_t>(RankState::joined), std::memory_order_release);
+    gathering->joined.insert(founding.rank);
+    threads.changed.notify_all();
+    const auto is_decided = [&] {
+      return gathering->is_over || gathering->joined.size() == static_cast<std::size_t>(founding.size);
+    };
+    while (!is_decided() && !founding.deadline.expired()) {
+      const auto slice = earlier(founding.deadline, Deadline::after(std::chrono::milliseconds(20)));
+      threads.changed.wait_until(lock, slice.when());
+      if (is_decided() || !founding.trouble) continue;
+      if (const auto trouble = founding.trouble()) {
+        gathering->is_over = true;
+        threads.changed.notify_all();
+        throw_failure(*trouble, context);
+      }
+    }
+    const bool in_time = is_decided();
+    if (!in_time || gathering->is_over) {
+      gathering->is_over = true;
+      threads.changed.notify_all();
+      std::vector<int> missing;
+      for (int rank = 0; rank < founding.size; ++rank) {
+        if (!gathering->joined.contains(rank)) missing.push_back(rank);
+      }
+      throw OperationTimeoutError(fmt::format("{} of {} ranks did not come: rank{} {}", missing.size(), founding.size,
+                                              missing.size() == 1 ? "" : "s", fmt::join(missing, ", ")),
+                                  {.group = founding.group, .op = "new_group", .rank = missing.front()});
+    }
+  }
+  EngineParts parts{.name = founding.name,
+                    .group = founding.group,
+                    .board = board,
+                    .rank = founding.rank,
+                    .policy = wait_policy(founding.size <= usable_cpus().count())};
+  parts.reach = std::make_unique<ThreadReach>();
+  return parts;
+}
+
+}  // namespace cohort::shm

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// What is built from other operations: collectives of byte strings, all_ok, monitored_barrier.
+#include <cohort/error.h>
+#include <cohort/process_group.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstring>
+
+#include "group/process_group_state.h"
+
+namespace cohort {
+
+namespace {
+
+Bytes bytes_of(std::string& text) {
+  return std::as_writable_bytes(std::span(text));
+}
+ConstBytes bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
+template <class T>
+Bytes bytes_of_value(T& value) {
+  return std::as_writable_bytes(std::span(&value, 1));
+}
+
+std::vector<std::string> gather_strings(Backend& backend, std::string_view mine, Call& call) {
+  const auto n = static_cast<std::size_t>(backend.size());
+  std::uint64_t length = mine.size();
+  std::vector<std::uint64_t> lengths(n);
+  std::vector<Bytes> places;
+  for (auto& each : lengths) places.push_back(bytes_of_value(each));
+  backend.all_gather(bytes_of_value(length), places, call);
+
+  std::vector<std::string> all(n);
+  places.clear();
+  for (std::size_t rank = 0; rank < n; ++rank) {
+    all[rank].resize(lengths[rank]);
+    places.push_back(bytes_of(all[rank]));
+  }
+  backend.all_gather(bytes_of(mine), places, call);
+  return all;
+}
+
+}  // namespace
+
+std::vector<std::string> ProcessGroup::all_gather_bytes(std::string_view mine, const AllGatherOptions& options) {
+  if (options.async_op) throw ValueError("all_gather_bytes: blocking only");
+  std::vector<std::string> all;
+  state_->run_in_turn(OpType::all_gather, options.timeout,
+                      [&](Backend& backend, Call& call) { all = gather_strings(backend, mine, call); });
+  return all;
+}
+
+std::string ProcessGroup::broadcast_bytes(std::string_view mine, const BroadcastOptions& options) {
+  if (options.async_op) throw ValueError("broadcast_bytes: blocking only");
+  if (options.root < 0 || options.root >= size_) {
+    throw ValueError(
+        fmt::format("broadcast_bytes: root {} is not a rank of this group: 0 to {}", options.root, size_ - 1));
+  }
+  std::string bytes;
+  state_->run_in_turn(OpType::broadcast, options.timeout, [&](Backend& backend, Call& call) {
+    std::uint64_t length = mine.size();
+    backend.broadcast(bytes_of_value(length), options.root, call);
+    if (rank_ == options.root) {
+      bytes = mine;
+    } else {
+      bytes.resize(length);
+    }
+    backend.broadcast(bytes_of(bytes), options.root, call);
+  });
+  return bytes;
+}
+
+void ProcessGroup::all_ok(const std::function<void()>& fn, Timeout timeout) {
+  // "" is success: a failure says at least something.
+  std::string failure;
+  std::exception_ptr own;
+  try {
+    fn();
+  } catch (const std::exception& e) {
+    own = std::current_exception();
+    failure = *e.what() == '\0' ? typeid(e).name() : e.what();
+  } catch (...) {
+    own = std::current_exception();
+    failure = "unknown error";
+  }
+  const auto all = all_gather_bytes(failure, {.timeout = timeout});
+  for (int rank = 0; rank < size_; ++rank) {
+    const auto& message = all[static_cast<std::size_t>(rank)];
+    if (message.empty()) continue;
+    throw DistributedError(fmt::format("rank {} failed: {}", rank, message),
+                           {.group = id(), .op = "all_ok", .rank = rank, .cause = own});
+  }
+}
+
+namespace {
+
+// Tags that users cannot have.
+constexpr int arrival_tag = -2;
+constexpr int verdict_tag = -3;
+
+}  // namespace
+
+void ProcessGroup::monitored_barrier(const MonitoredBarrierOptions& options) {
+  state_->check_open(OpType::barrier);
+  const auto backend = this->backend(Device());
+  const auto timeout = options.timeout.value_or(this->timeout());
+  const auto round = ++state_->monitored_barriers;
+  const auto context = [&](int rank) -> ErrorContext {
+    return {.group = id(), .op = "monitored_barrier", .sequence = round, .rank = rank};
+  };
+  // One entry for each rank: whether it is missing.
+  std::string missing(static_cast<std::size_t>(size_), '\0');
+  const auto verdict = [&] {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < size_; ++rank) {
+      if (missing[static_cast<std::size_t>(rank)] != 0) ranks.push_back(rank);
+    }
+    if (ranks.empty()) return;
+    throw OperationTimeoutError(fmt::format("monitored_barrier: rank{} {} did not come within {} ms",
+                                            ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "), timeout.count()),
+                                context(ranks.front()));
+  };
+
+  if (rank_ != 0) {
+    // Rank 0 decides, and may give every rank the whole time.
+    Call call(OpType::barrier, round, Deadline::after(timeout * size_ + std::chrono::seconds(1)));
+    call.set_timeout(timeout);
+    try {
+      auto number = round;
+      backend->send(bytes_of_value(number), 0, arrival_tag, call);
+      backend->recv(bytes_of(missing), 0, verdict_tag, call);
+    } catch (const OperationTimeoutError&) {
+      throw OperationTimeoutError("monitored_barrier: no answer from rank 0; see what it says", context(0));
+    }
+    return verdict();
+  }
+
+  const auto deadline = Deadline::after(timeout);
+  for (int rank = 1; rank < size_; ++rank) {
+    Call call(OpType::barrier, round, options.wait_all_ranks ? Deadline::after(timeout) : deadline);
+    call.set_timeout(timeout);
+    try {
+      // Of a rank that came too late to an earlier barrier there may be an older number.
+      std::uint64_t number = 0;
+      while (number < round) backend->recv(bytes_of_value(number), rank, arrival_tag, call);
+    } catch (const OperationTimeoutError&) {
+      missing[static_cast<std::size_t>(rank)] = 1;
+      if (!options.wait_all_ranks) break;
+    }
+  }
+  for (int rank = 1; rank < size_; ++rank) {
+    if (missing[static_cast<std::size_t>(rank)] != 0) continue;
+    Call call(OpType::barrier, round, Deadline::after(std::chrono::seconds(1)));
+    try {
+      backend->send(bytes_of(missing), rank, verdict_tag, call);
+    } catch (const OperationTimeoutError&) {
+      continue;  // it has not come, and nobody waited for it
+    }
+  }
+  verdict();
+}
+
+}  // namespace cohort

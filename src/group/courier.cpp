@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "group/courier.h"
+
+#include <cohort/error.h>
+
+#include <fmt/format.h>
+#include <pthread.h>
+
+#include <utility>
+
+#include "core/reaper.h"
+
+namespace cohort {
+
+struct Courier::Core {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::list<Item> added;
+  std::size_t pending = 0;  ///< added and not done
+  bool is_closed = false;
+
+  void loop();
+  /// Whether any moved to its end.
+  bool advance_all(std::list<Item>& items, bool with_check);
+};
+
+namespace {
+
+std::exception_ptr timed_out(const Call& call) {
+  return std::make_exception_ptr(
+      OperationTimeoutError(fmt::format("{} did not end within {} ms", to_string(call.op()), call.timeout().count()),
+                            {.op = std::string(to_string(call.op())), .sequence = call.sequence()}));
+}
+
+}  // namespace
+
+bool Courier::Core::advance_all(std::list<Item>& items, bool with_check) {
+  bool any_ended = false;
+  for (auto it = items.begin(); it != items.end();) {
+    int source = -1;
+    std::exception_ptr error;
+    bool is_done = false;
+    try {
+      is_done = it->transfer->advance();
+      if (is_done) {
+        source = it->transfer->source();
+      } else if (it->call.deadline().expired()) {
+        error = timed_out(it->call);
+      } else if (with_check) {
+        it->transfer->check();
+      }
+    } catch (...) {
+      error = std::current_exception();
+    }
+    if (!is_done && !error) {
+      ++it;
+      continue;
+    }
+    it->transfer.reset();  // before anybody is told: from then on its memory is the caller's
+    it->done(source, error);
+    it = items.erase(it);
+    any_ended = true;
+    const std::lock_guard lock(mutex);
+    --pending;
+    changed.notify_all();
+  }
+  return any_ended;
+}
+
+void Courier::Core::loop() {
+  ::pthread_setname_np(::pthread_self(), "cohort-p2p");
+  std::list<Item> items;
+  auto next_check = Deadline::Clock::now();
+  for (;;) {
+    {
+      std::unique_lock lock(mutex);
+      if (items.empty()) changed.wait(lock, [this] { return is_closed || !added.empty(); });
+      items.splice(items.end(), added);
+      if (items.empty()) return;
+    }
+    const auto now = Deadline::Clock::now();
+    const bool with_check = now >= next_check;
+    if (with_check) next_check = now + std::chrono::milliseconds(20);
+    if (advance_all(items, with_check) || items.empty()) continue;
+    auto until = Deadline::at(next_check);
+    for (auto& item : items) until = earlier(until, item.call.deadline());
+    // Whatever is added meanwhile is advanced by its adder first, so a short rest delays nobody.
+    items.front().backend->rest(until);
+  }
+}
+
+Courier::Courier() : core_(std::make_shared<Core>()) {}
+
+Courier::~Courier() {
+  {
+    const std::lock_guard lock(core_->mutex);
+    core_->is_closed = true;
+    core_->changed.notify_all();
+  }
+  join_now_or_later(std::move(thread_));
+}
+
+void Courier::add(BackendPtr backend, std::unique_ptr<Transfer> transfer, const Call& call, Done done) {
+  const std::lock_guard lock(core_->mutex);
+  core_->added.push_back({std::move(backend), std::move(transfer), call, std::move(done)});
+  ++core_->pending;
+  if (!thread_.joinable()) thread_ = std::thread([core = core_] { core->loop(); });
+  core_->changed.notify_all();
+}
+
+void Courier::wait_until_idle() {
+  std::unique_lock lock(core_->mutex);
+  core_->changed.wait(lock, [this] { return core_->pending == 0; });
+}
+
+}  // namespace cohort

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <cohort/error.h>
+#include <cohort/group_registry.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "group/group_ids.h"
+
+namespace cohort {
+
+namespace detail {
+
+/// Thread-safe: a scope may be shared between threads.
+class GroupNames {
+ public:
+  void add(std::string name, const ProcessGroupPtr& group) {
+    const std::lock_guard lock(mutex_);
+    auto& entry = names_[name];
+    if (!entry.expired()) throw Error(fmt::format("the group name \"{}\" is taken", name));
+    entry = group;
+  }
+  /// Nothing: never registered. Null: gone.
+  std::optional<ProcessGroupPtr> find(std::string_view name) const {
+    const std::lock_guard lock(mutex_);
+    const auto it = names_.find(name);
+    if (it == names_.end()) return std::nullopt;
+    return it->second.lock();
+  }
+  bool remove(std::string_view name) {
+    const std::lock_guard lock(mutex_);
+    const auto it = names_.find(name);
+    if (it == names_.end()) return false;
+    names_.erase(it);
+    return true;
+  }
+  void clear() {
+    const std::lock_guard lock(mutex_);
+    names_.clear();
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, std::weak_ptr<ProcessGroup>, std::less<>> names_;
+};
+
+}  // namespace detail
+
+namespace {
+
+using Names = std::shared_ptr<detail::GroupNames>;
+
+thread_local Names own_names;
+
+const Names& names() {
+  static const Names of_process = std::make_shared<detail::GroupNames>();
+  return own_names ? own_names : of_process;
+}
+
+/// Process-wide and thread-safe: every living group by its id. Ranks that are threads share an id.
+struct Ids {
+  std::mutex mutex;
+  std::multimap<std::string, std::pair<ProcessGroup*, std::weak_ptr<ProcessGroup>>, std::less<>> groups;
+
+  static Ids& instance() {
+    static Ids ids;
+    return ids;
+  }
+};
+
+ProcessGroupPtr find_by_id(std::string_view id) {
+  auto& ids = Ids::instance();
+  const std::lock_guard lock(ids.mutex);
+  ProcessGroupPtr found;
+  const auto [first, last] = ids.groups.equal_range(id);
+  for (auto it = first; it != last; ++it) {
+    auto group = it->second.second.lock();
+    if (group == nullptr) continue;
+    if (found != nullptr) {
+      throw Error(fmt::format("several ranks of group \"{}\" live in this process: register them by name instead", id));
+    }
+    found = std::move(group);
+  }
+  return found;
+}
+
+}  // namespace
+
+void remember_group(const std::string& id, const ProcessGroupPtr& group) {
+  auto& ids = Ids::instance();
+  const std::lock_guard lock(ids.mutex);
+  ids.groups.emplace(id, std::pair(group.get(), std::weak_ptr(group)));
+}
+
+void forget_group(const std::string& id, const ProcessGroup* group) {
+  auto& ids = Ids::instance();
+  const std::lock_guard lock(ids.mutex);
+  const auto [first, last] = ids.groups.equal_range(id);
+  const auto it = std::find_if(first, last, [&](const auto& entry) { return entry.second.first == group; });
+  if (it != last) ids.groups.erase(it);
+}
+
+void register_group(std::string name, const ProcessGroupPtr& group) {
+  if (group == nullptr) throw ValueError("register_group: the group is null");
+  names()->add(std::move(name), group);
+}
+
+ProcessGroupPtr resolve_group(std::string_view name) {
+  if (const auto found = names()->find(name)) {
+    if (*found == nullptr) throw Error(fmt::format("the group registered as \"{}\" is gone", name));
+    return *found;
+  }
+  if (auto group = find_by_id(name)) return group;
+  throw Error(fmt::format("no group is registered as \"{}\"", name));
+}
+
+bool unregister_group(std::string_view name) {
+  return names()->remove(name);
+}
+
+void unregister_all_groups() {
+  names()->clear();
+}
+
+GroupRegistryScope::GroupRegistryScope()
+    : names_(std::make_shared<detail::GroupNames>()), before_(std::exchange(own_names, names_)) {}
+
+GroupRegistryScope::GroupRegistryScope(const GroupRegistryScope& other)
+    : names_(other.names_), before_(std::exchange(own_names, names_)) {}
+
+GroupRegistryScope::~GroupRegistryScope() {
+  own_names = std::move(before_);
+}
+
+}  // namespace cohort

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <cohort/error.h>
+#include <cohort/new_group.h>
+#include <cohort/prefix_store.h>
+#include <cohort/rendezvous.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <array>
+#include <cstdint>
+#include <mutex>
+#include <utility>
+
+#include "core/parse.h"
+#include "core/random.h"
+#include "group/factories.h"
+#include "group/group_ids.h"
+
+namespace cohort {
+
+namespace {
+
+/// Process-wide and thread-safe: name → factory.
+class Backends {
+ public:
+  static Backends& instance() {
+    static Backends backends;
+    return backends;
+  }
+  void add(std::string name, ProcessGroupFactory factory) {
+    if (factory == nullptr) throw ValueError(fmt::format("register_backend: {} has no factory", name));
+    if (name.empty() || name.find_first_of(":, ") != std::string::npos) {
+      throw ValueError(fmt::format("register_backend: \"{}\": a name has no colon, comma or blank", name));
+    }
+    const std::lock_guard lock(mutex_);
+    if (factories_.contains(name)) throw ValueError(fmt::format("the backend {} is registered already", name));
+    factories_.emplace(std::move(name), std::move(factory));
+  }
+  ProcessGroupFactory find(std::string_view name) const {
+    const std::lock_guard lock(mutex_);
+    const auto it = factories_.find(name);
+    if (it != factories_.end()) return it->second;
+    throw ValueError(fmt::format("unknown backend \"{}\": there are {}", name, fmt::join(names(), ", ")));
+  }
+  std::vector<std::string> list() const {
+    const std::lock_guard lock(mutex_);
+    return names();
+  }
+
+ private:
+  std::vector<std::string> names() const {
+    std::vector<std::string> all;
+    for (const auto& [name, factory] : factories_) all.push_back(name);
+    return all;
+  }
+
+  mutable std::mutex mutex_;
+  std::map<std::string, ProcessGroupFactory, std::less<>> factories_ = builtin_backends();
+};
+
+struct Choice {
+  std::optional<DeviceType> device{};  ///< nothing: the whole group
+  std::string name{};
+  ProcessGroupFactory factory{};
+};
+
+/// "shm", or "cpu:shm,cuda:nccl".
+std::vector<Choice> parse_backends(std::string_view text) {
+  std::vector<Choice> choices;
+  for (const auto part : split(text, ',')) {
+    const auto colon = part.find(':');
+    Choice choice;
+    if (colon != std::string_view::npos) choice.device = parse_device_type(part.substr(0, colon));
+    choice.name = part.substr(colon == std::string_view::npos ? 0 : colon + 1);
+    choice.factory = find_backend(choice.name);
+    for (const auto& other : choices) {
+      if (!other.device || !choice.device || other.device == choice.device) {
+        throw ValueError(
+            fmt::format("new_group: \"{}\": one backend, or one for each device as in cpu:shm,cuda:nccl", text));
+      }
+    }
+    choices.push_back(std::move(choice));
+  }
+  return choices;
+}
+
+RendezvousResult find_members(const GroupMembers& members, std::chrono::milliseconds timeout) {
+  const int given = (members.store != nullptr) + members.rank.has_value() + members.size.has_value();
+  if (given == 0) return rendezvous("env://", {.timeout = timeout, .name = members.name});
+  if (given != 3) throw ValueError("new_group: store, rank and size are given together or not at all");
+  const int rank = *members.rank;
+  const int size = *members.size;
+  if (size < 1 || rank < 0 || rank >= size) throw ValueError(fmt::format("new_group: rank {} of {}", rank, size));
+  // Keys of its own, numbered per rank in the store itself: that works for ranks that are threads too.
+  const auto base = fmt::format("groups/{}", members.name);
+  const auto number = members.store->add(fmt::format("{}/begun/{}", base, rank), 1, timeout);
+  return {.store = std::make_shared<PrefixStore>(fmt::format("{}/{}", base, number), members.store),
+          .rank = rank,
+          .size = size};
+}
+
+std::string random_id() {
+  std::array<std::uint8_t, 8> bytes{};
+  fill_random(std::as_writable_bytes(std::span(bytes)));
+  return fmt::format("{:02x}", fmt::join(bytes, ""));
+}
+
+}  // namespace
+
+std::string local_id() {
+  return "local-" + random_id();
+}
+
+std::string agree_on_id(Store& store, const std::string& backend) {
+  return store.compare_set("id", "", fmt::format("{}-{}", backend, random_id()));
+}
+
+ProcessGroupFactory find_backend(std::string_view name) {
+  return Backends::instance().find(name);
+}
+
+void register_backend(std::string name, ProcessGroupFactory factory) {
+  Backends::instance().add(std::move(name), std::move(factory));
+}
+
+std::vector<std::string> backend_names() {
+  return Backends::instance().list();
+}
+
+ProcessGroupPtr new_group(std::string_view backend, std::chrono::milliseconds timeout, const Device& device,
+                          const Options& options, const GroupMembers& members) {
+  const auto choices = parse_backends(backend);
+  if (timeout.count() <= 0) throw ValueError(fmt::format("new_group: a timeout of {} ms", timeout.count()));
+  const auto deadline = Deadline::after(timeout);
+  const auto [store, rank, size] = find_members(members, timeout);
+  const auto left = [&] {
+    return std::max(std::chrono::milliseconds(1),
+                    std::chrono::duration_cast<std::chrono::milliseconds>(deadline.remaining()));
+  };
+  const auto make = [&](const Choice& choice, const Device& on, const Options& its_options) {
+    const auto keys =
+        choice.device ? std::make_shared<PrefixStore>(std::string(to_string(*choice.device)), store) : store;
+    keys->set_timeout(left());
+    auto group = choice.factory(keys, rank, size, timeout, on, its_options);
+    if (group == nullptr) throw Error(fmt::format("the factory of backend {} made no group", choice.name));
+    return group;
+  };
+
+  ProcessGroupPtr group;
+  if (!choices.front().device) {
+    group = make(choices.front(), device, options);
+  } else {
+    group = std::make_shared<ProcessGroup>(store, rank, size, timeout, agree_on_id(*store, "group"));
+    for (const auto& choice : choices) {
+      const Device on = *choice.device == device.type ? device : Device(*choice.device);
+      group->add_backend(*choice.device, make(choice, on, options.for_device(*choice.device))->backend(on));
+    }
+    group->set_default_backend(device.type);
+  }
+  if (device.index >= 0) group->set_bound_device(device);
+  store->set_timeout(timeout);
+  remember_group(group->id(), group);
+  return group;
+}
+
+}  // namespace cohort

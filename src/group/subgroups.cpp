@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Groups made from groups: split, merge, shrink.
+#include <cohort/error.h>
+#include <cohort/prefix_store.h>
+#include <cohort/process_group.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "group/factories.h"
+#include "group/group_ids.h"
+#include "group/process_group_state.h"
+
+namespace cohort {
+
+namespace {
+
+/// A handle of the child's own, so that one who waits on it does not hold up the parent's. Where the store can be
+/// reached no more (its host is dead), the parent's handle, which says so when it is used.
+StorePtr child_store(const StorePtr& parent, const std::string& prefix) {
+  if (parent == nullptr) return nullptr;
+  StorePtr handle = parent;
+  try {
+    handle = parent->clone();
+  } catch (const DistributedError&) {
+    handle = parent;
+  }
+  return std::make_shared<PrefixStore>(prefix, std::move(handle));
+}
+
+}  // namespace
+
+ProcessGroupPtr ProcessGroup::split_group(std::vector<int> ranks, const SplitOptions& options) {
+  const auto refuse = [&](const std::string& why) -> void {
+    throw ValueError(fmt::format("split_group: {}", why), {.group = id(), .op = "split_group"});
+  };
+  if (ranks.empty()) refuse("no ranks given");
+  std::sort(ranks.begin(), ranks.end());
+  if (std::adjacent_find(ranks.begin(), ranks.end()) != ranks.end()) refuse("a rank is given twice");
+  if (ranks.front() < 0 || ranks.back() >= size_) {
+    refuse(fmt::format("[{}]: ranks of this group are 0 to {}", fmt::join(ranks, ", "), size_ - 1));
+  }
+  const auto timeout = options.timeout.value_or(this->timeout());
+
+  struct Child {
+    BackendPtr parent;
+    BackendPtr backend;
+  };
+  std::vector<Child> children;
+  int number = 0;
+  const auto backends = state_->distinct_backends();
+  state_->run_in_turn(OpType::coalesced, timeout, [&](Backend& /*backend*/, Call& call) {
+    number = state_->splits++;
+    for (const auto& backend : backends) {
+      const BackendSplit split{.ranks = ranks, .timeout = timeout, .id = fmt::format("{}/{}", id(), number)};
+      children.push_back({backend, backend->split(split, call.deadline())});
+    }
+  });
+  const auto place = std::find(ranks.begin(), ranks.end(), rank_);
+  if (place == ranks.end()) return nullptr;
+
+  const auto name = options.name.value_or(fmt::format("{}:split:[{}]", group_name(), fmt::join(ranks, ", ")));
+  auto group =
+      std::make_shared<ProcessGroup>(child_store(store(), name + "/"), static_cast<int>(place - ranks.begin()),
+                                     static_cast<int>(ranks.size()), timeout, fmt::format("{}/{}", id(), number));
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    group->state_->global_ranks[i] = global_ranks()[static_cast<std::size_t>(ranks[i])];
+  }
+  group->set_group_name(name);
+  group->set_group_desc(options.description.value_or(fmt::format("{}:split:{}", group_desc(), number)));
+  const auto default_type = state_->default_type;
+  for (const auto type : device_types()) {
+    const auto parent = backend(Device(type));
+    const auto it = std::find_if(children.begin(), children.end(), [&](const Child& c) { return c.parent == parent; });
+    group->add_backend(type, it->backend);
+  }
+  if (default_type) group->set_default_backend(*default_type);
+  remember_group(group->id(), group);
+  return group;
+}
+
+ProcessGroupPtr ProcessGroup::merge_remote_group(StorePtr store, int size, const MergeOptions& options) {
+  const ErrorContext context{.group = id(), .op = "merge_remote_group"};
+  if (store == nullptr) throw ValueError("merge_remote_group: the store is null", context);
+  if (size < 1) throw ValueError(fmt::format("merge_remote_group: size {}", size), context);
+  const auto deadline = Deadline::after(options.timeout);
+  const auto rank = static_cast<int>(store->add("mergeGroupRank", 1, deadline)) - 1;
+  if (rank >= size) {
+    throw ValueError(
+        fmt::format("merge_remote_group: {} processes came to a group of {}; a store serves one merge", rank + 1, size),
+        context);
+  }
+  const auto name = options.name.value_or(group_name() + ":merge");
+  const auto factory = find_backend(this->name());
+  const auto device = bound_device().value_or(Device(state_->default_type.value_or(DeviceType::cpu)));
+  auto group = factory(std::make_shared<PrefixStore>(name, std::move(store)), rank, size, options.timeout, device, {});
+  group->set_group_name(name);
+  group->set_group_desc(options.description.value_or(group_desc() + ":merge"));
+  remember_group(group->id(), group);
+  return group;
+}
+
+ProcessGroupPtr ProcessGroup::shrink(const ShrinkOptions& options) {
+  const std::set<int> excluded(options.excluded.begin(), options.excluded.end());
+  if (!excluded.empty() && (*excluded.begin() < 0 || *excluded.rbegin() >= size_)) {
+    throw ValueError(fmt::format("shrink: [{}]: ranks of this group are 0 to {}", fmt::join(excluded, ", "), size_ - 1),
+                     {.group = id(), .op = "shrink"});
+  }
+  if (state_->distinct_backends().size() != 1) {
+    throw NotSupportedError("shrink: of groups with one backend only", {.group = id(), .op = "shrink"});
+  }
+  const auto backend = default_backend();
+  const auto deadline = Deadline::after(options.timeout.value_or(timeout()));
+  // Whatever still runs ends with an error first: nobody is to wait in the old group while others leave it.
+  backend->abort("shrink");
+  const char* open = nullptr;
+  state_->closed.compare_exchange_strong(open, "the group was shrunk: use the new one");
+  wait_for_pending();
+  const std::vector<int> out(excluded.begin(), excluded.end());
+  auto shrunk = backend->shrink(out, deadline);
+  if (shrunk.backend == nullptr) return nullptr;
+
+  auto group = std::make_shared<ProcessGroup>(store(), shrunk.backend->rank(), shrunk.backend->size(), timeout(),
+                                              fmt::format("{}/shrunk[{}]", id(), fmt::join(shrunk.ranks, ",")));
+  for (std::size_t i = 0; i < shrunk.ranks.size(); ++i) {
+    group->state_->global_ranks[i] = global_ranks()[static_cast<std::size_t>(shrunk.ranks[i])];
+  }
+  group->set_group_name(group_name());
+  group->set_group_desc(group_desc());
+  for (const auto type : device_types()) group->add_backend(type, shrunk.backend);
+  remember_group(group->id(), group);
+  return group;
+}
+
+}  // namespace cohort

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <cohort/error.h>
+#include <cohort/log.h>
+#include <cohort/work.h>
+
+#include <fmt/format.h>
+
+#include "group/work_state.h"
+
+namespace cohort {
+
+namespace detail {
+
+void throw_wait_expired(std::chrono::milliseconds timeout) {
+  throw OperationTimeoutError(fmt::format("not done after waiting for {} ms; it goes on", timeout.count()));
+}
+
+void WorkState::succeed(int source) {
+  source_.store(source, std::memory_order_release);
+  auto outputs = operation_->outputs();
+  future_->set_value(std::move(outputs));
+}
+
+void WorkState::fail(std::exception_ptr error) {
+  future_->set_exception(std::move(error));
+}
+
+WorkHandle::~WorkHandle() {
+  if (is_borrowed_) {
+    state_->wait(Deadline::never());  // the operation's own deadline bounds it
+  } else if (!state_->is_done()) {
+    state_->future()->when_done([state = state_] {
+      try {
+        if (state->error()) std::rethrow_exception(state->error());
+      } catch (const std::exception& e) {
+        log(LogLevel::warn, fmt::format("an operation nobody waited for failed: {}", e.what()));
+      }
+    });
+  }
+}
+
+}  // namespace detail
+
+Work WorkAccess::completed(const detail::Operation& operation, std::uint64_t sequence, int source) {
+  Work work;
+  work.op_ = operation.type;
+  work.sequence_ = sequence;
+  work.source_ = source;
+  if (operation.outputs.size() == 1) {
+    work.output_ = operation.outputs[0];
+    work.has_output_ = true;
+  } else if (!operation.outputs.empty()) {
+    work.outputs_.assign(operation.outputs.begin(), operation.outputs.end());
+  }
+  return work;
+}
+
+Work WorkAccess::pending(OpType op, std::uint64_t sequence, std::shared_ptr<detail::WorkState> state) {
+  Work work;
+  work.op_ = op;
+  work.sequence_ = sequence;
+  const bool is_borrowed = state->operation().is_borrowed();
+  work.handle_ = std::make_shared<detail::WorkHandle>(std::move(state), is_borrowed);
+  return work;
+}
+
+bool Work::is_completed() const {
+  return handle_ == nullptr || handle_->state().is_done();
+}
+
+void Work::wait() const {
+  if (handle_ == nullptr) return;
+  handle_->state().wait(Deadline::never());
+  if (handle_->state().error()) std::rethrow_exception(handle_->state().error());
+}
+
+void Work::wait(std::chrono::milliseconds timeout) const {
+  if (handle_ == nullptr) return;
+  if (!handle_->state().wait(Deadline::after(timeout))) {
+    throw OperationTimeoutError(fmt::format("not done after waiting for {} ms; it goes on", timeout.count()),
+                                {.op = std::string(to_string(op_)), .sequence = sequence_});
+  }
+  if (handle_->state().error()) std::rethrow_exception(handle_->state().error());
+}
+
+std::exception_ptr Work::exception() const {
+  return handle_ != nullptr && handle_->state().is_done() ? handle_->state().error() : nullptr;
+}
+
+int Work::source_rank() const {
+  if (op_ != OpType::recv && op_ != OpType::recv_any_source) {
+    throw Error(fmt::format("source_rank: {} receives nothing", to_string(op_)));
+  }
+  if (!is_completed()) throw Error("source_rank: the receive has not ended yet");
+  if (handle_ == nullptr) return source_;
+  wait();
+  return handle_->state().source();
+}
+
+std::vector<Buffer> Work::result() const {
+  if (!is_completed()) throw Error(fmt::format("result: {} #{} has not ended yet", to_string(op_), sequence_));
+  if (handle_ != nullptr) return handle_->state().outputs();
+  return has_output_ ? std::vector<Buffer>{output_} : outputs_;
+}
+
+Future<std::vector<Buffer>> Work::future() const {
+  if (handle_ != nullptr) return Future<std::vector<Buffer>>(handle_->state().future());
+  Promise<std::vector<Buffer>> promise;
+  promise.set_value(result());
+  return promise.future();
+}
+
+}  // namespace cohort

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// What the recorder knows, in the form of PyTorch's flight recorder.
+#pragma once
+
+#include <cohort/flight_recorder.h>
+
+#include <nlohmann/json_fwd.hpp>
+#include <string_view>
+
+#include "observe/recorder.h"
+
+namespace cohort::observe {
+
+/// `rank`: of this process. An empty reason is left out.
+nlohmann::json make_dump(const Snapshot& snapshot, int rank, const DumpOptions& options, std::string_view reason = {});
+
+std::string encode_json(const nlohmann::json& dump);
+std::string encode_cbor(const nlohmann::json& dump);
+
+}  // namespace cohort::observe

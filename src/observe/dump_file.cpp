@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "observe/dump_file.h"
+
+#include <cohort/error.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "core/file_descriptor.h"
+
+namespace cohort::observe {
+
+namespace {
+
+constexpr mode_t readable_by_all = 0644;
+
+[[noreturn]] void fail(const std::string& path, std::string_view what) {
+  throw Error(fmt::format("{}: {}: {}", path, what, std::generic_category().message(errno)));
+}
+
+void write_all(const std::string& path, int fd, std::string_view content) {
+  while (!content.empty()) {
+    const auto written = ::write(fd, content.data(), content.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail(path, "write");
+    content.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+std::string folder_of(const std::string& path) {
+  const auto slash = path.rfind('/');
+  return slash == std::string::npos ? "." : path.substr(0, slash + 1);
+}
+
+/// A name beside the target for as long as it takes to rename it: gone again if it could not be.
+class StepName {
+ public:
+  explicit StepName(std::string name) : name_(std::move(name)) { ::unlink(name_.c_str()); }
+  ~StepName() {
+    if (!is_renamed_) ::unlink(name_.c_str());
+  }
+  StepName(const StepName&) = delete;
+  StepName& operator=(const StepName&) = delete;
+
+  const char* c_str() const { return name_.c_str(); }
+  void rename_to(const std::string& target) {
+    if (::rename(name_.c_str(), target.c_str()) != 0) fail(target, "rename");
+    is_renamed_ = true;
+  }
+
+ private:
+  std::string name_;
+  bool is_renamed_ = false;
+};
+
+}  // namespace
+
+void write_whole_file(const std::string& path, std::string_view content) {
+  const FileDescriptor nameless(::open(folder_of(path).c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, readable_by_all));
+  if (nameless) {
+    write_all(path, nameless.get(), content);
+    const auto link = fmt::format("/proc/self/fd/{}", nameless.get());
+    const auto give_name = [&link](const char* name) {
+      return ::linkat(AT_FDCWD, link.c_str(), AT_FDCWD, name, AT_SYMLINK_FOLLOW) == 0;
+    };
+    if (give_name(path.c_str())) return;
+    if (errno != EEXIST) fail(path, "create");
+    // Nothing replaces a name but rename, which needs another one; the two exist together for an instant only.
+    StepName step(path + ".new");
+    if (!give_name(step.c_str())) fail(path, "create");
+    step.rename_to(path);
+    return;
+  }
+  if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL) fail(path, "create");
+
+  StepName step(path + ".new");
+  const FileDescriptor file(::open(step.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, readable_by_all));
+  if (!file) fail(path, "create");
+  write_all(path, file.get(), content);
+  step.rename_to(path);
+}
+
+}  // namespace cohort::observe

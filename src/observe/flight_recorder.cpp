@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <cohort/env.h>
+#include <cohort/error.h>
+#include <cohort/flight_recorder.h>
+
+#include <fmt/format.h>
+
+#include <array>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "core/log_format.h"
+#include "observe/dump.h"
+#include "observe/dump_file.h"
+#include "observe/recorder.h"
+#include "observe/signal_dump.h"
+
+namespace cohort {
+
+namespace {
+
+using observe::Recorder;
+
+/// Of the process; never destroyed, as threads may record and dump while it exits.
+struct State {
+  explicit State(const Env& env) : recorder({.capacity = env.trace_buffer_size, .stacks = env.trace_stacks}) {}
+
+  Recorder recorder;
+  std::mutex dumping;  ///< one dump at a time; also guards the writer
+  FlightRecorder::Writer writer;
+};
+
+void set_dump_signal(int signal) {
+  // Joins its thread when the process exits.
+  static std::mutex mutex;
+  static std::unique_ptr<observe::SignalDump> current;
+  const std::lock_guard lock(mutex);
+  current.reset();
+  if (signal == 0) return;
+  current = std::make_unique<observe::SignalDump>(signal, [signal] {
+    if (!FlightRecorder::dump(fmt::format("signal {}", signal))) {
+      log_warn("flight recorder: signal {} came, but no dump was written; COHORT_TRACE_FILE says where to", signal);
+    }
+  });
+}
+
+State& state() {
+  alignas(State) static std::array<std::byte, sizeof(State)> storage;
+  static auto* const instance = [] {
+    const auto env = Env::read();
+    auto* const made = ::new (storage.data()) State(env);
+    if (env.trace_signal != 0) set_dump_signal(env.trace_signal);
+    return made;
+  }();
+  return *instance;
+}
+
+int process_rank(const Env& env) {
+  const int rank = state().recorder.first_rank();
+  return rank >= 0 ? rank : env.integer("RANK").value_or(0);
+}
+
+nlohmann::json current_dump(const DumpOptions& options, int rank, std::string_view reason = {}) {
+  return observe::make_dump(state().recorder.snapshot(), rank, options, reason);
+}
+
+}  // namespace
+
+Recorder& Recorder::process() {
+  return state().recorder;
+}
+
+std::string FlightRecorder::dump_json(const DumpOptions& options) {
+  return observe::encode_json(current_dump(options, process_rank(Env::read())));
+}
+
+std::string FlightRecorder::dump_cbor(const DumpOptions& options) {
+  return observe::encode_cbor(current_dump(options, process_rank(Env::read())));
+}
+
+std::size_t FlightRecorder::size() {
+  return state().recorder.size();
+}
+
+std::size_t FlightRecorder::capacity() {
+  return state().recorder.capacity();
+}
+
+void FlightRecorder::reset_all() {
+  state().recorder.reset_all();
+}
+
+void FlightRecorder::set_writer(Writer writer) {
+  const std::lock_guard lock(state().dumping);
+  state().writer = std::move(writer);
+}
+
+bool FlightRecorder::dump(std::string_view reason) noexcept {
+  try {
+    const auto env = Env::read();
+    const std::lock_guard lock(state().dumping);
+    const auto& writer = state().writer;
+    if (!writer && env.trace_file.empty()) return false;
+    const int rank = process_rank(env);
+    const auto bytes = observe::encode_json(current_dump({}, rank, reason));
+    if (writer) {
+      writer(bytes, rank);
+    } else {
+      const auto path = fmt::format("{}{}", env.trace_file, rank);
+      observe::write_whole_file(path, bytes);
+      log_info("flight recorder: wrote {} ({})", path, reason);
+    }
+    return true;
+  } catch (const std::exception& e) {
+    log_warn("flight recorder: the dump was not written: {}", e.what());
+  } catch (...) {
+    log_warn("flight recorder: the dump was not written");
+  }
+  return false;
+}
+
+void FlightRecorder::dump_on_signal(int signal) {
+  static_cast<void>(state());  // what the environment says comes first, and then this
+  set_dump_signal(signal);
+}
+
+}  // namespace cohort

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// The recorder's memory: the newest operations of the process, written by any thread without a lock or a system call
+// and read at any time. An operation is known by its position, the number of operations before it in the life of the
+// process; positions are never reused, so an update that comes late finds its slot taken by a newer position and leaves
+// it alone.
+#pragma once
+
+#include <cohort/buffer.h>
+#include <cohort/dtype.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace cohort::observe {
+
+/// The buffers on one side of an operation. Borrows the sizes.
+struct Shape {
+  DType dtype = DType::u8;
+  std::uint16_t buffers = 0;
+  std::int64_t elements = 0;              ///< of all buffers
+  std::span<const std::int64_t> sizes{};  ///< of the first buffer
+
+  static Shape of(const ConstBuffer& buffer) {
+    return {buffer.dtype(), 1, buffer.count(), {buffer.sizes().data(), buffer.sizes().size()}};
+  }
+  /// Of a list of Buffer or ConstBuffer.
+  template <class Buffers>
+  static Shape of_all(const Buffers& buffers) {
+    Shape shape;
+    for (const ConstBuffer& buffer : buffers) {
+      if (shape.buffers == 0) {
+        shape = of(buffer);
+      } else {
+        ++shape.buffers;
+        shape.elements += buffer.count();
+      }
+    }
+    return shape;
+  }
+};
+
+/// An operation that begins.
+struct Event {
+  const char* op = "";  ///< "all_reduce", ...: text that lives as long as the program
+  bool is_p2p = false;
+  /// It runs now, on this thread: saves the call of started() and a reading of the clock.
+  bool starts_at_once = false;
+  std::int64_t collective_sequence = 0;
+  std::int64_t p2p_sequence = 0;
+  std::int64_t op_id = 0;  ///< counts also the operations inside a batch
+  Shape input{};
+  Shape output{};
+  std::int64_t timeout_ms = 0;
+  int peer = -1;  ///< of point-to-point, its rank in the group; -1: any
+};
+
+/// Where an operation begins, beside what it is.
+struct Origin {
+  std::uint64_t now = 0;  ///< ticks
+  std::uint32_t group = 0;
+  std::uint32_t thread = 0;
+};
+
+/// Sizes beyond these are folded into the last one, which keeps the number of elements right.
+inline constexpr std::size_t kept_sizes = 4;
+inline constexpr std::size_t kept_frames = 16;
+
+/// A Shape as it was kept.
+struct ShapeRecord {
+  DType dtype = DType::u8;
+  std::uint8_t dimensions = 0;
+  std::uint16_t buffers = 0;
+  std::int64_t elements = 0;
+  std::array<std::int64_t, kept_sizes> sizes{};
+};
+
+/// One operation, as copied out of the ring. Times are in ticks; 0: not yet.
+struct Record {
+  std::uint64_t position = 0;
+  std::uint64_t created = 0;
+  std::uint64_t started = 0;
+  std::uint64_t completed = 0;
+  std::uint64_t failed = 0;
+  std::string_view op{};
+  bool is_p2p = false;
+  std::uint32_t group = 0;
+  std::uint32_t thread = 0;
+  std::int64_t collective_sequence = 0;
+  std::int64_t p2p_sequence = 0;
+  std::int64_t op_id = 0;
+  std::uint32_t timeout_ms = 0;
+  std::int32_t peer = -1;
+  ShapeRecord input{};
+  ShapeRecord output{};
+  std::vector<const void*> frames{};  ///< where call stacks are kept
+};
+
+enum class Stage : std::uint8_t { started, completed, failed };
+
+class Ring {
+ public:
+  static constexpr std::uint64_t no_position = ~std::uint64_t{0};
+
+  /// Shows the newest `capacity` operations; none: nothing is kept.
+  Ring(std::size_t capacity, bool with_frames);
+
+  std::size_t capacity() const noexcept { return capacity_; }
+  bool has_frames() const noexcept { return !frames_.empty(); }
+  /// The position the next operation gets.
+  std::uint64_t next() const noexcept { return next_.load(std::memory_order_relaxed); }
+  /// Operations that found their slot in the hands of a thread that did not get on, and were not recorded.
+  std::uint64_t dropped() const noexcept { return dropped_.load(std::memory_order_relaxed); }
+
+  /// The new record's position; no_position if it was dropped.
+  std::uint64_t write(const Event& event, const Origin& origin, std::span<void* const> frames) noexcept;
+  /// Notes the time of a stage, unless the slot has been taken by a newer operation.
+  void note(std::uint64_t position, Stage stage, std::uint64_t when) noexcept;
+
+  /// In recording order, from `first` on.
+  std::vector<Record> read(std::uint64_t first) const;
+
+ private:
+  using Word = std::atomic<std::uint64_t>;
+  static constexpr std::size_t words_per_slot = 24;
+  struct alignas(64) Slot {
+    std::array<Word, words_per_slot> words{};
+  };
+  struct Frames {
+    std::array<Word, kept_frames> addresses{};
+  };
+
+  Slot& slot(std::uint64_t position) noexcept { return slots_[position & mask_]; }
+  const Slot& slot(std::uint64_t position) const noexcept { return slots_[position & mask_]; }
+  std::optional<Record> copy(std::uint64_t position) const;
+
+  std::size_t capacity_;
+  std::uint64_t mask_;
+  std::vector<Slot> slots_;
+  std::vector<Frames> frames_;
+  alignas(64) std::atomic<std::uint64_t> next_{0};
+  alignas(64) std::atomic<std::uint64_t> dropped_{0};
+};
+
+}  // namespace cohort::observe
