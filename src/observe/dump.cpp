@@ -53,7 +53,8 @@ json sizes_of(const ShapeRecord& shape) {
 }
 
 json dtypes_of(const ShapeRecord& shape, std::size_t buffers) {
-  return json(std::vector<std::string_view>(buffers, to_string(shape.dtype)));
+  json dtypes = std::vector<std::string_view>(buffers, to_string(shape.dtype));
+  return dtypes;
 }
 
 std::string profiling_name(const Record& record, const GroupInfo& info) {

@@ -328,6 +328,7 @@ class Analysis {
     std::stable_sort(camps.begin(), camps.end(),
                      [](const Camp& a, const Camp& b) { return a.ranks.size() < b.ranks.size(); });
     std::vector<std::string> parts;
+    parts.reserve(camps.size());
     for (const auto& camp : camps) {
       parts.push_back(
           fmt::format("{} {}{}", names_of(camp.ranks), parts.empty() ? "called " : "", describe_all(*camp.called)));
