@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "doctor_report.h"
 
+#include <cohort/new_group.h>
 #include <cohort/error.h>
 #include <cohort/version.h>
 
@@ -16,6 +17,8 @@
 #include <array>
 #include <fstream>
 #include <memory>
+
+#include "group/factories.h"
 
 namespace cohort::tool {
 
@@ -74,16 +77,10 @@ Versions examine_versions() {
 }
 
 std::vector<BackendState> examine_backends() {
-  const std::string later = "not in this version: comes with process groups";
-  return {
-      {.name = "shm", .hint = later},
-      {.name = "thread", .hint = later},
-      {.name = "fake", .hint = later},
-      {.name = "gloo", .hint = "not built in: needs libgloo-dev and a version of Cohort with process groups"},
-      {.name = "mpi",
-       .hint = "not built in: needs libopenmpi-dev or libmpich-dev and a version of Cohort with process groups"},
-      {.name = "nccl", .hint = "not built in: needs NCCL (libnccl-dev) and a version of Cohort with process groups"},
-  };
+  std::vector<BackendState> states;
+  for (const auto& name : backend_names()) states.push_back({.name = name, .built_in = true});
+  for (const auto& [name, hint] : absent_backends()) states.push_back({.name = name, .hint = hint});
+  return states;
 }
 
 HostName examine_host() {

@@ -21,7 +21,9 @@ int run_main(int argc, char** argv) {
   app.require_subcommand(1);
   add_run_command(app);
   add_secret_command(app);
+  add_bench_command(app);
   add_doctor_command(app);
+  add_trace_command(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

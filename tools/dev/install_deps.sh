@@ -10,11 +10,11 @@ packages_of() {
   case $1 in
     build)
       echo g++ cmake ninja-build make pkg-config python3 libasio-dev libssl-dev libhwloc-dev libcli11-dev \
-        nlohmann-json3-dev libfmt-dev libgtest-dev libgmock-dev
+        nlohmann-json3-dev libfmt-dev libhwy-dev libgtest-dev libgmock-dev
       ;;
     lint) echo clang-14 clang-format-14 clang-tidy-14 ;;
     fuzz) echo clang-14 libclang-rt-14-dev ;;
-    bench) echo libtorch-dev libbenchmark-dev ;;
+    bench) echo libtorch-dev libbenchmark-dev openmpi-bin libopenmpi-dev mpich libmpich-dev libgloo-dev ;;
     long) echo openmpi-bin mpich iproute2 ;;
     *)
       echo "install_deps.sh: unknown group \"$1\": build, lint, fuzz, bench or long" >&2

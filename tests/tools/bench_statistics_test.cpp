@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "statistics.h"
+
+#include <cohort/error.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "support/expect_error.h"
+
+namespace {
+
+using namespace cohort::bench;
+using testing::ElementsAre;
+
+TEST(BenchStatistics, PercentilesLieBetweenTheNearestValues) {
+  EXPECT_DOUBLE_EQ(percentile({3, 1, 2}, 50), 2);
+  EXPECT_DOUBLE_EQ(percentile({4, 1, 2, 3}, 50), 2.5);
+  EXPECT_DOUBLE_EQ(percentile({1, 2, 3, 4, 5}, 0), 1);
+  EXPECT_DOUBLE_EQ(percentile({1, 2, 3, 4, 5}, 100), 5);
+  EXPECT_DOUBLE_EQ(percentile({7}, 99), 7);
+  std::vector<double> hundred_one;
+  for (int i = 0; i <= 100; ++i) hundred_one.push_back(i);
+  EXPECT_DOUBLE_EQ(percentile(hundred_one, 99), 99);
+  EXPECT_ERROR(cohort::AssertionError, percentile({}, 50), "nothing");
+}
+
+TEST(BenchStatistics, ASpoiledRoundDoesNotMoveTheMedian) {
+  const SampleRounds rounds{{{1, 1, 1}, {900, 900, 900}, {2, 2, 2}}};
+  EXPECT_THAT(rounds.medians(), ElementsAre(1, 900, 2));
+  const auto summary = summarize(rounds);
+  EXPECT_DOUBLE_EQ(summary.p50, 2);
+  EXPECT_DOUBLE_EQ(summary.min, 1);
+  EXPECT_DOUBLE_EQ(summary.p99, 900);
+  EXPECT_DOUBLE_EQ(summary.mean, 301);
+  EXPECT_EQ(summary.samples, 9U);
+}
+
+}  // namespace

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "bench.h"
+
+#include <cohort/env.h>
+#include <cohort/error.h>
+#include <cohort/launch.h>
+#include <cohort/version.h>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+#include "comparison.h"
+#include "core/cpus.h"
+#include "json.h"
+#include "peers.h"
+#include "plot.h"
+#include "ranks.h"
+#include "sizes.h"
+#include "table.h"
+
+namespace cohort::bench {
+
+namespace {
+
+/// What is being measured now, where somebody watches.
+class Progress {
+ public:
+  explicit Progress(bool is_shown) : is_shown_(is_shown && ::isatty(STDERR_FILENO) == 1) {}
+  ~Progress() { clear(); }
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  void show(const std::string& text) const {
+    if (is_shown_) fmt::print(stderr, "\r\x1b[K{}", text);
+  }
+  void clear() const { show(""); }
+
+ private:
+  bool is_shown_;
+};
+
+void write_file(const std::string& path, const std::string& text) {
+  std::ofstream out(path);
+  out << text;
+  if (!out.flush()) throw Error(fmt::format("cannot write {}", path));
+}
+
+/// One run of the program: who takes part, and what comes out.
+class Bench {
+ public:
+  explicit Bench(const BenchFlags& flags)
+      : flags_(flags), plan_(make_bench_plan(flags)), launch_(find_launch(Env::read())) {
+    cores_ = usable_cpus().count();
+    if (launch_) {
+      if (flags.ranks != 0 && flags.ranks != launch_->size) {
+        throw ValueError(fmt::format("--ranks {}: the launcher ({}) started {}", flags.ranks,
+                                     to_string(launch_->launcher), launch_->size));
+      }
+      ranks_ = launch_->size;
+      reports_ = launch_->rank == 0;
+    } else {
+      ranks_ = flags.ranks != 0 ? flags.ranks : std::max(cores_, 2);
+    }
+    if (plan_.command.root >= ranks_) {
+      throw ValueError(fmt::format("--root {}: there are {} ranks", plan_.command.root, ranks_));
+    }
+  }
+
+  int run() {
+    // First: it forks, and groups have threads.
+    std::optional<tool::Guard> guard;
+    if (!launch_) guard.emplace();
+    gather_contestants(guard);
+    print(flags_.csv ? csv_header() : introduction());
+    bool has_failed = false;
+    for (int cycle = 0; cycle < flags_.run_cycles; ++cycle) has_failed |= !run_cycle();
+    if (reports_ && !flags_.json.empty()) write_file(flags_.json, to_json(all_, cores_));
+    contestants_.clear();
+    return has_failed ? 1 : 0;
+  }
+
+ private:
+  void gather_contestants(const std::optional<tool::Guard>& guard) {
+    if (launch_) {
+      if (flags_.peers != std::vector<std::string>{"none"}) {
+        throw ValueError("--peers: not under a launcher; peers are started by `cohort bench --ranks N` itself");
+      }
+      contestants_ = join_groups(flags_, plan_);
+      return;
+    }
+    const auto drivers = flags_.peer_drivers.empty() ? peer_drivers_of(std::filesystem::read_symlink("/proc/self/exe"))
+                                                     : std::filesystem::path(flags_.peer_drivers);
+    const auto peers =
+        choose_peers(available_peers({.ranks = ranks_, .cores = cores_, .drivers = std::filesystem::absolute(drivers)}),
+                     flags_.peers);
+    contestants_ = start_groups(flags_, plan_, ranks_, *guard);
+    for (const auto& peer : peers) {
+      contestants_.push_back(std::make_unique<DrivenContestant>(
+          ContestantName{.backend = peer.name, .memory = std::string(to_string(MemoryKind::ordinary)), .is_peer = true},
+          DriverStart{.command = peer.command, .environment = peer.environment, .timeout = plan_.timeout}, *guard));
+    }
+    // Now, so that nobody's start disturbs the first measurement of another.
+    for (const auto& contestant : contestants_) {
+      progress_.show(fmt::format("starting {}", contestant->name().label()));
+      dynamic_cast<DrivenContestant&>(*contestant).is_ready();
+    }
+  }
+
+  std::string introduction() const {
+    return fmt::format("# cohort bench {}: {} ranks{}, {} cores, {} {} of {} after {} to warm up{}\n", version().text,
+                       ranks_, launch_ ? fmt::format(" of {}", to_string(launch_->launcher)) : "", cores_, flags_.iters,
+                       flags_.rounds == 1 ? "samples" : fmt::format("samples in each of {} rounds", flags_.rounds),
+                       flags_.agg_iters > 0 ? fmt::format("{} operations", flags_.agg_iters) : "one or more operations",
+                       flags_.warmup_iters,
+                       flags_.limit_ms > 0 ? fmt::format(", fewer when they take over {:g} ms", flags_.limit_ms) : "");
+  }
+
+  bool run_cycle() {
+    std::vector<Comparison> comparisons;
+    for (const auto operation : plan_.operations) {
+      if (!flags_.csv) print(fmt::format("#\n# {}\n{}", to_string(operation), table_header(shows_backend())));
+      for (const auto bytes : has_data(operation) ? plan_.sizes : std::vector<std::size_t>{0}) {
+        auto command = plan_.command;
+        command.operation = operation;
+        command.bytes = bytes;
+        comparisons.push_back(compare(contestants_, command, ranks_, options()));
+        progress_.clear();
+        print(flags_.csv ? csv_rows(comparisons.back()) : table_rows(comparisons.back(), shows_backend()));
+      }
+      for (const auto& contestant : contestants_) contestant->release_memory();
+    }
+    if (!flags_.csv) print(table_footer(comparisons));
+    if (reports_ && !flags_.plot.empty()) write_file(flags_.plot, to_svg(comparisons));
+    const bool is_fine = count_wrong(comparisons) == 0 && has_figures_of_ours(comparisons);
+    all_.insert(all_.end(), comparisons.begin(), comparisons.end());
+    return is_fine;
+  }
+
+  ComparisonOptions options() const {
+    return {.rounds = flags_.rounds,
+            .check = flags_.check,
+            .placements = plan_.placements,
+            .drop_peers_beyond = flags_.drop_peers,
+            .on_progress = [this](const std::string& what) { progress_.show(what); }};
+  }
+
+  static bool has_figures_of_ours(const std::vector<Comparison>& comparisons) {
+    return std::any_of(comparisons.begin(), comparisons.end(), [](const Comparison& comparison) {
+      return std::any_of(comparison.rows.begin(), comparison.rows.end(), [](const ComparisonRow& row) {
+        return !row.contestant.is_peer && (row.in_place.has_figures() || row.out_of_place.has_figures());
+      });
+    });
+  }
+
+  bool shows_backend() const { return contestants_.size() > 1; }
+  void print(const std::string& text) const {
+    if (!reports_) return;
+    fmt::print("{}", text);
+    (void)std::fflush(stdout);
+  }
+
+  const BenchFlags& flags_;
+  BenchPlan plan_;
+  std::optional<Launch> launch_;
+  int cores_ = 1;
+  int ranks_ = 1;
+  bool reports_ = true;
+  Progress progress_{true};
+  std::vector<std::unique_ptr<Contestant>> contestants_;
+  std::vector<Comparison> all_;
+};
+
+}  // namespace
+
+int run_bench(const BenchFlags& flags) {
+  if (flags.drive) return drive_group(flags, make_bench_plan(flags));
+  return Bench(flags).run();
+}
+
+}  // namespace cohort::bench

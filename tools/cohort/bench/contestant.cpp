@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "contestant.h"
+
+#include <cohort/error.h>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "../rank_environment.h"
+#include "measure.h"
+
+extern char** environ;
+
+namespace cohort::bench {
+
+namespace {
+
+/// Long enough for mpirun to end its ranks and tidy up.
+constexpr int grace_ms = 2000;
+
+std::vector<std::string> environment_with(const std::vector<std::pair<std::string, std::string>>& more) {
+  std::vector<std::string> result;
+  for (char** entry = ::environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    const auto name = text.substr(0, text.find('='));
+    const bool is_replaced =
+        std::any_of(more.begin(), more.end(), [name](const auto& variable) { return variable.first == name; });
+    if (!is_replaced) result.emplace_back(text);
+  }
+  for (const auto& [name, value] : more) result.push_back(fmt::format("{}={}", name, value));
+  return result;
+}
+
+FileDescriptor in_memory() {
+  FileDescriptor memory(::memfd_create("cohort-bench-errors", MFD_CLOEXEC));
+  if (!memory) throw Error("cannot keep a driver's messages in memory (memfd_create)");
+  // Several processes write to it, and at the end each time.
+  ::fcntl(memory.get(), F_SETFL, O_APPEND);
+  return memory;
+}
+
+}  // namespace
+
+std::string ContestantName::label() const {
+  return is_peer ? backend : fmt::format("{} ({})", backend, memory);
+}
+
+Answer LocalContestant::ask(const Command& command) {
+  return measure(*system_, command);
+}
+
+DrivenContestant::DrivenContestant(ContestantName name, const DriverStart& start, const tool::Guard& guard)
+    : Contestant(std::move(name)), timeout_(start.timeout), errors_(in_memory()) {
+  auto commands = tool::make_pipe();
+  auto answers = tool::make_pipe();
+  tool::ProcessSpec spec;
+  spec.path = tool::find_program(start.command.front());
+  spec.arguments = start.command;
+  spec.environment = environment_with(start.environment);
+  spec.input = commands.reading.get();
+  spec.output = answers.writing.get();
+  spec.error = errors_.get();
+  spec.signals = tool::SignalState::now();
+  ::getrlimit(RLIMIT_NOFILE, &spec.open_files);
+  process_ = std::make_unique<tool::Process>(spec, guard);
+  to_ = std::move(commands.writing);
+  from_ = std::move(answers.reading);
+  reader_ = LineReader(from_.get());
+}
+
+DrivenContestant::~DrivenContestant() {
+  stop();
+}
+
+void DrivenContestant::stop() {
+  to_.reset();  // its cue to end
+  if (!process_) return;
+  pollfd ended{process_->pidfd(), POLLIN, 0};
+  const auto has_ended = [&] { return ::poll(&ended, 1, grace_ms) > 0; };
+  if (!out_.empty() || !has_ended()) {
+    process_->signal_group(SIGTERM);
+    has_ended();
+  }
+  process_.reset();
+}
+
+std::string DrivenContestant::last_words() const {
+  constexpr off_t at_most = 400;
+  const auto size = ::lseek(errors_.get(), 0, SEEK_END);
+  std::string text(static_cast<std::size_t>(std::clamp<off_t>(size, 0, at_most)), '\0');
+  const auto n = ::pread(errors_.get(), text.data(), text.size(), std::max<off_t>(size - at_most, 0));
+  text.resize(static_cast<std::size_t>(std::max<ssize_t>(n, 0)));
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+void DrivenContestant::give_up(const std::string& reason) {
+  out_ = reason;
+  stop();
+  if (const auto words = last_words(); !words.empty()) out_ += ": " + words;
+}
+
+bool DrivenContestant::is_ready() {
+  if (is_ready_ || !out_.empty()) return out_.empty();
+  bool timed_out = false;
+  // Programs that start others sometimes have something to say first.
+  for (const auto deadline = Deadline::after(timeout_);;) {
+    const auto line = reader_.next(deadline.poll_timeout(), timed_out);
+    if (!line) {
+      give_up(timed_out ? fmt::format("not ready after {} s", timeout_.count() / 1000) : "ended before it was ready");
+      return false;
+    }
+    if (*line == ready_line) break;
+  }
+  is_ready_ = true;
+  return true;
+}
+
+Answer DrivenContestant::exchange(std::string_view line) {
+  if (!is_ready()) return {.error = out_};
+  bool timed_out = false;
+  if (write_line(to_.get(), line)) {
+    if (const auto answer = reader_.next(static_cast<int>(timeout_.count()), timed_out)) return parse_answer(*answer);
+  }
+  give_up(timed_out ? fmt::format("no answer within {} s", timeout_.count() / 1000) : "ended unexpectedly");
+  return {.error = out_};
+}
+
+Answer DrivenContestant::ask(const Command& command) {
+  return exchange(to_line(command));
+}
+
+void DrivenContestant::release_memory() {
+  exchange(release_line);
+}
+
+}  // namespace cohort::bench

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// The command line of `cohort bench`: nccl-tests' flags, and what it takes to compare several systems.
+#pragma once
+
+#include <CLI/App.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "command.h"
+#include "comparison.h"
+#include "system.h"
+
+namespace cohort::bench {
+
+/// As typed.
+struct BenchFlags {
+  std::vector<std::string> collectives{"all_reduce"};
+  std::string min_bytes = "4";
+  std::string max_bytes = "16M";
+  std::string step_bytes{};
+  std::size_t step_factor = 4;
+  std::vector<std::string> sizes{};
+  int iters = 20;
+  int warmup_iters = 5;
+  int agg_iters = 0;
+  int run_cycles = 1;
+  std::string reduction = "sum";
+  std::string dtype = "f32";
+  int root = 0;
+  bool check = true;
+  bool blocking = true;
+  double timeout = 60;
+  double limit_ms = 0;
+  int ranks = 0;
+  std::vector<std::string> backends{"shm"};
+  std::string memory = "ordinary";
+  std::string placement = "both";
+  int rounds = 1;
+  std::vector<std::string> peers{"none"};
+  std::string peer_drivers{};
+  double drop_peers = 0;
+  std::string json{};
+  bool csv = false;
+  std::string plot{};
+  /// Not for people: this process measures, as rank 0 of so many, what another one asks for.
+  bool drive = false;
+};
+
+/// What they say, checked. ValueError: says which flag and why.
+struct BenchPlan {
+  std::vector<Operation> operations{};
+  std::vector<std::size_t> sizes{};
+  Command command{};  ///< operation and bytes are to be filled in
+  std::vector<MemoryKind> memory{};
+  ComparisonOptions::Placements placements = ComparisonOptions::Placements::both;
+  std::chrono::milliseconds timeout{};
+};
+BenchPlan make_bench_plan(const BenchFlags& flags);
+
+/// Returns where the values will be.
+std::shared_ptr<BenchFlags> add_bench_flags(CLI::App& command);
+
+}  // namespace cohort::bench

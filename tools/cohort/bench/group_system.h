@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Cohort itself as what is measured: one rank of a process group, on ordinary memory or on memory of the group.
+#pragma once
+
+#include <cohort/process_group.h>
+
+#include <array>
+#include <vector>
+
+#include "system.h"
+
+namespace cohort::bench {
+
+class GroupSystem final : public System {
+ public:
+  GroupSystem(ProcessGroupPtr group, MemoryKind kind) : group_(std::move(group)), kind_(kind) {}
+
+  int rank() const override { return group_->rank(); }
+  int size() const override { return group_->size(); }
+  std::optional<std::string> refusal(const Command& command) const override;
+  void* memory(std::size_t number, std::size_t bytes) override;
+  void release() override;
+  void prepare(const Job& job) override;
+  void run(const Job& job) override;
+  void finish() override;
+  void barrier() override;
+  void max_over_ranks(std::span<double> values) override;
+
+ private:
+  Work start(const Job& job);
+  void ping_pong(const Job& job);
+
+  ProcessGroupPtr group_;
+  MemoryKind kind_;
+  std::array<OrdinaryMemory, 2> ordinary_;
+  std::array<GroupMemory, 2> shared_;
+  // Made once: what is measured is the operation, not the description of its memory.
+  Buffer input_;
+  Buffer output_;
+  std::vector<Work> under_way_;
+};
+
+}  // namespace cohort::bench

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "comparison.h"
+
+namespace cohort::bench {
+
+/// Everything that was measured, every round's median included, as one JSON document.
+std::string to_json(const std::vector<Comparison>& comparisons, int cores);
+
+}  // namespace cohort::bench

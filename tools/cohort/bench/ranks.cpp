@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "ranks.h"
+
+#include <cohort/error.h>
+#include <cohort/hash_store.h>
+#include <cohort/new_group.h>
+#include <cohort/secret.h>
+#include <cohort/tcp_store.h>
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <filesystem>
+
+#include "../cpu_share.h"
+#include "group_system.h"
+
+namespace cohort::bench {
+
+namespace {
+
+/// The only backend whose ranks are threads.
+constexpr std::string_view threads = "thread";
+
+/// A store in rank 0, which processes on this host reach by an abstract name that nobody can guess.
+class ForkedStore {
+ public:
+  StorePtr open(int rank, std::chrono::milliseconds timeout) const {
+    return std::make_shared<TcpStore>(TcpStoreOptions{
+        .endpoint = endpoint_, .is_host = rank == 0, .rank = rank, .timeout = timeout, .secret = secret_});
+  }
+
+ private:
+  Secret secret_ = Secret::generate();
+  Endpoint endpoint_ = Endpoint::unix_socket("@cohort/bench/" + Secret::generate().hex().substr(0, 32));
+};
+
+/// As `cohort run` does, so that what is measured is what users get.
+void bind_to_cpus(int rank, int ranks) {
+  const auto share = tool::share_cpus(usable_cpus(), ranks, true);
+  if (share.bind.empty()) return;
+  const auto& set = share.bind[static_cast<std::size_t>(rank)];
+  ::sched_setaffinity(0, sizeof(set), &set);
+}
+
+ContestantName name_of(const std::string& backend, MemoryKind memory) {
+  return {.backend = backend, .memory = std::string(to_string(memory))};
+}
+
+}  // namespace
+
+int drive_group(const BenchFlags& flags, const BenchPlan& plan) {
+  const auto& backend = flags.backends.front();
+  const auto memory = plan.memory.front();
+  const auto make_group = [&](int rank, StorePtr store) {
+    return new_group(backend, plan.timeout, "cpu", {}, {.store = std::move(store), .rank = rank, .size = flags.ranks});
+  };
+  if (backend == threads) {
+    const auto store = std::make_shared<HashStore>();
+    return drive(flags.ranks, RanksAre::threads,
+                 [&](int rank) { return std::make_unique<GroupSystem>(make_group(rank, store), memory); });
+  }
+  const ForkedStore store;
+  return drive(flags.ranks, RanksAre::processes, [&](int rank) {
+    bind_to_cpus(rank, flags.ranks);
+    return std::make_unique<GroupSystem>(make_group(rank, store.open(rank, plan.timeout)), memory);
+  });
+}
+
+std::vector<std::unique_ptr<Contestant>> start_groups(const BenchFlags& flags, const BenchPlan& plan, int ranks,
+                                                      const tool::Guard& guard) {
+  const auto self = std::filesystem::read_symlink("/proc/self/exe").string();
+  std::vector<std::unique_ptr<Contestant>> contestants;
+  for (const auto& backend : flags.backends) {
+    for (const auto memory : plan.memory) {
+      const DriverStart start{
+          .command = {self, "bench", "--drive", "--backends", backend, "--memory", std::string(to_string(memory)),
+                      "--ranks", fmt::to_string(ranks), "--timeout", fmt::format("{}", flags.timeout)},
+          .timeout = plan.timeout};
+      contestants.push_back(std::make_unique<DrivenContestant>(name_of(backend, memory), start, guard));
+    }
+  }
+  return contestants;
+}
+
+std::vector<std::unique_ptr<Contestant>> join_groups(const BenchFlags& flags, const BenchPlan& plan) {
+  std::vector<std::unique_ptr<Contestant>> contestants;
+  for (const auto& backend : flags.backends) {
+    if (backend == threads) {
+      throw ValueError(
+          "--backends thread: under a launcher the ranks are processes; without one, --ranks starts threads");
+    }
+    const auto group = new_group(backend, plan.timeout, "cpu");
+    for (const auto memory : plan.memory) {
+      contestants.push_back(
+          std::make_unique<LocalContestant>(name_of(backend, memory), std::make_unique<GroupSystem>(group, memory)));
+    }
+  }
+  return contestants;
+}
+
+}  // namespace cohort::bench
