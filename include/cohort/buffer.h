@@ -39,6 +39,19 @@ namespace cohort {
 class COHORT_API Dims {
  public:
   Dims() = default;
+  // Few dimensions are copied without a look at the vector for many: buffers are made and copied for every operation.
+  Dims(const Dims& other) : size_(other.size_), inline_(other.inline_) {
+    if (!other.more_.empty()) more_ = other.more_;
+  }
+  Dims(Dims&&) noexcept = default;
+  Dims& operator=(const Dims& other) {
+    size_ = other.size_;
+    inline_ = other.inline_;
+    if (!more_.empty() || !other.more_.empty()) more_ = other.more_;
+    return *this;
+  }
+  Dims& operator=(Dims&&) noexcept = default;
+  ~Dims() = default;
   Dims(std::initializer_list<std::int64_t> values) : Dims(std::span(values.begin(), values.size())) {}
   explicit(false) Dims(const std::vector<std::int64_t>& values) : Dims(std::span(values)) {}
   explicit(false) Dims(std::span<const std::int64_t> values);

@@ -2,7 +2,8 @@
 //
 // A value that will be there later, or the error why it will not.
 //
-//   cohort::Future<double> norm = pg->all_reduce(x, {.async_op = true}).then([&](const auto& buffers) { return ...; });
+//   auto work = pg->all_reduce(x, {.async_op = true});
+//   cohort::Future<double> norm = work.then([&](const auto& buffers) { return ...; });
 //   norm.then([](double n) { std::cout << n; });
 //   double n = norm.value(5s);                   // waits; throws what the operation or a step of the chain threw
 //

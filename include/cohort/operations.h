@@ -129,7 +129,7 @@ class COHORT_API Operations {
   /// Every rank's buffer becomes the reduction of all ranks' buffers, element by element.
   Work all_reduce(const Buffer& buffer, const AllReduceOptions& options = {});
   /// Across all buffers of all ranks, first those of a rank in order, then the ranks: every buffer gets the same
-  /// result. avg is refused for more than one buffer.
+  /// result (of f16 and bf16 a rank's own sum is rounded too). avg and premul_sum are refused for more than one buffer.
   Work all_reduce(const BufferList& buffers, const AllReduceOptions& options = {});
   /// Each buffer by itself; shapes may differ, the dtype not.
   Work all_reduce_coalesced(const BufferList& buffers, const AllReduceOptions& options = {});

@@ -195,9 +195,10 @@ class COHORT_API ProcessGroup : public Operations, public std::enable_shared_fro
 
  private:
   friend class Batch;
+  friend class GroupSetup;
   Work submit(detail::Operation& operation, const detail::Issue& issue) override;
 
-  std::unique_ptr<State> state_;
+  std::shared_ptr<State> state_;  // operations under way hold it too
 };
 
 }  // namespace cohort

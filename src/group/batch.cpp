@@ -34,9 +34,10 @@ Work Batch::submit(Operation& operation, const detail::Issue& issue) {
     throw ValueError("in a batch, async_op and timeout are given to run()",
                      {.op = std::string(to_string(operation.type))});
   }
-  if (content_->operations.empty()) {
+  // A barrier is of no device, and goes with any.
+  if (!content_->device) {
     content_->device = issue.device;
-  } else if (content_->device != issue.device) {
+  } else if (issue.device && content_->device != issue.device) {
     throw ValueError("a batch is of one device", {.op = std::string(to_string(operation.type))});
   }
   content_->operations.emplace_back(operation);
@@ -70,6 +71,7 @@ class Together {
 
 Work Batch::run(const AllGatherOptions& options) {
   const auto operations = std::exchange(content_->operations, {});
+  const auto device = std::exchange(content_->device, {});
   if (operations.empty()) return {};
   Operation whole{.type = OpType::coalesced};
   std::vector<ConstBuffer> inputs;
@@ -85,24 +87,26 @@ Work Batch::run(const AllGatherOptions& options) {
   whole.outputs = outputs;
   auto& group = *content_->group;
   if (p2p == 0)
-    return group.submit(whole, {.device = content_->device, .async_op = options.async_op, .timeout = options.timeout});
+    return group.submit(whole, {.device = device, .async_op = options.async_op, .timeout = options.timeout});
   if (p2p < operations.size()) throw ValueError("a batch holds collectives or point-to-point operations, not both");
 
   auto& state = *group.state_;
   const auto work = std::make_shared<detail::WorkState>(whole, state.continuations);
   const auto together = std::make_shared<Together>(operations.size(), work);
-  auto handle = WorkAccess::pending(OpType::coalesced, state.p2p_sequence.load(), work);
+  std::uint64_t first = 0;
   for (auto& each : work->operation().get().members) {
     auto member = each;
     try {
       const auto part =
-          group.submit(member, {.device = content_->device, .async_op = true, .timeout = options.timeout});
+          group.submit(member, {.device = device, .async_op = true, .timeout = options.timeout});
       // Started one by one, but waited for together: a receive may come before the send it waits for.
+      if (first == 0) first = part.sequence();
       part.future().on_done([together, part](const auto& future) { together->arrived(future.exception()); });
     } catch (...) {
       together->arrived(std::current_exception());
     }
   }
+  auto handle = WorkAccess::pending(OpType::coalesced, first, work);
   if (!options.async_op) handle.wait();
   return handle;
 }

@@ -9,8 +9,13 @@
 #include <utility>
 
 #include "core/reaper.h"
+#include "core/start_thread.h"
 
 namespace cohort {
+
+namespace {
+thread_local const void* own_core = nullptr;
+}
 
 struct Courier::Core {
   std::mutex mutex;
@@ -26,10 +31,14 @@ struct Courier::Core {
 
 namespace {
 
-std::exception_ptr timed_out(const Call& call) {
+std::exception_ptr timed_out(const Call& call, const ErrorContext& context) {
+  const bool sends = call.op() == OpType::send;
+  const auto whom = context.rank ? fmt::format("rank {}", *context.rank) : std::string("any rank");
   return std::make_exception_ptr(
-      OperationTimeoutError(fmt::format("{} did not end within {} ms", to_string(call.op()), call.timeout().count()),
-                            {.op = std::string(to_string(call.op())), .sequence = call.sequence()}));
+      OperationTimeoutError(fmt::format("{} {} did not end within {} ms: {} has not {}", to_string(call.op()),
+                                        sends ? "to " + whom : "from " + whom, call.timeout().count(), whom,
+                                        sends ? "received it" : "sent it"),
+                            context));
 }
 
 }  // namespace
@@ -45,7 +54,7 @@ bool Courier::Core::advance_all(std::list<Item>& items, bool with_check) {
       if (is_done) {
         source = it->transfer->source();
       } else if (it->call.deadline().expired()) {
-        error = timed_out(it->call);
+        error = timed_out(it->call, it->context);
       } else if (with_check) {
         it->transfer->check();
       }
@@ -69,6 +78,7 @@ bool Courier::Core::advance_all(std::list<Item>& items, bool with_check) {
 
 void Courier::Core::loop() {
   ::pthread_setname_np(::pthread_self(), "cohort-p2p");
+  own_core = this;
   std::list<Item> items;
   auto next_check = Deadline::Clock::now();
   for (;;) {
@@ -100,12 +110,17 @@ Courier::~Courier() {
   join_now_or_later(std::move(thread_));
 }
 
-void Courier::add(BackendPtr backend, std::unique_ptr<Transfer> transfer, const Call& call, Done done) {
+void Courier::add(BackendPtr backend, std::unique_ptr<Transfer> transfer, const Call& call, ErrorContext context,
+                  Done done) {
   const std::lock_guard lock(core_->mutex);
-  core_->added.push_back({std::move(backend), std::move(transfer), call, std::move(done)});
+  if (!thread_.joinable()) thread_ = start_thread([core = core_] { core->loop(); });
+  core_->added.push_back({std::move(backend), std::move(transfer), call, std::move(context), std::move(done)});
   ++core_->pending;
-  if (!thread_.joinable()) thread_ = std::thread([core = core_] { core->loop(); });
   core_->changed.notify_all();
+}
+
+bool Courier::is_own_thread() const {
+  return own_core == core_.get();
 }
 
 void Courier::wait_until_idle() {

@@ -26,7 +26,10 @@ class Courier {
   Courier(const Courier&) = delete;
   Courier& operator=(const Courier&) = delete;
 
-  void add(BackendPtr backend, std::unique_ptr<Transfer> transfer, const Call& call, Done done);
+  /// `context`: for the error when it takes too long.
+  void add(BackendPtr backend, std::unique_ptr<Transfer> transfer, const Call& call, ErrorContext context, Done done);
+  /// Whether the caller is the courier's thread.
+  bool is_own_thread() const;
   void wait_until_idle();
 
  private:
@@ -34,6 +37,7 @@ class Courier {
     BackendPtr backend;
     std::unique_ptr<Transfer> transfer;
     Call call;
+    ErrorContext context;
     Done done;
   };
   struct Core;

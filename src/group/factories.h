@@ -15,4 +15,7 @@ ProcessGroupFactory find_backend(std::string_view name);
 /// The backends of this library, by name; in src/backends.
 std::map<std::string, ProcessGroupFactory, std::less<>> builtin_backends();
 
+/// Backends that exist by name but not in this build, and what it takes to have them.
+std::map<std::string, std::string, std::less<>> absent_backends();
+
 }  // namespace cohort

@@ -74,19 +74,20 @@ struct Ids {
 };
 
 ProcessGroupPtr find_by_id(std::string_view id) {
+  // Before the lock, so that they are let go after it: one may be the last, and its group forgets itself under the lock.
+  std::vector<ProcessGroupPtr> living;
   auto& ids = Ids::instance();
-  const std::lock_guard lock(ids.mutex);
-  ProcessGroupPtr found;
-  const auto [first, last] = ids.groups.equal_range(id);
-  for (auto it = first; it != last; ++it) {
-    auto group = it->second.second.lock();
-    if (group == nullptr) continue;
-    if (found != nullptr) {
-      throw Error(fmt::format("several ranks of group \"{}\" live in this process: register them by name instead", id));
+  {
+    const std::lock_guard lock(ids.mutex);
+    const auto [first, last] = ids.groups.equal_range(id);
+    for (auto it = first; it != last; ++it) {
+      if (auto group = it->second.second.lock()) living.push_back(std::move(group));
     }
-    found = std::move(group);
   }
-  return found;
+  if (living.size() > 1) {
+    throw Error(fmt::format("several ranks of group \"{}\" live in this process: register them by name instead", id));
+  }
+  return living.empty() ? nullptr : living.front();
 }
 
 }  // namespace

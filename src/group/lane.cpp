@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/reaper.h"
+#include "core/start_thread.h"
 
 namespace cohort {
 
@@ -33,12 +34,12 @@ void Lane::Core::wake() {
 
 std::uint64_t Lane::enqueue(Task task) {
   const std::lock_guard lock(core_->mutex);
+  if (!thread_.joinable()) thread_ = start_thread([core = core_] { core->loop(); });
   auto word = core_->word.load(std::memory_order_relaxed);
   while (!core_->word.compare_exchange_weak(word, (word + one) | queued, std::memory_order_relaxed)) {
   }
   const auto sequence = (word + one) / one;
   core_->tasks.emplace_back(sequence, std::move(task));
-  if (!thread_.joinable()) thread_ = std::thread([core = core_] { core->loop(); });
   core_->changed.notify_all();
   return sequence;
 }

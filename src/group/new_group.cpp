@@ -16,6 +16,7 @@
 #include "core/random.h"
 #include "group/factories.h"
 #include "group/group_ids.h"
+#include "group/process_group_state.h"
 
 namespace cohort {
 
@@ -41,6 +42,11 @@ class Backends {
     const std::lock_guard lock(mutex_);
     const auto it = factories_.find(name);
     if (it != factories_.end()) return it->second;
+    const auto absent = absent_backends();
+    if (const auto known = absent.find(name); known != absent.end()) {
+      throw ValueError(fmt::format("the backend {} is not in this build: {}; there are {}", name, known->second,
+                                   fmt::join(names(), ", ")));
+    }
     throw ValueError(fmt::format("unknown backend \"{}\": there are {}", name, fmt::join(names(), ", ")));
   }
   std::vector<std::string> list() const {
@@ -109,7 +115,7 @@ std::string random_id() {
 }  // namespace
 
 std::string local_id() {
-  return "local-" + random_id();
+  return std::string(local_id_prefix) + random_id();
 }
 
 std::string agree_on_id(Store& store, const std::string& backend) {
@@ -158,6 +164,8 @@ ProcessGroupPtr new_group(std::string_view backend, std::chrono::milliseconds ti
     }
     group->set_default_backend(device.type);
   }
+  group->set_timeout(timeout);
+  if (GroupSetup::has_local_id(*group)) GroupSetup::set_id(*group, agree_on_id(*store, group->name()));
   if (device.index >= 0) group->set_bound_device(device);
   store->set_timeout(timeout);
   remember_group(group->id(), group);

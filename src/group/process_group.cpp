@@ -9,7 +9,9 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <latch>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "group/group_ids.h"
@@ -21,31 +23,60 @@ using detail::Issue;
 using detail::Operation;
 
 std::uint32_t fork_generation() noexcept {
-  static std::atomic<std::uint32_t> generation{0};
-  static const int registered = ::pthread_atfork(nullptr, nullptr, [] { generation.fetch_add(1); });
+  static const int registered = ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); });
   static_cast<void>(registered);
-  return generation.load(std::memory_order_relaxed);
+  return forks.load(std::memory_order_relaxed);
 }
 
 // --- state
 // ------------------------------------------------------------------------------------------------------------
 
-void ProcessGroup::State::check_open(OpType op) const {
-  if (const auto* const why = closed.load(std::memory_order_acquire)) throw AbortedError(why, context(op));
-  if (generation != fork_generation()) {
-    throw Error("the group belongs to the parent process: make another one after fork()", context(op));
+void ProcessGroup::State::refuse(OpType op) const {
+  check_process(to_string(op));
+  std::string why = closed.load(std::memory_order_acquire);
+  {
+    const std::lock_guard lock(mutex);
+    if (!abort_reason.empty()) why += ": " + abort_reason;
+  }
+  throw AbortedError(why, context(op));
+}
+
+void ProcessGroup::State::check_process(std::string_view what) const {
+  if (generation == fork_generation()) return;
+  throw Error("the group belongs to the parent process: make another one after fork()",
+              {.group = id, .op = std::string(what)});
+}
+
+void ProcessGroup::State::add_trace(int rank, int size, const std::string& backend) {
+  trace = std::make_unique<observe::GroupTrace>(observe::GroupInfo{.id = id,
+                                                                   .name = name,
+                                                                   .description = description,
+                                                                   .backend = backend,
+                                                                   .global_ranks = global_ranks,
+                                                                   .rank = rank,
+                                                                   .size = size});
+  fast_trace.store(trace.get(), std::memory_order_release);
+}
+
+bool GroupSetup::has_local_id(const ProcessGroup& group) {
+  return group.id().starts_with(local_id_prefix);
+}
+
+void GroupSetup::set_id(ProcessGroup& group, const std::string& id) {
+  auto& state = *group.state_;
+  const std::lock_guard lock(state.mutex);
+  state.id = id;
+  if (state.default_type) {
+    state.add_trace(group.rank(), group.size(), state.backends[static_cast<std::size_t>(*state.default_type)]->name());
   }
 }
 
-Backend& ProcessGroup::State::backend_for(const Issue& issue, OpType op) const {
-  auto* const found = issue.device ? fast[static_cast<std::size_t>(*issue.device)].load(std::memory_order_acquire)
-                                   : fast_default.load(std::memory_order_acquire);
-  if (found != nullptr) return *found;
+void ProcessGroup::State::refuse_device(const Issue& issue, OpType op) const {
   std::vector<std::string_view> known;
   for (std::size_t i = 0; i < device_types; ++i) {
     if (fast[i].load() != nullptr) known.push_back(to_string(static_cast<DeviceType>(i)));
   }
-  throw Error(fmt::format("{}: the group has no backend for {}; it has {}", to_string(op),
+  throw Error(fmt::format("the group has no backend for {}; it has {}",
                           issue.device ? to_string(*issue.device) : "any device",
                           known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))),
               context(op));
@@ -73,9 +104,7 @@ std::vector<BackendPtr> ProcessGroup::State::distinct_backends() const {
 
 Occasion::Occasion(ProcessGroup::State& state, const Operation& operation, std::uint64_t sequence,
                    std::chrono::milliseconds timeout, bool starts_now)
-    : state_(state),
-      trace_(state.fast_trace.load(std::memory_order_acquire)),
-      has_hooks_(state.has_hooks.load(std::memory_order_acquire)) {
+    : state_(state), trace_(state.fast_trace.load(std::memory_order_acquire)) {
   if (trace_ != nullptr) {
     const bool p2p = is_p2p(operation.type);
     record_ = trace_->begin({.op = to_string(operation.type).data(),
@@ -89,9 +118,12 @@ Occasion::Occasion(ProcessGroup::State& state, const Operation& operation, std::
                              .timeout_ms = timeout.count(),
                              .peer = p2p ? operation.root_or_peer : -1});
   }
-  if (!has_hooks_) return;
-  event_ = {.op = operation.type, .sequence = sequence, .group = state.id, .bytes = bytes_of(operation)};
-  event_.started = std::chrono::steady_clock::now();
+  if (!state.has_hooks.load(std::memory_order_acquire)) return;
+  event_ = HookEvent{.op = operation.type,
+                     .sequence = sequence,
+                     .group = state.id,
+                     .bytes = bytes_of(operation),
+                     .started = std::chrono::steady_clock::now()};
   std::vector<Hook> hooks;
   {
     const std::lock_guard lock(state_.mutex);
@@ -106,12 +138,12 @@ void Occasion::started() {
 
 void Occasion::succeeded() {
   if (trace_ != nullptr) trace_->completed(record_);
-  if (has_hooks_) finish(nullptr);
+  if (event_) finish(nullptr);
 }
 
 void Occasion::failed(const std::exception_ptr& error) {
   if (trace_ != nullptr) trace_->failed(record_);
-  if (has_hooks_) finish(error);
+  if (event_) finish(error);
   if (state_.has_dumped.exchange(true)) return;
   try {
     std::rethrow_exception(error);
@@ -123,9 +155,9 @@ void Occasion::failed(const std::exception_ptr& error) {
 }
 
 void Occasion::finish(const std::exception_ptr& error) {
-  event_.finished = std::chrono::steady_clock::now();
-  event_.duration = event_.finished - event_.started;
-  event_.error = error;
+  event_->finished = std::chrono::steady_clock::now();
+  event_->duration = event_->finished - event_->started;
+  event_->error = error;
   std::vector<Hook> hooks;
   {
     const std::lock_guard lock(state_.mutex);
@@ -137,9 +169,11 @@ void Occasion::finish(const std::exception_ptr& error) {
 void Occasion::run_hooks(const std::vector<Hook>& hooks) {
   for (const auto& hook : hooks) {
     try {
-      hook(event_);
+      hook(*event_);
     } catch (const std::exception& e) {
       log(LogLevel::error, fmt::format("a hook of group {} threw: {}", state_.id, e.what()));
+    } catch (...) {
+      log(LogLevel::error, fmt::format("a hook of group {} threw something that is no std::exception", state_.id));
     }
   }
 }
@@ -148,7 +182,7 @@ void Occasion::run_hooks(const std::vector<Hook>& hooks) {
 // ---------------------------------------------------------------------------------------
 
 ProcessGroup::ProcessGroup(StorePtr store, int rank, int size, std::chrono::milliseconds timeout, std::string id)
-    : Operations(rank, size), state_(std::make_unique<State>()) {
+    : Operations(rank, size), state_(std::make_shared<State>()) {
   if (size < 1) throw ValueError(fmt::format("a group of {} ranks", size));
   if (rank < 0 || rank >= size) throw ValueError(fmt::format("rank {} of a group of {}", rank, size));
   state_->store = std::move(store);
@@ -161,9 +195,16 @@ ProcessGroup::ProcessGroup(StorePtr store, int rank, int size, std::chrono::mill
 ProcessGroup::~ProcessGroup() {
   forget_group(state_->id, this);
   if (state_->generation != fork_generation()) {
-    // The threads are the parent's; there is nothing here to wait for.
-    static_cast<void>(state_.release());
+    // The threads are the parent's, and there is nothing here to wait for: left as it is, and never destroyed.
+    static auto& of_parents = *std::make_unique<std::vector<std::shared_ptr<State>>>().release();
+    of_parents.push_back(std::move(state_));
+    return;
   }
+  // What is under way holds the state. On one of the group's own threads there is no waiting for it: the last to end
+  // takes the state with it.
+  if (state_->lane.is_own_thread() || state_->courier.is_own_thread()) return;
+  state_->lane.wait_until_idle();
+  state_->courier.wait_until_idle();
 }
 
 std::string ProcessGroup::name() const {
@@ -221,14 +262,7 @@ void ProcessGroup::add_backend(DeviceType type, BackendPtr backend) {
   if (state_->default_type) return;
   state_->default_type = type;
   state_->fast_default.store(place.get(), std::memory_order_release);
-  state_->trace = std::make_unique<observe::GroupTrace>(observe::GroupInfo{.id = state_->id,
-                                                                           .name = state_->name,
-                                                                           .description = state_->description,
-                                                                           .backend = place->name(),
-                                                                           .global_ranks = state_->global_ranks,
-                                                                           .rank = rank_,
-                                                                           .size = size_});
-  state_->fast_trace.store(state_->trace.get(), std::memory_order_release);
+  state_->add_trace(rank_, size_, place->name());
 }
 
 void ProcessGroup::set_default_backend(DeviceType type) {
@@ -319,24 +353,24 @@ int run(ProcessGroup::State& state, Backend& backend, const Operation& operation
   }
 }
 
-/// Counts a blocking send or receive while it is in the backend, so that the backend is not released under it.
-class Counted {
+/// Gives the lane back.
+class Turn {
  public:
-  explicit Counted(std::atomic<int>& count) : count_(count) { count_.fetch_add(1, std::memory_order_acquire); }
-  ~Counted() { count_.fetch_sub(1, std::memory_order_release); }
-  Counted(const Counted&) = delete;
-  Counted& operator=(const Counted&) = delete;
+  explicit Turn(Lane& lane) : lane_(lane) {}
+  ~Turn() { lane_.leave(); }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
 
  private:
-  std::atomic<int>& count_;
+  Lane& lane_;
 };
 
-Work run_p2p(ProcessGroup::State& state, Backend& backend, const Operation& operation, const Issue& issue) {
+Work run_p2p(const std::shared_ptr<ProcessGroup::State>& shared, Backend& backend, const Operation& operation,
+             const Issue& issue) {
+  auto& state = *shared;
   const auto sequence = state.p2p_sequence.fetch_add(1, std::memory_order_relaxed) + 1;
   const auto timeout = state.timeout_of(issue);
   if (!issue.async_op) {
-    const Counted counted(state.blocking_p2p);
-    state.check_open(operation.type);
     Call call(operation.type, sequence, timeout);
     Occasion occasion(state, operation, sequence, timeout, true);
     const int source = run(state, backend, operation, call, occasion);
@@ -346,28 +380,29 @@ Work run_p2p(ProcessGroup::State& state, Backend& backend, const Operation& oper
   call.set_timeout(timeout);
   const auto work = std::make_shared<detail::WorkState>(operation, state.continuations);
   const auto occasion = std::make_shared<Occasion>(state, operation, sequence, timeout, true);
-  std::unique_ptr<Transfer> transfer;
+  const auto end = [shared, work, occasion](int source, const std::exception_ptr& error) {
+    error ? occasion->failed(error) : occasion->succeeded();
+    error ? work->fail(error) : work->succeed(source);
+  };
+  const int peer = operation.root_or_peer;
   try {
-    transfer = operation.type == OpType::send
-                   ? backend.start_send(operation.ins[0], operation.root_or_peer, operation.tag, call)
-                   : backend.start_recv(operation.outs[0], operation.root_or_peer, operation.tag, call);
+    auto transfer = operation.type == OpType::send
+                        ? backend.start_send(operation.ins[0], peer, operation.tag, call)
+                        : backend.start_recv(operation.outs[0], peer, operation.tag, call);
     if (transfer->advance()) {
       const int source = transfer->source();
       transfer.reset();
-      occasion->succeeded();
-      return WorkAccess::completed(operation, sequence, source);
+      end(source, nullptr);
+    } else {
+      auto context = state.context(operation.type);
+      context.sequence = sequence;
+      if (peer >= 0) context.rank = peer;
+      state.courier.add(state.shared_backend(backend), std::move(transfer), call, std::move(context), end);
     }
   } catch (...) {
-    occasion->failed(std::current_exception());
-    throw;
+    end(-1, std::current_exception());  // whatever went wrong, the Work tells
   }
-  auto handle = WorkAccess::pending(operation.type, sequence, work);
-  state.courier.add(state.shared_backend(backend), std::move(transfer), call,
-                    [work, occasion](int source, const std::exception_ptr& error) {
-                      error ? occasion->failed(error) : occasion->succeeded();
-                      error ? work->fail(error) : work->succeed(source);
-                    });
-  return handle;
+  return WorkAccess::pending(operation.type, sequence, work);
 }
 
 }  // namespace
@@ -376,34 +411,41 @@ Work ProcessGroup::submit(Operation& operation, const Issue& issue) {
   auto& state = *state_;
   state.check_open(operation.type);
   auto& backend = state.backend_for(issue, operation.type);
-  if (is_p2p(operation.type)) return run_p2p(state, backend, operation, issue);
+  if (is_p2p(operation.type)) return run_p2p(state_, backend, operation, issue);
   const auto timeout = state.timeout_of(issue);
   if (!issue.async_op) {
     if (const auto sequence = state.lane.try_enter()) {
-      struct Turn {
-        Lane& lane;
-        ~Turn() { lane.leave(); }
-      } turn{state.lane};
+      const Turn turn(state.lane);
       Call call(operation.type, *sequence, timeout);
       Occasion occasion(state, operation, *sequence, timeout, true);
       run(state, backend, operation, call, occasion);
       return WorkAccess::completed(operation, *sequence, -1);
     }
   }
+  // Its number is known once it is queued, and only then can it be recorded and the hooks be told: it waits for that.
+  struct Queued {
+    std::optional<Occasion> occasion{};
+    std::latch is_recorded{1};
+  };
+  const auto queued = std::make_shared<Queued>();
   const auto work = std::make_shared<detail::WorkState>(operation, state.continuations);
   const auto deadline = Deadline::after(timeout);
-  const auto sequence = state.lane.enqueue([&state, &backend, work, deadline, timeout](std::uint64_t number) {
-    Call call(work->operation().get().type, number, deadline);
-    call.set_timeout(timeout);
-    Occasion occasion(state, work->operation().get(), number, timeout, true);
-    try {
-      run(state, backend, work->operation().get(), call, occasion);
-    } catch (...) {
-      work->fail(std::current_exception());
-      return;
-    }
-    work->succeed(-1);
-  });
+  const auto sequence =
+      state.lane.enqueue([shared = state_, &backend, work, queued, deadline, timeout](std::uint64_t number) {
+        queued->is_recorded.wait();
+        queued->occasion->started();
+        Call call(work->operation().get().type, number, deadline);
+        call.set_timeout(timeout);
+        try {
+          run(*shared, backend, work->operation().get(), call, *queued->occasion);
+        } catch (...) {
+          work->fail(std::current_exception());
+          return;
+        }
+        work->succeed(-1);
+      });
+  queued->occasion.emplace(state, operation, sequence, timeout, false);
+  queued->is_recorded.count_down();
   auto handle = WorkAccess::pending(operation.type, sequence, work);
   if (!issue.async_op) handle.wait();
   return handle;
@@ -429,10 +471,7 @@ void ProcessGroup::State::run_in_turn(OpType op, Timeout given, const std::funct
   };
   const auto deadline = Deadline::after(time);
   if (const auto sequence = lane.try_enter()) {
-    struct Turn {
-      Lane& lane;
-      ~Turn() { lane.leave(); }
-    } turn{lane};
+    const Turn turn(lane);
     return body(*sequence, deadline);
   }
   Promise<void> done;
@@ -451,12 +490,14 @@ void ProcessGroup::State::run_in_turn(OpType op, Timeout given, const std::funct
 // -------------------------------------------------------------------------------------------------------------
 
 void ProcessGroup::wait_for_pending() {
-  if (state_->lane.is_own_thread()) throw Error("wait_for_pending: called by an operation of the group itself");
+  state_->check_process("wait_for_pending");
+  if (state_->lane.is_own_thread() || state_->courier.is_own_thread()) throw Error("wait_for_pending: called by an operation of the group itself");
   state_->lane.wait_until_idle();
   state_->courier.wait_until_idle();
 }
 
 void ProcessGroup::shutdown() {
+  state_->check_process("shutdown");
   const char* open = nullptr;
   if (!state_->closed.compare_exchange_strong(open, "the group was shut down")) return;
   wait_for_pending();
@@ -464,6 +505,11 @@ void ProcessGroup::shutdown() {
 }
 
 void ProcessGroup::abort(std::string_view reason) {
+  state_->check_process("abort");
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (state_->closed.load() == nullptr) state_->abort_reason = reason;
+  }
   for (const auto& backend : state_->distinct_backends()) backend->abort(reason);
   const char* open = nullptr;
   if (!state_->closed.compare_exchange_strong(open, "the group was aborted")) return;
@@ -477,6 +523,8 @@ void ProcessGroup::abort(std::string_view reason) {
       hook(reason);
     } catch (const std::exception& e) {
       log(LogLevel::error, fmt::format("an abort hook of group {} threw: {}", state_->id, e.what()));
+    } catch (...) {
+      log(LogLevel::error, fmt::format("an abort hook of group {} threw something that is no std::exception", state_->id));
     }
   }
 }
@@ -485,11 +533,11 @@ void ProcessGroup::release_resources() {
   const char* open = nullptr;
   state_->closed.compare_exchange_strong(open, "the group was released");
   wait_for_pending();
-  while (state_->blocking_p2p.load(std::memory_order_acquire) != 0) std::this_thread::yield();
   for (auto& fast : state_->fast) fast = nullptr;
   state_->fast_default = nullptr;
   const std::lock_guard lock(state_->mutex);
   state_->store.reset();
+  for (auto& backend : state_->backends) state_->retired.push_back(std::move(backend));
   state_->backends = {};
   state_->default_type.reset();
 }

@@ -25,6 +25,8 @@
 namespace cohort {
 
 /// Counts the forks this process came from: a group of the parent must not be used in the child.
+inline std::atomic<std::uint32_t> forks{0};
+/// The count, with counting begun.
 std::uint32_t fork_generation() noexcept;
 
 struct ProcessGroup::State {
@@ -43,12 +45,15 @@ struct ProcessGroup::State {
   std::optional<Device> bound_device;
   std::array<BackendPtr, device_types> backends;
   std::optional<DeviceType> default_type;
+  std::string abort_reason;
   std::vector<Hook> pre_hooks;
   std::vector<Hook> post_hooks;
   std::vector<std::function<void(std::string_view)>> abort_hooks;
   std::unique_ptr<observe::GroupTrace> trace;
 
-  /// The same backends for the path that takes no lock: set by add_backend, cleared when nothing runs any more.
+  std::vector<BackendPtr> retired;  ///< released, but somebody may still be in one
+
+  /// The same backends for the path that takes no lock.
   std::array<std::atomic<Backend*>, device_types> fast{};
   std::atomic<Backend*> fast_default{nullptr};
   std::atomic<observe::GroupTrace*> fast_trace{nullptr};
@@ -57,17 +62,30 @@ struct ProcessGroup::State {
   std::atomic<const char*> closed{nullptr};
 
   std::atomic<std::uint64_t> p2p_sequence{0};
-  std::atomic<int> blocking_p2p{0};
   std::atomic<bool> has_dumped{false};  ///< the flight recorder, after the first failure
   int splits = 0;                       ///< in the lane's turn
-  std::uint64_t monitored_barriers = 0;
+  std::atomic<std::uint64_t> monitored_barriers{0};
 
   // From here on destroyed first, in reverse order: threads end before what they use.
   std::shared_ptr<SerialExecutor> continuations = std::make_shared<SerialExecutor>("cohort-then");
   Courier courier;
   Lane lane{"cohort-group"};
 
-  Backend& backend_for(const detail::Issue& issue, OpType op) const;
+  std::optional<DeviceType> default_device_type() const {
+    const std::lock_guard lock(mutex);
+    return default_type;
+  }
+  /// Throws in a child that was forked after the group was made.
+  void check_process(std::string_view what) const;
+  void add_trace(int rank, int size, const std::string& backend);
+
+  Backend& backend_for(const detail::Issue& issue, OpType op) const {
+    auto* const found = issue.device ? fast[static_cast<std::size_t>(*issue.device)].load(std::memory_order_acquire)
+                                     : fast_default.load(std::memory_order_acquire);
+    if (found == nullptr) refuse_device(issue, op);
+    return *found;
+  }
+  [[noreturn]] void refuse_device(const detail::Issue& issue, OpType op) const;
   BackendPtr shared_backend(const Backend& backend) const;
   std::vector<BackendPtr> distinct_backends() const;
   std::chrono::milliseconds timeout_of(const detail::Issue& issue) const {
@@ -75,13 +93,26 @@ struct ProcessGroup::State {
   }
   ErrorContext context(OpType op) const { return {.group = id, .op = std::string(to_string(op))}; }
   /// Throws if the group takes no operations any more.
-  void check_open(OpType op) const;
+  void check_open(OpType op) const {
+    if (closed.load(std::memory_order_acquire) != nullptr || generation != forks.load(std::memory_order_relaxed)) {
+      refuse(op);
+    }
+  }
+  [[noreturn]] void refuse(OpType op) const;
 
   /// Runs `fn(sequence, call)` as one collective, in turn, and returns when it is done.
   void run_in_turn(OpType op, Timeout timeout, const std::function<void(Backend&, Call&)>& fn);
 };
 
-/// The bookkeeping around one operation: recorder and hooks.
+/// What new_group may do with a group it has just made.
+class GroupSetup {
+ public:
+  /// For groups of users' factories, which have an id of their own on every rank.
+  static bool has_local_id(const ProcessGroup& group);
+  static void set_id(ProcessGroup& group, const std::string& id);
+};
+
+/// The bookkeeping around one operation: recorder and hooks. Made by the thread that issues it.
 class Occasion {
  public:
   Occasion(ProcessGroup::State& state, const detail::Operation& operation, std::uint64_t sequence,
@@ -97,8 +128,7 @@ class Occasion {
   ProcessGroup::State& state_;
   observe::GroupTrace* trace_;
   observe::RecordId record_{};
-  bool has_hooks_;
-  HookEvent event_{};
+  std::optional<HookEvent> event_;  ///< where there are hooks
 };
 
 /// At debug level detail: all ranks compare what they are about to do; a MismatchError on each if they differ.

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "core/reaper.h"
+#include "core/start_thread.h"
 
 namespace cohort {
 
@@ -35,6 +36,8 @@ struct SerialExecutor::Core {
         task();
       } catch (const std::exception& e) {
         log(LogLevel::error, fmt::format("a continuation threw: {}", e.what()));
+      } catch (...) {
+        log(LogLevel::error, "a continuation threw something that is no std::exception");
       }
       task = nullptr;  // what it holds goes now, without the lock
       lock.lock();
@@ -57,8 +60,8 @@ SerialExecutor::~SerialExecutor() {
 
 void SerialExecutor::run(std::function<void()> task) {
   const std::lock_guard lock(core_->mutex);
+  if (!thread_.joinable()) thread_ = start_thread([core = core_] { core->loop(); });
   core_->tasks.push_back(std::move(task));
-  if (!thread_.joinable()) thread_ = std::thread([core = core_] { core->loop(); });
   core_->changed.notify_one();
 }
 

@@ -65,14 +65,14 @@ ProcessGroupPtr ProcessGroup::split_group(std::vector<int> ranks, const SplitOpt
 
   const auto name = options.name.value_or(fmt::format("{}:split:[{}]", group_name(), fmt::join(ranks, ", ")));
   auto group =
-      std::make_shared<ProcessGroup>(child_store(store(), name + "/"), static_cast<int>(place - ranks.begin()),
+      std::make_shared<ProcessGroup>(child_store(store(), fmt::format("{}/{}", name, number)), static_cast<int>(place - ranks.begin()),
                                      static_cast<int>(ranks.size()), timeout, fmt::format("{}/{}", id(), number));
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     group->state_->global_ranks[i] = global_ranks()[static_cast<std::size_t>(ranks[i])];
   }
   group->set_group_name(name);
   group->set_group_desc(options.description.value_or(fmt::format("{}:split:{}", group_desc(), number)));
-  const auto default_type = state_->default_type;
+  const auto default_type = state_->default_device_type();
   for (const auto type : device_types()) {
     const auto parent = backend(Device(type));
     const auto it = std::find_if(children.begin(), children.end(), [&](const Child& c) { return c.parent == parent; });
@@ -87,8 +87,9 @@ ProcessGroupPtr ProcessGroup::merge_remote_group(StorePtr store, int size, const
   const ErrorContext context{.group = id(), .op = "merge_remote_group"};
   if (store == nullptr) throw ValueError("merge_remote_group: the store is null", context);
   if (size < 1) throw ValueError(fmt::format("merge_remote_group: size {}", size), context);
-  const auto deadline = Deadline::after(options.timeout);
-  const auto rank = static_cast<int>(store->add("mergeGroupRank", 1, deadline)) - 1;
+  state_->check_process("merge_remote_group");
+  const StoreTimeoutGuard guard(*store, options.timeout);  // factories take the time they have from it
+  const auto rank = static_cast<int>(store->add("mergeGroupRank", 1)) - 1;
   if (rank >= size) {
     throw ValueError(
         fmt::format("merge_remote_group: {} processes came to a group of {}; a store serves one merge", rank + 1, size),
@@ -96,8 +97,8 @@ ProcessGroupPtr ProcessGroup::merge_remote_group(StorePtr store, int size, const
   }
   const auto name = options.name.value_or(group_name() + ":merge");
   const auto factory = find_backend(this->name());
-  const auto device = bound_device().value_or(Device(state_->default_type.value_or(DeviceType::cpu)));
-  auto group = factory(std::make_shared<PrefixStore>(name, std::move(store)), rank, size, options.timeout, device, {});
+  const auto device = bound_device().value_or(Device(state_->default_device_type().value_or(DeviceType::cpu)));
+  auto group = factory(std::make_shared<PrefixStore>(name, store), rank, size, options.timeout, device, {});
   group->set_group_name(name);
   group->set_group_desc(options.description.value_or(group_desc() + ":merge"));
   remember_group(group->id(), group);
@@ -110,6 +111,7 @@ ProcessGroupPtr ProcessGroup::shrink(const ShrinkOptions& options) {
     throw ValueError(fmt::format("shrink: [{}]: ranks of this group are 0 to {}", fmt::join(excluded, ", "), size_ - 1),
                      {.group = id(), .op = "shrink"});
   }
+  state_->check_process("shrink");
   if (state_->distinct_backends().size() != 1) {
     throw NotSupportedError("shrink: of groups with one backend only", {.group = id(), .op = "shrink"});
   }

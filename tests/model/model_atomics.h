@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "model/explorer.h"
@@ -16,6 +17,9 @@ struct ModelAtomics {
   using Plain = model::Plain<T>;
 
   static void pause() { model::pause(); }
+  /// What a fence that the kernel completes on demand amounts to.
+  static void light_fence() { model::fence(std::memory_order_seq_cst); }
+  static void heavy_fence() { model::fence(std::memory_order_seq_cst); }
   template <class Deadline>
   static void futex_wait(Atomic<std::uint32_t>& word, std::uint32_t expected, const Deadline&) {
     model::futex_wait(word, expected);

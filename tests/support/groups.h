@@ -10,6 +10,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <ostream>
 #include <string>
 
 #include "support/ranks.h"
@@ -66,6 +67,8 @@ struct Ranks {
   friend std::string to_string(const Ranks& ranks) {
     return (ranks.are_processes ? "Processes" : "Threads") + std::to_string(ranks.size);
   }
+  /// ctest shows it beside a test's name.
+  friend void PrintTo(const Ranks& ranks, std::ostream* out) { *out << to_string(ranks); }
 };
 
 }  // namespace cohort::test

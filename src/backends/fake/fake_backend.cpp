@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "group/group_ids.h"
+#include "backends/shared_bytes.h"
 #include "reduce/copy.h"
 #include "reduce/kernels.h"
 
@@ -106,7 +106,7 @@ std::unique_ptr<Transfer> FakeBackend::start_recv(Bytes /*data*/, int peer_or_an
 }
 
 GroupMemory FakeBackend::allocate(std::size_t bytes) {
-  auto memory = std::make_shared<std::vector<std::byte>>(std::max<std::size_t>(1, bytes));
+  auto memory = shared_bytes(bytes);
   auto* const data = memory->data();
   return {std::move(memory), data, bytes};
 }

@@ -69,11 +69,12 @@ class ReduceToAllOrOne {
     const auto in = engine_.reach().locate(reduction_.in, reduction_.bytes());
     const auto out = takes_ ? engine_.reach().locate(reduction_.out, reduction_.bytes()) : nowhere;
     auto* const mine = reinterpret_cast<Locations*>(collective_.payload(sizeof(Locations)));
-    mine->in = in.value_or(nowhere);
-    mine->out = out.value_or(nowhere);
-    collective_.publish(in.has_value() && out.has_value(), reduction_.op.factor());
+    const bool is_reachable = in.has_value() && out.has_value();
+    mine->in = is_reachable ? *in : reinterpret_cast<std::uint64_t>(reduction_.in);
+    mine->out = is_reachable ? *out : reinterpret_cast<std::uint64_t>(reduction_.out);
+    collective_.publish(is_reachable, reduction_.op.factor());
     collective_.await_all();
-    for (int rank = 0; rank < size_; ++rank) operands_.factors[index(rank)] = collective_.factor_of(rank);
+    for (int rank = 0; rank < size_; ++rank) operands_.factors[index(rank)] = collective_.number_of(rank);
     collective_.all_reachable() ? direct() : staged();
   }
 
@@ -93,7 +94,7 @@ class ReduceToAllOrOne {
     collective_.await_all();
     for (int rank = 0; rank < size_; ++rank) {
       operands_.data[index(rank)] = rank == rank_ ? reduction_.in : collective_.payload_of(rank, bytes);
-      operands_.factors[index(rank)] = collective_.factor_of(rank);
+      operands_.factors[index(rank)] = collective_.number_of(rank);
     }
     if (bytes > 0) combine(&reduction_.out, 1, reduction_.count);
   }
@@ -105,8 +106,7 @@ class ReduceToAllOrOne {
     std::array<void*, most_ranks> outputs;
     std::size_t output_count = 0;
     for (int rank = 0; rank < size_; ++rank) {
-      Locations theirs{};
-      std::memcpy(&theirs, collective_.payload_of(rank, sizeof(Locations)), sizeof(theirs));
+      const auto theirs = locations_of(rank);
       operands_.data[index(rank)] = collective_.find(rank, theirs.in, bytes) + at;
       if (root_ == everybody || root_ == rank) {
         outputs[output_count++] = collective_.find(rank, theirs.out, bytes) + at;
@@ -114,6 +114,12 @@ class ReduceToAllOrOne {
     }
     combine(outputs.data(), output_count, slices.size(rank_));
     collective_.meet();
+  }
+
+  Locations locations_of(int rank) {
+    Locations theirs{};
+    std::memcpy(&theirs, collective_.payload_of(rank, sizeof(Locations)), sizeof(theirs));
+    return theirs;
   }
 
   void staged() {

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 
+#include "backends/shm/process_memory.h"
 #include "core/random.h"
 
 namespace cohort::shm {
@@ -56,7 +57,7 @@ std::shared_ptr<Arena> Arena::of_this_process() {
     arenas.peers.clear();
     try {
       auto fd = make_memfd("cohort-memory", arena_size());
-      auto segment = map_memfd(FileDescriptor(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0)));
+      auto segment = map_memfd(duplicate(fd));
       arenas.own = std::make_shared<Arena>(std::move(fd), std::move(segment));
       arenas.why_none.clear();
     } catch (const Error& e) {
@@ -78,6 +79,9 @@ Arena::Arena(FileDescriptor fd, std::shared_ptr<Segment> segment) : fd_(std::mov
 }
 
 GroupMemory Arena::allocate(std::size_t bytes) {
+  if (bytes > segment_->size()) {
+    throw BackendError(fmt::format("memory of the group: {} bytes are more than this machine has", bytes));
+  }
   const auto wanted = std::max<std::size_t>(page, (bytes + page - 1) / page * page);
   std::size_t offset = 0;
   {
@@ -155,6 +159,10 @@ std::byte* ArenaReach::find(int rank, std::uint64_t location, std::size_t bytes)
   const auto& segment = peers_[static_cast<std::size_t>(rank)];
   if (segment == nullptr || location > segment->size() || bytes > segment->size() - location) return nullptr;
   return segment->base() + location;
+}
+
+void ArenaReach::read(int rank, std::uint64_t address, void* to, std::size_t bytes) const {
+  read_process(pids_[static_cast<std::size_t>(rank)], address, to, bytes);
 }
 
 GroupMemory ArenaReach::allocate(std::size_t bytes) {

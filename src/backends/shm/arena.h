@@ -61,12 +61,15 @@ class Arena : public std::enable_shared_from_this<Arena> {
 /// The arenas of a group's ranks, this one's among them.
 class ArenaReach final : public Reach {
  public:
-  /// Null: no arena. `peers[rank]`: where a rank's arena is mapped here, null for this rank's own.
-  ArenaReach(std::shared_ptr<Arena> own, int rank, std::vector<std::shared_ptr<Segment>> peers)
-      : own_(std::move(own)), rank_(rank), peers_(std::move(peers)) {}
+  /// Null: no arena. `peers[rank]`: where a rank's arena is mapped here, null for this rank's own. `pids`: of all
+  /// ranks, where they may read each other's memory; else empty.
+  ArenaReach(std::shared_ptr<Arena> own, int rank, std::vector<std::shared_ptr<Segment>> peers, std::vector<pid_t> pids)
+      : own_(std::move(own)), rank_(rank), peers_(std::move(peers)), pids_(std::move(pids)) {}
 
   std::optional<std::uint64_t> locate(const void* data, std::size_t bytes) const override;
   std::byte* find(int rank, std::uint64_t location, std::size_t bytes) const override;
+  bool reads_ordinary() const override { return !pids_.empty(); }
+  void read(int rank, std::uint64_t address, void* to, std::size_t bytes) const override;
   bool is_available() const override { return own_ != nullptr; }
   GroupMemory allocate(std::size_t bytes) override;
   void abandon(const void* data) override;
@@ -75,6 +78,7 @@ class ArenaReach final : public Reach {
   std::shared_ptr<Arena> own_;
   int rank_;
   std::vector<std::shared_ptr<Segment>> peers_;
+  std::vector<pid_t> pids_;
 };
 
 /// Maps a peer's arena, once per process however many groups it is met in.

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <linux/futex.h>
+#include <linux/membarrier.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -30,6 +31,21 @@ struct StdAtomics {
 #endif
   }
 
+  /// The two halves of a full fence between one who raises a flag, all the time, and one who goes to sleep, rarely. The
+  /// sleeper's half has the kernel run a full barrier on every processor where a rank runs (membarrier(2)), and that
+  /// makes the raiser's half free: only the compiler must keep the order. Together they order as two seq_cst fences do,
+  /// and that is what the model of tests/model puts in for both.
+  static void light_fence() {
+    if (has_membarrier()) {
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+    } else {
+      full_fence();
+    }
+  }
+  static void heavy_fence() {
+    if (!has_membarrier() || !membarrier()) full_fence();
+  }
+
   /// Sleeps while `word` is `expected`, at most `at_most`; may return early. The word may lie in memory that several
   /// processes map, so the futex is not a private one.
   static void futex_wait(Atomic<std::uint32_t>& word, std::uint32_t expected, std::chrono::nanoseconds at_most) {
@@ -42,6 +58,31 @@ struct StdAtomics {
   static void futex_wake(Atomic<std::uint32_t>& word) {
     ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
   }
+
+  /// Called before the first group is used: from then on other processes' heavy fences reach this one.
+  static void prepare() {
+    has_membarrier_.store(register_for_membarrier(), std::memory_order_relaxed);
+  }
+
+ private:
+  static bool has_membarrier() {
+    return has_membarrier_.load(std::memory_order_relaxed);
+  }
+  static bool register_for_membarrier() {
+    return ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0;
+  }
+  static bool membarrier() {
+    return ::syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) == 0;
+  }
+  static void full_fence() {
+#if defined(__SANITIZE_THREAD__) && defined(__x86_64__)
+    asm volatile("mfence" ::: "memory");  // thread sanitizer knows no fences, and needs none to know this order
+#else
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+  }
+
+  static inline std::atomic<bool> has_membarrier_{false};
 };
 
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free && sizeof(std::atomic<std::uint32_t>) == 4,

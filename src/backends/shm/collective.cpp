@@ -2,6 +2,7 @@
 #include "backends/shm/collective.h"
 
 #include <fmt/format.h>
+#include <sched.h>
 
 namespace cohort::shm {
 
@@ -12,12 +13,12 @@ Collective::Collective(Engine& engine, const Description& description, Call& cal
   engine_.entered_.store(k_, std::memory_order_relaxed);
 }
 
-void Collective::publish(bool is_reachable, double factor) {
+void Collective::publish(bool is_reachable, double number) {
   auto& post = engine_.board_.post(engine_.rank_, k_);
   if (is_reachable) word_ |= reachable_memory;
   post.word.store(word_, std::memory_order_relaxed);
   post.sequence.store(call_.sequence(), std::memory_order_relaxed);
-  post.factor = factor;
+  post.number = number;
   raise(post.flag, k_);
 }
 
@@ -58,6 +59,23 @@ std::byte* Collective::find(int rank, std::uint64_t location, std::size_t bytes)
     mismatch(rank, fmt::format("rank {} named memory of the group that is not there ({} bytes)", rank, bytes));
   }
   return found;
+}
+
+void Collective::read(int rank, std::uint64_t address, void* to, std::size_t bytes) {
+  std::string problem;
+  try {
+    return engine_.reach_->read(rank, address, to, bytes);
+  } catch (const BackendError& e) {
+    problem = e.message();
+  }
+  // Memory of a process that is ending is gone a moment before the process is.
+  const auto until = earlier(call_.deadline(), Deadline::after(std::chrono::milliseconds(500)));
+  do {
+    engine_.check(call_);
+    if (const auto trouble = engine_.trouble(rank, Engine::Wait::collective)) engine_.fail(*trouble, call_);
+    ::sched_yield();
+  } while (!until.expired());
+  engine_.fail({.kind = ErrorKind::backend, .rank = rank, .reporter = engine_.rank_, .text = problem}, call_);
 }
 
 void Collective::meet() {

@@ -26,7 +26,7 @@ class Collective {
     return bytes <= post_inline_bytes ? engine.board_.post(engine.rank_, k_).payload
                                       : engine.board_.payload(engine.rank_, k_);
   }
-  void publish(bool is_reachable = false, double factor = 1);
+  void publish(bool is_reachable = false, double number = 1);
 
   /// Another rank's post, once it is there and found to be of the same operation.
   const Post<StdAtomics>& await(int rank);
@@ -35,14 +35,19 @@ class Collective {
   const std::byte* payload_of(int rank, std::size_t bytes) const {
     return bytes <= post_inline_bytes ? engine_.board_.post(rank, k_).payload : engine_.board_.payload(rank, k_);
   }
+  void prefetch_next(int rank) const { __builtin_prefetch(&engine_.board_.post(rank, k_ + 1)); }
   /// After await_all: whether every rank's memory can be reached.
   bool all_reachable() const;
   bool is_reachable(int rank) const {
     return (engine_.board_.post(rank, k_).word.load(std::memory_order_relaxed) & reachable_memory) != 0;
   }
-  double factor_of(int rank) const { return engine_.board_.post(rank, k_).factor; }
+  /// What it published beside.
+  double number_of(int rank) const { return engine_.board_.post(rank, k_).number; }
   /// A rank's memory as it told; an error if it is not that rank's to tell.
   std::byte* find(int rank, std::uint64_t location, std::size_t bytes);
+
+  /// Copies out of a rank's ordinary memory. Reach must allow it.
+  void read(int rank, std::uint64_t address, void* to, std::size_t bytes);
 
   /// Chunk flags: where they stand before this operation, and how far it takes them.
   std::uint32_t chunk_base() const { return engine_.chunks_done_; }

@@ -17,7 +17,9 @@ Engine::Engine(EngineParts parts)
       policy_(parts.policy),
       liveness_(std::move(parts.liveness)),
       reach_(std::move(parts.reach)),
-      order_(board_, rank_, size_) {}
+      order_(board_, rank_, size_) {
+  StdAtomics::prepare();
+}
 
 Engine::~Engine() {
   // After everything this rank has posted: whoever sees it leave sees its posts.
@@ -56,10 +58,11 @@ bool Engine::is_in_step(int rank) const {
   return last != 0 && reached(last, entered_.load(std::memory_order_relaxed));
 }
 
-std::optional<Failure> Engine::trouble(int awaited, bool in_collective) {
+std::optional<Failure> Engine::trouble(int awaited, Wait wait) {
   for (const int rank : dead_ranks()) {
     // A rank that has ended after doing its part is missed only by those who wait for more from it.
-    if (rank != awaited && (!in_collective || is_in_step(rank))) continue;
+    const bool matters = wait == Wait::collective ? !is_in_step(rank) : awaited < 0;
+    if (rank != awaited && !matters) continue;
     return Failure{.kind = ErrorKind::peer_lost,
                    .rank = rank,
                    .reporter = rank_,
@@ -74,6 +77,19 @@ std::optional<Failure> Engine::trouble(int awaited, bool in_collective) {
                    .text = fmt::format("rank {} has left the group", awaited)};
   }
   return std::nullopt;
+}
+
+int Engine::furthest_behind(int awaited) const {
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank != rank_ && !is_in_step(rank)) return rank;
+  }
+  int slowest = awaited;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank == rank_ || slowest < 0) continue;
+    const auto theirs = board_.drained(rank).value.load(std::memory_order_relaxed);
+    if (!reached(theirs, board_.drained(slowest).value.load(std::memory_order_relaxed))) slowest = rank;
+  }
+  return slowest;
 }
 
 std::string Engine::whereabouts(int awaited) const {

@@ -77,11 +77,15 @@ class Engine {
   /// Throws if the group is broken.
   void check(const Call& call) const;
   /// Why waiting for `awaited` is in vain: it has died or left, or (in a collective) another has died that is not in it
-  /// yet. What it did before may have arrived meanwhile: look once more before believing it. A system call.
-  std::optional<Failure> trouble(int awaited, bool in_collective);
+  /// yet. A message from any rank (-1) is in vain as soon as one has died. What it did before may have arrived meanwhile: look once more before believing it. A system call.
+  enum class Wait : std::uint8_t { collective, message };
+  std::optional<Failure> trouble(int awaited, Wait wait);
   std::vector<int> dead_ranks();
   /// "waits for rank 2, which is in broadcast #6; ...": who is where, for errors.
   std::string whereabouts(int awaited) const;
+  /// Who holds up the collective: a rank that is not in it yet, else the one that has used the fewest chunks; `awaited`
+  /// if no other is behind it.
+  int furthest_behind(int awaited) const;
   ErrorContext context(const Call& call) const;
 
  private:

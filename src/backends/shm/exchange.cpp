@@ -5,6 +5,10 @@
 //
 //   small    what is offered goes with the post; takers copy it out.           one wait for each rank taken from
 //   direct   offered from memory of the group: takers copy it from there.      one copy per byte; two waits
+//            A broadcast where all memory is of the group is shared work: rank r copies slice r to everybody, so the
+//            root's memory is read once, and by all.
+//   read     ordinary memory, where ranks may read each other's: takers have the kernel copy it.    the same, and a
+//            system call
 //   staged   through staging buffers, chunk by chunk, while the next chunk is copied in.       two copies per byte
 //
 // Direct and staged mix: each rank's offer is taken the way it lies.
@@ -15,6 +19,7 @@
 #include <algorithm>
 
 #include "backends/shm/pipeline.h"
+#include "backends/shm/slices.h"
 #include "backends/shm/tuning.h"
 #include "reduce/copy.h"
 
@@ -26,11 +31,14 @@ void copy_own(Bytes to, ConstBytes from) {
   if (to.data() != from.data()) reduce::copy(to.data(), from.data(), from.size());
 }
 
-/// `takes[r]`: what comes from rank r; nothing is taken where it is empty. `sources`: the ranks that offer, all or one.
+/// `takes[r]`: what comes from rank r; nothing is taken where it is empty. `source`: the only rank that offers, where
+/// it is not all.
 class Exchange {
  public:
+  static constexpr int all = -1;
+
   Exchange(Engine& engine, Collective& collective, std::span<const ConstBytes> offers, std::size_t lanes,
-           std::span<const Bytes> takes)
+           std::span<const Bytes> takes, int source = all)
       : engine_(engine),
         board_(engine.board()),
         rank_(engine.rank()),
@@ -38,18 +46,26 @@ class Exchange {
         collective_(collective),
         offers_(offers),
         takes_(takes),
+        source_(source),
         tables_(engine, collective, lanes) {}
 
   void run() {
+    post();
+    move();
+  }
+
+  void post() {
     const bool is_reachable = tables_.write(offers_);
     collective_.publish(is_reachable);
     collective_.await_all();
     check_sizes();
+  }
 
+  void move() {
     bool any_direct = false;
     std::uint64_t longest_staged = 0;
     for (int rank = 0; rank < size_; ++rank) {
-      const auto longest = tables_.longest(rank);
+      const auto longest = longest_from(rank);
       if (longest == 0) continue;
       if (collective_.is_reachable(rank)) {
         any_direct = true;
@@ -58,12 +74,24 @@ class Exchange {
       }
     }
     if (any_direct) take_directly();
-    if (longest_staged > 0) take_staged(longest_staged);
+    if (longest_staged > 0 && engine_.reach().reads_ordinary() && is_read(longest_staged, source_ != all, size_)) {
+      any_direct = true;
+      take_by_reading();
+    } else if (longest_staged > 0) {
+      take_staged(longest_staged);
+    }
     // What was offered directly stays as it is until all have taken it.
     if (any_direct) collective_.meet();
   }
 
+  /// Where `rank` has what it offers to all.
+  std::byte* place(int rank) { return collective_.find(rank, tables_.lane(rank, rank).location, offers_[0].size()); }
+
  private:
+  void copy_out(std::byte* to, const std::byte* from, std::size_t bytes) const {
+    streams_ ? reduce::stream_copy(to, from, bytes) : reduce::copy(to, from, bytes);
+  }
+  std::uint64_t longest_from(int rank) const { return source_ == all || source_ == rank ? tables_.longest(rank) : 0; }
   Bytes take(int rank) const { return takes_.empty() ? Bytes() : takes_[static_cast<std::size_t>(rank)]; }
 
   void check_sizes() {
@@ -81,7 +109,16 @@ class Exchange {
       const int rank = (rank_ + step) % size_;
       const auto to = take(rank);
       if (to.empty() || !collective_.is_reachable(rank)) continue;
-      reduce::copy(to.data(), collective_.find(rank, tables_.lane(rank, rank_).location, to.size()), to.size());
+      copy_out(to.data(), collective_.find(rank, tables_.lane(rank, rank_).location, to.size()), to.size());
+    }
+  }
+
+  void take_by_reading() {
+    for (int step = 1; step < size_; ++step) {
+      const int rank = (rank_ + step) % size_;
+      const auto to = take(rank);
+      if (to.empty() || collective_.is_reachable(rank)) continue;
+      collective_.read(rank, tables_.lane(rank, rank_).location, to.data(), to.size());
     }
   }
 
@@ -89,7 +126,7 @@ class Exchange {
     const auto chunk = std::min(stage_bytes, exchange_chunk(longest) * tables_.lanes());
     const auto width = lane_width(tables_.lanes(), chunk);
     const auto chunks = static_cast<std::uint32_t>((longest + width - 1) / width);
-    const bool fills = !collective_.is_reachable(rank_) && tables_.longest(rank_) > 0;
+    const bool fills = !collective_.is_reachable(rank_) && longest_from(rank_) > 0;
     bool drains = false;
     for (int rank = 0; rank < size_; ++rank) {
       drains = drains || (rank != rank_ && !take(rank).empty() && !collective_.is_reachable(rank));
@@ -115,7 +152,7 @@ class Exchange {
         if (bytes == 0 || collective_.is_reachable(rank)) continue;
         await_filled(rank);
         const auto lane = tables_.lanes() == 1 ? 0 : static_cast<std::size_t>(rank_);
-        reduce::copy(to.data() + at, board_.stage_in(rank, c) + lane * width, bytes);
+        copy_out(to.data() + at, board_.stage_in(rank, c) + lane * width, bytes);
       }
     };
     exchange_chunks(board_, rank_, size_, collective_.chunk_base(), chunks, fills, drains, collective_.watch(), fill,
@@ -130,7 +167,9 @@ class Exchange {
   Collective& collective_;
   std::span<const ConstBytes> offers_;
   std::span<const Bytes> takes_;
+  const int source_;
   LaneTables tables_;
+  const bool streams_ = bypasses_caches(takes_);
 };
 
 /// A list with one entry for each rank of which only one is set.
@@ -154,32 +193,52 @@ void Engine::broadcast(Bytes data, int root, Call& call) {
     if (rank_ == root) return;
     collective.await(root);
     reduce::copy(data.data(), collective.payload_of(root, data.size()), data.size());
+    // The root waits for nobody, so its next post may be there already: it travels while the caller does its part.
+    collective.prefetch_next(root);
     return;
   }
+  // Everybody says where its buffer is: the root's is taken from, the others' may be written to.
   const ConstBytes offer(data);
-  if (rank_ == root) {
-    Exchange(*this, collective, {&offer, 1}, 1, {}).run();
-  } else {
-    Exchange(*this, collective, {}, 1, OnlyFrom(size_, root, data).get()).run();
+  const OnlyFrom takes(size_, root, rank_ == root ? Bytes() : data);
+  Exchange exchange(*this, collective, {&offer, 1}, 1, takes.get(), root);
+  exchange.post();
+  if (!is_shared_work(data.size(), size_) || !collective.all_reachable()) return exchange.move();
+  const Slices slices(data.size(), 1, size_);
+  constexpr std::size_t piece = 64 * 1024;  // stays in the cache while it goes to one after another
+  for (auto at = slices.begin(rank_); at < slices.begin(rank_ + 1); at += piece) {
+    const auto bytes = std::min(piece, slices.begin(rank_ + 1) - at);
+    for (int rank = 0; rank < size_; ++rank) {
+      if (rank != root) reduce::copy(exchange.place(rank) + at, exchange.place(root) + at, bytes);
+    }
   }
+  collective.meet();
 }
 
 void Engine::all_gather(ConstBytes in, std::span<const Bytes> outs, Call& call) {
   std::size_t total = 0;
   std::size_t longest = 0;
+  std::uint32_t sizes = 0;
   for (const auto& out : outs) {
     total += out.size();
     longest = std::max(longest, out.size());
+    sizes = sizes * 31 + static_cast<std::uint32_t>(out.size() ^ out.size() >> 32U);
   }
-  Collective collective(*this, {.op = OpType::all_gather, .bytes = total}, call);
+  // All ranks know all sizes; there is no root, so its place in the description tells one list of them from another.
+  const int fingerprint = static_cast<int>((sizes ^ sizes >> 14U) & 0x3fffU);
+  Collective collective(*this, {.op = OpType::all_gather, .root = fingerprint, .bytes = total}, call);
   copy_own(outs[static_cast<std::size_t>(rank_)], in);
   if (longest <= post_bytes) {
     reduce::copy(collective.payload(in.size()), in.data(), in.size());
-    collective.publish();
+    collective.publish(false, static_cast<double>(in.size()));
     collective.await_all();
     for (int rank = 0; rank < size_; ++rank) {
       const auto out = outs[static_cast<std::size_t>(rank)];
-      if (rank != rank_) reduce::copy(out.data(), collective.payload_of(rank, out.size()), out.size());
+      if (rank == rank_) continue;
+      if (collective.number_of(rank) != static_cast<double>(out.size())) {
+        collective.mismatch(rank, fmt::format("rank {} gives {} bytes where rank {} expects {}", rank,
+                                              collective.number_of(rank), rank_, out.size()));
+      }
+      reduce::copy(out.data(), collective.payload_of(rank, out.size()), out.size());
     }
     return;
   }

@@ -17,7 +17,7 @@
 namespace cohort::shm {
 
 struct Lane {
-  std::uint64_t location;  ///< `nowhere`: goes through staging buffers
+  std::uint64_t location;  ///< in memory of the group; for a rank that is not reachable, the address it has there
   std::uint64_t bytes;
 };
 
@@ -31,13 +31,16 @@ class LaneTables {
   std::size_t bytes() const { return lanes_ * sizeof(Lane); }
   /// Writes this rank's table (before publish). Whether all of it can be reached by the others.
   bool write(std::span<const ConstBytes> offers) {
-    auto* at = collective_.payload(bytes());
     bool is_reachable = true;
+    for (const auto& offer : offers) {
+      is_reachable = is_reachable && engine_.reach().locate(offer.data(), offer.size()).has_value();
+    }
+    auto* at = collective_.payload(bytes());
     for (std::size_t i = 0; i < lanes_; ++i, at += sizeof(Lane)) {
       const auto offer = offers.empty() ? ConstBytes() : offers[i];
-      const auto location = engine_.reach().locate(offer.data(), offer.size());
-      is_reachable = is_reachable && location.has_value();
-      const Lane lane{.location = location.value_or(nowhere), .bytes = offer.size()};
+      const auto location = is_reachable ? *engine_.reach().locate(offer.data(), offer.size())
+                                         : reinterpret_cast<std::uint64_t>(offer.data());
+      const Lane lane{.location = location, .bytes = offer.size()};
       std::memcpy(at, &lane, sizeof(lane));
     }
     return is_reachable;

@@ -31,6 +31,7 @@ std::pair<sockaddr_un, socklen_t> address_of(const std::string& name) {
 
 FileDescriptor make_socket() {
   FileDescriptor fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd && (errno == EMFILE || errno == ENFILE)) throw NoDescriptors("shm: too many open files (ulimit -n)");
   if (!fd) throw SocketError(fmt::format("shm: socket: {}", std::strerror(errno)));
   return fd;
 }
@@ -138,7 +139,7 @@ Message receive_message(int fd, Deadline deadline) {
     }
   }
   // The kernel drops descriptors it has no numbers for (RLIMIT_NOFILE), and says so only here.
-  if ((message.msg_flags & MSG_CTRUNC) != 0) throw BackendError("shm: too many open files (ulimit -n)");
+  if ((message.msg_flags & MSG_CTRUNC) != 0) throw NoDescriptors("shm: too many open files (ulimit -n)");
   bytes.resize(static_cast<std::size_t>(received));
   result.bytes = std::move(bytes);
   return result;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cohort/deadline.h>
+#include <cohort/error.h>
 
 #include <optional>
 #include <span>
@@ -16,6 +17,12 @@ namespace cohort::shm {
 
 /// Most that Linux passes in one message is 253.
 inline constexpr std::size_t most_fds = 200;
+
+/// This process may open no more files.
+class NoDescriptors : public SocketError {
+ public:
+  using SocketError::SocketError;
+};
 
 struct Message {
   std::string bytes{};

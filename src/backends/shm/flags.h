@@ -5,9 +5,10 @@
 //
 // Memory order. raise() publishes what its rank wrote before: it is a release, and await() an acquire. The other
 // direction is the sleeper's: a waiter that goes to sleep writes `sleepers` and then looks at `value`; the raiser
-// writes `value` and then looks at `sleepers`. Each must see the other's write or be seen (Dekker), which acquire and
-// release do not give; so these four accesses are seq_cst, and in their single total order one of the two comes second.
-// No fence is needed (thread sanitizer knows none).
+// writes `value` and then looks at `sleepers`. Each must see the other's write or be seen (Dekker), which takes a
+// seq_cst fence between the two accesses on either side. Raising is frequent and going to sleep is rare, so the fence
+// is the sleeper's (atomics.h): a raise is a plain store and a load of the same line. Should a wake-up be lost all the
+// same (a process that is not allowed membarrier), the sleeper looks again after its nap.
 #pragma once
 
 #include <atomic>
@@ -33,8 +34,9 @@ struct Flag {
 
 template <class Atomics>
 void raise(Flag<Atomics>& flag, std::uint32_t value) {
-  flag.value.store(value, std::memory_order_seq_cst);
-  if (flag.sleepers.load(std::memory_order_seq_cst) != 0) Atomics::futex_wake(flag.value);
+  flag.value.store(value, std::memory_order_release);
+  Atomics::light_fence();
+  if (flag.sleepers.load(std::memory_order_relaxed) != 0) Atomics::futex_wake(flag.value);
 }
 
 template <class Atomics>
@@ -51,8 +53,9 @@ void await(Flag<Atomics>& flag, std::uint32_t target, Watch& watch) {
       Atomics::pause();
       continue;
     }
-    flag.sleepers.fetch_add(1, std::memory_order_seq_cst);
-    const auto seen = flag.value.load(std::memory_order_seq_cst);
+    flag.sleepers.fetch_add(1, std::memory_order_relaxed);
+    Atomics::heavy_fence();
+    const auto seen = flag.value.load(std::memory_order_relaxed);
     if (!reached(seen, target)) Atomics::futex_wait(flag.value, seen, watch.nap());
     flag.sleepers.fetch_sub(1, std::memory_order_relaxed);
   }

@@ -29,6 +29,7 @@
 
 #include "backends/shm/arena.h"
 #include "backends/shm/fd_socket.h"
+#include "backends/shm/process_memory.h"
 #include "core/cpus.h"
 #include "core/parse.h"
 #include "core/random.h"
@@ -52,6 +53,7 @@ struct Hello {
   Token token{};
   ArenaId arena{};
   std::uint32_t has_arena = 0;
+  std::uint64_t probe = probe_address();
   double quota = 0;
   cpu_set_t cpus{};
 };
@@ -64,6 +66,7 @@ struct Welcome {
   std::int32_t first = 0;
   std::int32_t count = 0;
   std::uint32_t has_segment = 0;
+  std::uint64_t probe = probe_address();  ///< the founder's
 };
 
 struct ArenaEntry {
@@ -74,12 +77,14 @@ struct ArenaEntry {
 struct Reply {
   std::uint32_t is_ok = 0;
   std::uint32_t reaches_all = 0;
+  std::uint32_t reads_founder = 0;
 };
 
 struct Verdict {
   Kind kind = Kind::verdict;
   std::uint32_t is_go = 0;
   std::uint32_t all_reach_all = 0;
+  std::uint32_t all_read_all = 0;
   std::uint32_t own_cpus = 0;  ///< every rank has a processor to itself
   std::int32_t rank = -1;      ///< at fault
   std::uint32_t error = 0;     ///< an ErrorKind
@@ -125,6 +130,7 @@ struct Outcome {
   std::vector<std::shared_ptr<Segment>> arenas{};
   Liveness liveness{};
   bool all_reach_all = false;
+  bool all_read_all = false;
   bool own_cpus = false;
 };
 
@@ -138,13 +144,16 @@ Hello hello_of(const Founding& founding, const Token& token, const Arena* arena)
   return hello;
 }
 
-Liveness watch_members(const std::shared_ptr<Segment>& segment, const Founding& founding) {
-  const Board board(segment, founding.size);
+std::vector<pid_t> pids_of(const Board& board) {
   std::vector<pid_t> pids;
-  for (int rank = 0; rank < founding.size; ++rank) {
+  for (int rank = 0; rank < board.ranks(); ++rank) {
     pids.push_back(board.info(rank).pid.load(std::memory_order_relaxed));
   }
-  return {pids, founding.rank};
+  return pids;
+}
+
+Liveness watch_members(const std::shared_ptr<Segment>& segment, const Founding& founding) {
+  return {pids_of(Board(segment, founding.size)), founding.rank};
 }
 
 Failure missing_ranks(const Founding& founding, const std::vector<int>& missing) {
@@ -173,7 +182,7 @@ struct Arenas {
 class Founder0 {
  public:
   explicit Founder0(const Founding& founding)
-      : founding_(founding), arena_(Arena::of_this_process()), members_(static_cast<std::size_t>(founding.size)) {}
+      : founding_(founding), gather_until_(sooner(founding.deadline)), arena_(Arena::of_this_process()), members_(static_cast<std::size_t>(founding.size)) {}
 
   Outcome found() {
     Ticket ticket;
@@ -185,7 +194,7 @@ class Founder0 {
       ticket.socket = "cohort/shm/" + hex(name);
       listener_ = listen_abstract(ticket.socket, founding_.size);
       segment_fd = make_memfd("cohort-group", Board::size_for(founding_.size));
-      segment_ = map_memfd(FileDescriptor(::fcntl(segment_fd.get(), F_DUPFD_CLOEXEC, 0)));
+      segment_ = map_memfd(duplicate(segment_fd));
       auto board = Board::make(segment_, founding_.size);
       join(board, 0, ::getpid());
     } catch (const Error& e) {
@@ -200,8 +209,8 @@ class Founder0 {
       welcome(segment_fd.get());
       hear_replies();
       outcome.liveness = watch_members(segment_, founding_);
-    } catch (const BackendError& e) {
-      tell({.is_go = 0, .rank = 0, .error = static_cast<std::uint32_t>(ErrorKind::backend)}, e.message());
+    } catch (const Error& e) {
+      tell({.is_go = 0, .rank = 0, .error = static_cast<std::uint32_t>(ErrorKind::backend)}, "rank 0: " + e.message());
       throw;
     } catch (const Refusal& refusal) {
       tell({.is_go = 0, .rank = refusal.failure.rank, .error = static_cast<std::uint32_t>(refusal.failure.kind)},
@@ -210,8 +219,13 @@ class Founder0 {
     }
     outcome.arenas = std::move(arenas_.mapped);
     outcome.all_reach_all = arenas_.reaches_all;
+    outcome.all_read_all = all_read_all_;
     outcome.own_cpus = has_own_cpus();
-    tell({.is_go = 1, .all_reach_all = outcome.all_reach_all, .own_cpus = outcome.own_cpus}, {});
+    tell({.is_go = 1,
+          .all_reach_all = outcome.all_reach_all,
+          .all_read_all = outcome.all_read_all,
+          .own_cpus = outcome.own_cpus},
+         {});
     return outcome;
   }
 
@@ -244,10 +258,10 @@ class Founder0 {
     while (!missing().empty()) {
       std::vector<pollfd> polled{{.fd = listener_.get(), .events = POLLIN, .revents = 0}};
       for (const auto& each : silent) polled.push_back({.fd = each.get(), .events = POLLIN, .revents = 0});
-      const auto until = earlier(founding_.deadline, Deadline::after(std::chrono::milliseconds(20)));
-      const auto slice = founding_.trouble ? until : founding_.deadline;
+      const auto until = earlier(gather_until_, Deadline::after(std::chrono::milliseconds(20)));
+      const auto slice = founding_.trouble ? until : gather_until_;
       if (::poll(polled.data(), polled.size(), slice.poll_timeout()) <= 0) {
-        if (founding_.deadline.expired()) throw Refusal{missing_ranks(founding_, missing())};
+        if (gather_until_.expired()) throw Refusal{missing_ranks(founding_, missing())};
         if (founding_.trouble) {
           if (const auto trouble = founding_.trouble()) throw Refusal{*trouble};
         }
@@ -333,6 +347,9 @@ class Founder0 {
                          .text = fmt::format("rank {}: {}", rank, message.bytes.substr(sizeof(Reply)))}};
         }
         arenas_.reaches_all = arenas_.reaches_all && reply->reaches_all != 0;
+        // The kernel's rule is the same for all processes of a user, so the founder stands for every other rank.
+        const auto& hello = members_[static_cast<std::size_t>(rank)].hello;
+        all_read_all_ = all_read_all_ && reply->reads_founder != 0 && can_read(peer_pid(fd), hello.probe);
       });
     }
   }
@@ -374,13 +391,22 @@ class Founder0 {
     return founding_.size <= CPU_COUNT(&all) && (quota == 0 || founding_.size <= quota);
   }
 
+  /// The founder stops waiting a little before the others, so that they hear from it who is missing.
+  static Deadline sooner(Deadline deadline) {
+    if (deadline.is_never()) return deadline;
+    const auto margin = std::min<Deadline::Clock::duration>(deadline.remaining() / 10, std::chrono::milliseconds(200));
+    return Deadline::at(deadline.when() - margin);
+  }
+
   const Founding& founding_;
+  const Deadline gather_until_;
   std::shared_ptr<Arena> arena_;
   std::vector<Member> members_;
   FileDescriptor listener_;
   std::shared_ptr<Segment> segment_;
   Hello own_hello_{};
   Arenas arenas_{founding_.size};
+  bool all_read_all_ = true;
 };
 
 [[noreturn]] void throw_verdict(const std::string& bytes, const ErrorContext& context) {
@@ -408,12 +434,14 @@ Outcome join_founder(const Founding& founding) {
     Arenas arenas(founding.size);
     arenas.reaches_all = arena != nullptr;
     std::string problem;
+    bool reads_founder = false;
     for (int next = 0; next < founding.size;) {
       auto message = receive_message(socket.get(), founding.deadline);
       if (message.bytes.empty()) throw founder_left();
       if (from_bytes<Kind>(message.bytes) == Kind::verdict) throw_verdict(message.bytes, context);
       const auto head = from_bytes<Welcome>(message.bytes);
       std::size_t fd = 0;
+      if (head) reads_founder = can_read(peer_pid(socket.get()), head->probe);
       if (head && head->has_segment != 0 && !message.fds.empty()) {
         try {
           outcome.segment = map_memfd(std::move(message.fds[fd++]));
@@ -447,18 +475,25 @@ Outcome join_founder(const Founding& founding) {
         problem = e.message();
       }
     }
-    send_message(socket.get(), as_bytes(Reply{.is_ok = problem.empty(), .reaches_all = arenas.reaches_all}, problem),
-                 {}, founding.deadline);
+    send_message(
+        socket.get(),
+        as_bytes(Reply{.is_ok = problem.empty(), .reaches_all = arenas.reaches_all, .reads_founder = reads_founder},
+                 problem),
+        {}, founding.deadline);
     const auto message = receive_message(socket.get(), founding.deadline);
     const auto verdict = from_bytes<Verdict>(message.bytes);
     if (!verdict) throw founder_left();
     if (verdict->is_go == 0) throw_verdict(message.bytes, context);
     outcome.arenas = std::move(arenas.mapped);
     outcome.all_reach_all = verdict->all_reach_all != 0;
+    outcome.all_read_all = verdict->all_read_all != 0;
     outcome.own_cpus = verdict->own_cpus != 0;
     return outcome;
   } catch (const TimeoutError&) {
     throw OperationTimeoutError("rank 0 did not answer in time", context);
+  } catch (const NoDescriptors& e) {
+    throw BackendError(fmt::format("rank {}: {}", founding.rank, e.message()),
+                       {.group = founding.group, .op = "new_group", .rank = founding.rank});
   } catch (const NetworkError& e) {
     throw PeerLostError(e.message(), context);
   }
@@ -491,7 +526,8 @@ EngineParts found_among_processes(const Founding& founding) {
                     .policy = wait_policy(outcome.own_cpus)};
   parts.liveness = std::move(outcome.liveness);
   parts.reach = std::make_unique<ArenaReach>(outcome.all_reach_all ? Arena::of_this_process() : nullptr, founding.rank,
-                                             std::move(outcome.arenas));
+                                             std::move(outcome.arenas),
+                                             outcome.all_read_all ? pids_of(parts.board) : std::vector<pid_t>());
   return parts;
 }
 

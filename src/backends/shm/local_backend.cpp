@@ -140,8 +140,17 @@ BackendPtr LocalBackend::split(const BackendSplit& split, Deadline deadline) {
                                                   .rank = static_cast<int>(place - split.ranks.begin()),
                                                   .size = static_cast<int>(split.ranks.size()),
                                                   .deadline = deadline,
-                                                  .exchange = exchange}),
+                                                  .exchange = exchange,
+                                                  .trouble = [&] { return trouble_among(split.ranks); }}),
                                         founder_);
+}
+
+std::optional<Failure> LocalBackend::trouble_among(const std::vector<int>& ranks) {
+  if (auto failure = recorded_failure(engine_.board())) return failure;
+  for (const int each : engine_.dead_ranks()) {
+    if (std::find(ranks.begin(), ranks.end(), each) != ranks.end()) return engine_.trouble(each, Engine::Wait::message);
+  }
+  return std::nullopt;
 }
 
 BackendShrunk LocalBackend::shrink(std::span<const int> excluded, Deadline deadline) {

@@ -6,6 +6,7 @@
 #include <cohort/backend.h>
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -45,6 +46,9 @@ class LocalBackend final : public Backend {
   std::string status() const override;
 
  private:
+  /// Why ranks of a new group may never come.
+  std::optional<Failure> trouble_among(const std::vector<int>& ranks);
+
   Engine engine_;
   Messenger messenger_;
   Founder founder_;

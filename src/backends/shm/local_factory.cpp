@@ -23,7 +23,13 @@ ProcessGroupPtr make(const std::string& name, Founder founder, const StorePtr& s
   const auto deadline = Deadline::after(store->timeout());
   const auto id = agree_on_id(*store, name);
   const auto exchange = [&](std::string_view ticket) {
-    if (ticket.empty()) return store->get("founder", deadline);
+    if (ticket.empty()) {
+      try {
+        return store->get("founder", deadline);
+      } catch (const StoreTimeoutError&) {
+        throw OperationTimeoutError("rank 0 did not come", {.group = id, .op = "new_group", .rank = 0});
+      }
+    }
     store->set("founder", ticket, deadline);
     return std::string(ticket);
   };

@@ -70,7 +70,33 @@ Messenger::Messenger(Engine& engine)
 // --- users' side
 // ------------------------------------------------------------------------------------------------------
 
+bool Messenger::send_now(ConstBytes data, int peer, int tag) {
+  const std::lock_guard lock(mutex_);
+  auto& to = peers_[static_cast<std::size_t>(peer)];
+  if (data.size() > message_bytes || !to.queue.empty() || !to.notices.empty()) return false;
+  Outgoing message{.data = data, .peer = peer, .tag = tag};
+  return write_next(peer, message);
+}
+
+bool Messenger::recv_now(Bytes data, int peer, int tag) {
+  const std::lock_guard lock(mutex_);
+  auto& from = peers_[static_cast<std::size_t>(peer)];
+  if (!from.has_in_ring || !posted_.empty() || !from.unexpected.empty()) return false;
+  auto& ring_in = board_.ring(peer, rank_);
+  auto& slot = ring_in.slots[from.next_in % message_depth];
+  if (slot.part.number.load(std::memory_order_acquire) != from.next_in + 1) return false;
+  if (static_cast<Kind>(slot.part.kind) != Kind::eager || slot.part.tag != tag || slot.part.bytes != data.size()) {
+    return false;
+  }
+  reduce::copy(data.data(), payload_of(slot, data.size()), data.size());
+  ring_in.consumed.flag.value.store(++from.next_in, std::memory_order_release);
+  ring(peer);
+  return true;
+}
+
 void Messenger::send(ConstBytes data, int peer, int tag, Call& call) {
+  engine_.check(call);
+  if (send_now(data, peer, tag)) return;
   const auto message = post(data, peer, tag, call);
   try {
     wait(peer, call, [&] { return message->is_done; });
@@ -82,6 +108,13 @@ void Messenger::send(ConstBytes data, int peer, int tag, Call& call) {
 }
 
 int Messenger::recv(Bytes data, int peer_or_any, int tag, Call& call) {
+  engine_.check(call);
+  if (peer_or_any >= 0 && data.size() <= message_bytes) {
+    for (std::uint32_t looks = 0; looks <= engine_.policy().spins; ++looks) {
+      if (recv_now(data, peer_or_any, tag)) return peer_or_any;
+      StdAtomics::pause();
+    }
+  }
   const auto message = post(data, peer_or_any, tag, call);
   try {
     wait(peer_or_any, call, [&] { return message->is_done; });
@@ -122,7 +155,11 @@ Messenger::IncomingPtr Messenger::post(Bytes data, int peer_or_any, int tag, con
   message->peer_or_any = peer_or_any;
   message->tag = tag;
   const std::lock_guard lock(mutex_);
-  if (!match_unexpected(message)) posted_.push_back(message);
+  if (match_unexpected(message)) {
+    flush(message->source);  // a word about it may have to go out, and nobody may come to send it
+  } else {
+    posted_.push_back(message);
+  }
   return message;
 }
 
@@ -146,7 +183,7 @@ void Messenger::abandon(const IncomingPtr& message) {
 
 void Messenger::check(int peer_or_any, const Call& call, bool& looked_again) {
   engine_.check(call);
-  const auto trouble = engine_.trouble(peer_or_any, peer_or_any == Backend::any_source);
+  const auto trouble = engine_.trouble(peer_or_any, Engine::Wait::message);
   // What the peer sent before may be there by now: it is believed the second time.
   if (trouble && looked_again) engine_.fail(*trouble, call);
   looked_again = trouble.has_value();
@@ -196,10 +233,10 @@ void Messenger::wait(int peer_or_any, Call& call, Done&& done) {
 
 void Messenger::rest(Deadline until) {
   auto& info = board_.info(rank_);
-  // As with flags: say that one is about to sleep, then look once more; a sender writes, then looks for sleepers. The
-  // four accesses are seq_cst, so one of the two sees the other.
-  info.listeners.fetch_add(1, std::memory_order_seq_cst);
-  const auto heard = info.doorbell.load(std::memory_order_seq_cst);
+  // As with flags: say that one is about to sleep, then look once more; a sender writes, then looks for sleepers.
+  info.listeners.fetch_add(1, std::memory_order_relaxed);
+  StdAtomics::heavy_fence();
+  const auto heard = info.doorbell.load(std::memory_order_acquire);
   bool moved = false;
   {
     const std::lock_guard lock(mutex_);
@@ -224,7 +261,9 @@ bool Messenger::progress(int peer_or_any) {
 bool Messenger::progress_peer(int peer) {
   const auto& with = peers_[static_cast<std::size_t>(peer)];
   // Rings are read only when something may come that concerns us: what nobody asked for waits where it is.
-  const bool awaits = !posted_.empty() || !with.announced.empty() || !with.arriving.empty();
+  // Unless one is stuck sending: the peer may be too, until its messages are taken out of the way.
+  const bool awaits =
+      !posted_.empty() || !with.announced.empty() || !with.arriving.empty() || !with.queue.empty();
   const bool moved = awaits && drain(peer);
   return flush(peer) || moved;
 }
@@ -246,14 +285,15 @@ Part* Messenger::next_part(int peer) {
 }
 
 void Messenger::publish(int peer, Part& part) {
-  part.number.store(++peers_[static_cast<std::size_t>(peer)].next_out, std::memory_order_seq_cst);
+  part.number.store(++peers_[static_cast<std::size_t>(peer)].next_out, std::memory_order_release);
   ring(peer);
 }
 
 void Messenger::ring(int peer) {
   auto& info = board_.info(peer);
-  if (info.listeners.load(std::memory_order_seq_cst) == 0) return;
-  info.doorbell.fetch_add(1, std::memory_order_seq_cst);
+  StdAtomics::light_fence();
+  if (info.listeners.load(std::memory_order_relaxed) == 0) return;
+  info.doorbell.fetch_add(1, std::memory_order_release);
   StdAtomics::futex_wake(info.doorbell);
 }
 
@@ -323,7 +363,7 @@ bool Messenger::drain(int peer) {
     auto& slot = ring_in.slots[from.next_in % message_depth];
     if (slot.part.number.load(std::memory_order_acquire) != from.next_in + 1) break;
     if (slot.part.bytes <= message_bytes) take(peer, slot.part, payload_of(slot, slot.part.bytes));
-    ring_in.consumed.flag.value.store(++from.next_in, std::memory_order_seq_cst);
+    ring_in.consumed.flag.value.store(++from.next_in, std::memory_order_release);
     moved = true;
   }
   // One ring for however many parts: a sender that waits for room looks at all of it.

@@ -100,6 +100,10 @@ class Messenger {
   class Sending;
   class Receiving;
 
+  /// The short way for short messages, when nothing else is in it: nothing is allocated. False: not now.
+  bool send_now(ConstBytes data, int peer, int tag);
+  bool recv_now(Bytes data, int peer, int tag);
+
   OutgoingPtr post(ConstBytes data, int peer, int tag, const Call& call);
   IncomingPtr post(Bytes data, int peer_or_any, int tag, const Call& call);
   void withdraw(const OutgoingPtr& message);

@@ -7,8 +7,8 @@
 // Every rank has a ring of `post_depth` slots, written by it alone. The k-th operation of a group uses slot k modulo
 // the depth, and its flag becomes k. A slot may be written again once nobody reads it any more: a rank that has posted
 // operation j has finished all before j, so slot k may be written when all have posted at least k - depth + 1. In
-// operations that wait for everybody that is known already; a broadcast's root, which waits for nobody, runs at most
-// depth - 1 operations ahead of the slowest rank.
+// operations that wait for everybody that is known already. A broadcast's root, which waits for nobody, looks every
+// half round, and runs at most depth - 1 operations ahead of the slowest rank.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@
 
 namespace cohort::shm {
 
-inline constexpr std::uint32_t post_depth = 8;
+inline constexpr std::uint32_t post_depth = 16;
 inline constexpr std::size_t post_inline_bytes = 32;
 inline constexpr std::size_t cache_line = 64;
 
@@ -28,7 +28,7 @@ struct alignas(cache_line) Post {
   /// What is called (description.h), and its number for reports. Relaxed atomics: a report reads them at any time.
   typename Atomics::template Atomic<std::uint64_t> word;
   typename Atomics::template Atomic<std::uint64_t> sequence;
-  double factor;  ///< of premul_sum
+  double number;  ///< of premul_sum its factor, of an all-gather the bytes of this rank's piece
   std::byte payload[post_inline_bytes];
 };
 
@@ -47,9 +47,9 @@ class PostOrder {
     const auto k = ++operation_;
     if (!reached(free_until_, k)) {
       for (int peer = 0; peer < size_; ++peer) {
-        if (peer != rank_) await_post(peer, k - post_depth + 1, watch);
+        if (peer != rank_) await_post(peer, k - post_depth / 2, watch);
       }
-      free_until_ = k;
+      free_until_ = k + post_depth / 2 - 1;
     }
     return k;
   }

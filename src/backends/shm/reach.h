@@ -21,6 +21,10 @@ class Reach {
   /// Where memory that `rank` told us of is here; null if that is not its to tell.
   virtual std::byte* find(int rank, std::uint64_t location, std::size_t bytes) const = 0;
 
+  /// Whether ordinary memory of the others can be read as well, by its address there: a system call and one copy.
+  virtual bool reads_ordinary() const = 0;
+  virtual void read(int rank, std::uint64_t address, void* to, std::size_t bytes) const = 0;
+
   /// Whether allocate() can be called at all.
   virtual bool is_available() const = 0;
   virtual GroupMemory allocate(std::size_t bytes) = 0;

@@ -30,7 +30,7 @@ void Engine::reduce_scatter(std::span<const ConstBytes> ins, const Reduction& re
   std::array<double, most_ranks> factors;
   std::uint64_t longest = 0;
   for (int rank = 0; rank < size_; ++rank) {
-    factors[static_cast<std::size_t>(rank)] = collective.factor_of(rank);
+    factors[static_cast<std::size_t>(rank)] = collective.number_of(rank);
     for (int to = 0; to < size_; ++to) longest = std::max(longest, tables.lane(rank, to).bytes);
     if (const auto offered = tables.lane(rank, rank_).bytes; offered != reduction.bytes()) {
       collective.mismatch(rank, fmt::format("rank {} gives {} bytes for rank {}, which expects {}", rank, offered,

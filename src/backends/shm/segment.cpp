@@ -73,6 +73,12 @@ FileDescriptor make_memfd(const std::string& name, std::size_t size) {
   return fd;
 }
 
+FileDescriptor duplicate(const FileDescriptor& fd) {
+  FileDescriptor copy(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
+  if (!copy) fail("a second descriptor for memory", 0);
+  return copy;
+}
+
 std::shared_ptr<Segment> map_memfd(FileDescriptor fd) {
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) fail("fstat", 0);

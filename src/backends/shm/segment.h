@@ -31,6 +31,7 @@ class Segment {
 
 /// A memfd that cannot be resized any more (so that no peer can make a mapping fault), close-on-exec.
 FileDescriptor make_memfd(const std::string& name, std::size_t size);
+FileDescriptor duplicate(const FileDescriptor& fd);
 /// Maps a memfd made by make_memfd, here or elsewhere: its seals and size are checked first. `reserve` is not needed by
 /// those who only follow the maker.
 std::shared_ptr<Segment> map_memfd(FileDescriptor fd);

@@ -3,8 +3,11 @@
 // Where one algorithm takes over from another, and how large pieces are: measured, see docs/performance.md.
 #pragma once
 
+#include <cohort/backend.h>
+
 #include <algorithm>
 #include <cstddef>
+#include <span>
 
 #include "backends/shm/board.h"
 
@@ -16,15 +19,37 @@ inline bool is_small_reduction(std::size_t bytes, int ranks) {
 }
 
 /// One rank's part of an all-reduce chunk: large enough that flags do not count, small enough that what a rank has just
-/// copied in is still in its cache when others read it.
+/// copied in is still in its cache when others read it. More than two ranks read more at a time.
 inline std::size_t reduce_chunk(std::size_t bytes, int ranks) {
-  const std::size_t most = std::min<std::size_t>(stage_bytes, std::size_t{64 * 1024} * static_cast<std::size_t>(ranks));
-  return std::clamp<std::size_t>((bytes / 4 + 4095) / 4096 * 4096, 4096 * static_cast<std::size_t>(ranks), most);
+  const std::size_t most = (ranks <= 2 ? 256 : 128) * 1024;
+  const auto line_each = cache_line * static_cast<std::size_t>(ranks);
+  return std::clamp<std::size_t>((bytes + line_each - 1) / line_each * line_each, line_each, most);
+}
+
+/// A broadcast among memory of the group in which every rank copies a slice to all others, rather than each the whole
+/// for itself: writing into others' caches pays only when the data is too large for them anyway, or there is one other.
+inline bool is_shared_work(std::size_t bytes, int ranks) {
+  return ranks == 2 || bytes >= 1024 * 1024;
+}
+
+/// Outputs that no cache of one core holds: written past the caches, which saves reading each line before it is
+/// overwritten, a third of the traffic of a copy.
+inline bool bypasses_caches(std::span<const Bytes> outputs) {
+  std::size_t bytes = 0;
+  for (const auto& output : outputs) bytes += output.size();
+  return bytes >= 8 * 1024 * 1024;
+}
+
+/// Ordinary memory is read by the kernel rather than staged, one copy for two: pays between the cost of the system call and
+/// the size from which staging writes past the caches. Many readers of one process get into each other's way.
+inline bool is_read(std::size_t longest_piece, bool has_one_source, int ranks) {
+  if (has_one_source) return ranks == 2 && longest_piece >= 16 * 1024 && longest_piece <= 512 * 1024;
+  return longest_piece >= 16 * 1024 && longest_piece <= 4 * 1024 * 1024;
 }
 
 /// A chunk of an exchange, and its part for one rank where each gets its own.
 inline std::size_t exchange_chunk(std::size_t bytes) {
-  return std::clamp<std::size_t>((bytes / 4 + 4095) / 4096 * 4096, 16 * 1024, 128 * 1024);
+  return std::clamp<std::size_t>((bytes / 2 + 4095) / 4096 * 4096, 16 * 1024, 128 * 1024);
 }
 
 }  // namespace cohort::shm

@@ -14,7 +14,7 @@ Pace Watch::after_spinning() {
     ::sched_yield();
     return Pace::look;
   }
-  if (const auto trouble = engine_.trouble(peer_, true)) {
+  if (const auto trouble = engine_.trouble(peer_, Engine::Wait::collective)) {
     if (looked_again_) engine_.fail(*trouble, call_);
     looked_again_ = true;
     return Pace::look;
@@ -24,11 +24,12 @@ Pace Watch::after_spinning() {
 }
 
 void Watch::give_up() {
+  const int culprit = engine_.furthest_behind(peer_);
   engine_.fail({.kind = ErrorKind::timeout,
-                .rank = peer_,
+                .rank = culprit,
                 .reporter = engine_.rank(),
                 .text = fmt::format("rank {} gave up on {} #{} after {} ms: {}", engine_.rank(), to_string(call_.op()),
-                                    call_.sequence(), call_.timeout().count(), engine_.whereabouts(peer_))},
+                                    call_.sequence(), call_.timeout().count(), engine_.whereabouts(culprit))},
                call_);
 }
 

@@ -14,6 +14,7 @@
 #include <set>
 #include <vector>
 
+#include "backends/shared_bytes.h"
 #include "backends/shm/founding.h"
 #include "core/cpus.h"
 #include "core/parse.h"
@@ -54,9 +55,12 @@ class ThreadReach final : public Reach {
   std::byte* find(int /*rank*/, std::uint64_t location, std::size_t bytes) const override {
     return owns(location, bytes) ? reinterpret_cast<std::byte*>(location) : nullptr;
   }
+  // It could, but threads run the algorithms of processes that may not, so that thread sanitizer sees them.
+  bool reads_ordinary() const override { return false; }
+  void read(int /*rank*/, std::uint64_t /*address*/, void* /*to*/, std::size_t /*bytes*/) const override {}
   bool is_available() const override { return true; }
   GroupMemory allocate(std::size_t bytes) override {
-    auto memory = std::make_shared<std::vector<std::byte>>(std::max<std::size_t>(1, bytes));
+    auto memory = shared_bytes(bytes);
     auto* const data = memory->data();
     const auto at = reinterpret_cast<std::uintptr_t>(data);
     auto& threads = Threads::instance();

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <cohort/error.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace cohort {
+
+/// Zeroed memory of this process; at least one byte, so that it has an address of its own. Too much is a BackendError.
+inline std::shared_ptr<std::vector<std::byte>> shared_bytes(std::size_t bytes) {
+  try {
+    return std::make_shared<std::vector<std::byte>>(std::max<std::size_t>(1, bytes));
+  } catch (const std::bad_alloc&) {
+  } catch (const std::length_error&) {
+  }
+  throw BackendError("memory of the group: no room for " + std::to_string(bytes) + " bytes");
+}
+
+}  // namespace cohort

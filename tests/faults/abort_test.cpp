@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// abort() ends what the other processes wait in.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "faults/drill.h"
+#include "faults/operations.h"
+
+namespace cohort::test {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+constexpr InterruptedOperation waits[] = {
+    {"Barrier", [](ProcessGroup& group, Scratch&) { group.barrier(); }},
+    {"AllReduce", [](ProcessGroup& group, Scratch& scratch) { group.all_reduce(scratch.data(Scratch::large)); }},
+    {"WorkWait",
+     [](ProcessGroup& group, Scratch& scratch) { group.all_reduce(scratch.data(4), {.async_op = true}).wait(); }},
+    {"Recv", [](ProcessGroup& group, Scratch& scratch) { group.recv(scratch.data(4), 0); }},
+    {"RecvFromAny", [](ProcessGroup& group, Scratch& scratch) { group.recv_any_source(scratch.data(4)); }},
+    {"AsyncRecv",
+     [](ProcessGroup& group, Scratch& scratch) { group.recv(scratch.data(4), 0, {.async_op = true}).wait(); }},
+    {"LargeSend", [](ProcessGroup& group, Scratch& scratch) { group.send(scratch.data(Scratch::large), 0); }},
+};
+
+class AbortTest : public FaultTest, public ::testing::WithParamInterface<InterruptedOperation> {};
+
+TEST_P(AbortTest, IsNoticedByPeersWithin100Milliseconds) {
+  std::int64_t best = 1000;
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    Drill drill(store(), 3, [&](Member& me) {
+      const auto group = me.join(20s);
+      Scratch scratch(*group);
+      me.say("made");
+      if (me.rank() == 0) {
+        me.await_go();
+        group->abort("enough");
+        me.attempt("afterwards", [&] { group->barrier(); });
+        return;
+      }
+      me.attempt("operation", [&] { GetParam().run(*group, scratch); });
+      me.attempt("afterwards", [&] { group->barrier(); });
+    });
+    drill.hear_all("made");
+    std::this_thread::sleep_for(10ms * attempt);  // from a fresh wait to a long one
+    const auto start = Clock::now();
+    drill.go(0);
+    std::int64_t slowest = 0;
+    for (const auto& word : drill.hear_all("operation", 0)) {
+      EXPECT_EQ(word.type, "AbortedError") << word;
+      EXPECT_EQ(word.at_fault, 0) << word;
+      EXPECT_THAT(word.text, HasSubstr("enough"));
+      slowest = std::max(slowest, milliseconds_between(start, word.when));
+    }
+    for (const auto& word : drill.hear_all("afterwards")) EXPECT_NE(word.type, "") << word;
+    EXPECT_LT(slowest, 1000);
+    best = std::min(best, slowest);
+    drill.expect_end();
+  }
+  std::cout << "[  drill   ] abort in " << GetParam().name << ": " << best << " ms\n";
+  EXPECT_LT(best, 100);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, AbortTest, ::testing::ValuesIn(waits),
+                         [](const auto& each) { return std::string(each.param.name); });
+
+}  // namespace
+}  // namespace cohort::test

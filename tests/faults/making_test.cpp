@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A rank is lost before or while the group is made: nobody gets half a group, and nobody waits past the deadline.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <random>
+
+#include "faults/drill.h"
+#include "faults/operations.h"
+
+namespace cohort::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+class MakingTest : public FaultTest {};
+
+TEST_F(MakingTest, ARankThatNeverComesIsNamedAtTheDeadline) {
+  constexpr auto deadline = 500ms;
+  for (const int size : {2, 3, 4}) {
+    for (const int victim : {0, size - 1}) {
+      const auto title = "dead before new_group, rank " + std::to_string(victim) + " of " + std::to_string(size);
+      SCOPED_TRACE(title);
+      Drill drill(store(), size, [&](Member& me) {
+        if (me.rank() == victim) return;
+        me.attempt("new_group", [&] { me.join(deadline); });
+      });
+      const auto start = Clock::now();
+      for (const auto& word : drill.hear_all("new_group", victim)) {
+        EXPECT_THAT(word.type, ::testing::AnyOf("OperationTimeoutError", "StoreTimeoutError")) << word;
+        // Who does not see the founder's key knows no more than that it is not there.
+        if (victim != 0) {
+          EXPECT_EQ(word.at_fault, victim) << word;
+        }
+        EXPECT_LT(milliseconds_between(start, word.when), deadline.count() + 400);
+        note(title, word, milliseconds_between(start, word.when));
+      }
+      drill.expect_end();
+    }
+  }
+}
+
+TEST_F(MakingTest, ARankKilledMeanwhileIsAnErrorForAllOrNone) {
+  std::mt19937 random(17);
+  int made_without = 0;
+  for (int trial = 0; trial < 24; ++trial) {
+    const int size = 2 + trial % 3;
+    const int victim = trial % size;
+    SCOPED_TRACE("rank " + std::to_string(victim) + " of " + std::to_string(size));
+    Drill drill(store(), size, [&](Member& me) {
+      ProcessGroupPtr group;
+      me.say("joins");
+      if (!me.attempt("new_group", [&] { group = me.join(400ms); }) || me.rank() == victim) return;
+      me.attempt("operation", [&] {
+        for (;;) group->barrier();
+      });
+    });
+    drill.hear(victim, "joins");
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 5000));
+    drill.signal(victim, SIGKILL);
+    int made = 0;
+    for (int rank = 0; rank < size; ++rank) {
+      if (rank == victim) continue;
+      drill.hear(rank, "joins");
+      const auto word = drill.hear(rank, "new_group");
+      if (word.type.empty()) {
+        ++made;
+        const auto lost = drill.hear(rank, "operation");
+        EXPECT_EQ(lost.type, "PeerLostError") << lost;
+        EXPECT_EQ(lost.at_fault, victim) << lost;
+      } else {
+        EXPECT_THAT(word.type, ::testing::AnyOf("OperationTimeoutError", "StoreTimeoutError", "PeerLostError")) << word;
+        if (word.at_fault >= 0) {
+          EXPECT_THAT(word.at_fault, ::testing::AnyOf(victim, 0)) << word;
+        }
+      }
+    }
+    if (made != 0) ++made_without;
+    drill.expect_end(victim);
+    drill.end_of(victim);
+    if (HasFailure()) return;
+  }
+  std::cout << "[  drill   ] killed after the group was made: " << made_without << " of 24\n";
+}
+
+}  // namespace
+}  // namespace cohort::test

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A rank calls something else than the others, or nothing at all.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ostream>
+#include <vector>
+
+#include "faults/drill.h"
+
+namespace cohort::test {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+using Call = void (*)(ProcessGroup& group);
+
+struct Misuse {
+  const char* name;
+  Call right;
+  Call wrong;
+
+  friend void PrintTo(const Misuse& misuse, std::ostream* out) { *out << misuse.name; }
+};
+
+template <class T = float>
+std::vector<T>& data(std::size_t elements) {
+  static std::vector<T> memory;
+  memory.assign(elements, T{1});
+  return memory;
+}
+
+constexpr Misuse misuses[] = {
+    {"SkippedCollective",
+     [](ProcessGroup& group) {
+       group.all_reduce(data(4));
+       group.barrier();
+     },
+     [](ProcessGroup& group) { group.barrier(); }},
+    {"OtherOperation", [](ProcessGroup& group) { group.all_reduce(data(4)); },
+     [](ProcessGroup& group) { group.broadcast(data(4)); }},
+    {"OtherReduction", [](ProcessGroup& group) { group.all_reduce(data(4)); },
+     [](ProcessGroup& group) { group.all_reduce(data(4), {.op = ReduceOp::max()}); }},
+    {"OtherSize", [](ProcessGroup& group) { group.all_reduce(data(4)); },
+     [](ProcessGroup& group) { group.all_reduce(data(5)); }},
+    {"OtherLargeSize", [](ProcessGroup& group) { group.all_reduce(data(500'000)); },
+     [](ProcessGroup& group) { group.all_reduce(data(400'000)); }},
+    {"SmallWhereLarge", [](ProcessGroup& group) { group.all_reduce(data(500'000)); },
+     [](ProcessGroup& group) { group.all_reduce(data(4)); }},
+    {"OtherType", [](ProcessGroup& group) { group.all_reduce(data(4)); },
+     [](ProcessGroup& group) { group.all_reduce(data<std::int32_t>(4)); }},
+    {"OtherRoot", [](ProcessGroup& group) { group.broadcast(data(500'000)); },
+     [](ProcessGroup& group) { group.broadcast(data(500'000), {.root = 1}); }},
+    {"OtherBlockSize",
+     [](ProcessGroup& group) {
+       std::vector<float> to(10'000 * static_cast<std::size_t>(group.size()));
+       group.all_to_all(to, data(to.size()));
+     },
+     [](ProcessGroup& group) {
+       std::vector<float> to(9'000 * static_cast<std::size_t>(group.size()));
+       group.all_to_all(to, data(to.size()));
+     }},
+};
+
+class MisuseTest : public FaultTest, public ::testing::WithParamInterface<Misuse> {};
+
+TEST_P(MisuseTest, IsAMismatchOnEveryRank) {
+  for (const int size : {2, 3, 4}) {
+    for (const int odd : {0, size - 1}) {
+      const auto title = std::string(GetParam().name) + ", rank " + std::to_string(odd) + " of " + std::to_string(size);
+      SCOPED_TRACE(title);
+      Drill drill(store(), size, [&](Member& me) {
+        const auto group = me.join(20s);
+        me.say("made");
+        me.attempt("operation", [&] {
+          (me.rank() == odd ? GetParam().wrong : GetParam().right)(*group);
+          group->barrier();  // an operation that waits for nobody may have passed
+        });
+      });
+      drill.hear_all("made");
+      const auto start = Clock::now();
+      const auto words = drill.hear_all("operation");
+      note(title, words.front(), milliseconds_between(start, words.front().when));
+      for (const auto& word : words) {
+        EXPECT_EQ(word.type, "MismatchError") << word;
+        // Two ranks cannot know which of them is right: the message has both.
+        EXPECT_GE(word.at_fault, 0) << word;
+        EXPECT_THAT(word.text, HasSubstr("rank " + std::to_string(odd)));
+        EXPECT_LT(milliseconds_between(start, word.when), 1000);
+      }
+      drill.expect_end();
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, MisuseTest, ::testing::ValuesIn(misuses),
+                         [](const auto& each) { return std::string(each.param.name); });
+
+class AbsenceTest : public FaultTest {};
+
+TEST_F(AbsenceTest, OfALivingRankEndsAtTheDeadlineAndIsNamed) {
+  for (const int size : {2, 3, 4}) {
+    const int absent = size / 2;
+    SCOPED_TRACE(size);
+    Drill drill(store(), size, [&](Member& me) {
+      const auto group = me.join(20s);
+      group->barrier();
+      me.say("made");
+      if (me.rank() == absent) return me.await_go();
+      const auto start = Clock::now();
+      me.attempt("operation", [&] { group->all_reduce(data(4), {.timeout = 300ms}); });
+      me.say("waited", std::to_string(milliseconds_between(start, Clock::now())));
+      me.attempt("afterwards", [&] { group->barrier(); });
+      me.await_go();
+    });
+    drill.hear_all("made");
+    for (const auto& word : drill.hear_all("operation", absent)) {
+      EXPECT_EQ(word.type, "OperationTimeoutError") << word;
+      EXPECT_EQ(word.at_fault, absent) << word;
+      EXPECT_THAT(word.text, HasSubstr("missing: rank " + std::to_string(absent)));
+    }
+    for (const auto& word : drill.hear_all("waited", absent)) {
+      EXPECT_LT(std::stoi(word.text), 600);
+      EXPECT_GE(std::stoi(word.text), 200);  // another may have given up first
+    }
+    for (const auto& word : drill.hear_all("afterwards", absent)) EXPECT_EQ(word.type, "OperationTimeoutError") << word;
+    drill.go_all();
+    drill.expect_end();
+  }
+}
+
+}  // namespace
+}  // namespace cohort::test

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Going on without those who are gone: also when more of them go meanwhile.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <random>
+
+#include "faults/drill.h"
+#include "faults/operations.h"
+
+namespace cohort::test {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+class ShrinkTest : public FaultTest {};
+
+/// Shrinks until a sum over exactly `left` ranks works.
+ProcessGroupPtr shrink_to(ProcessGroupPtr group, int left) {
+  for (;;) {
+    group = group->shrink({.timeout = 10s});
+    try {
+      expect_all_reduce_works(*group, Scratch::large);
+      if (group->size() == left) return group;
+      group->barrier();
+    } catch (const PeerLostError&) {
+      continue;
+    }
+  }
+}
+
+TEST_F(ShrinkTest, SurvivesASecondDeathMeanwhile) {
+  std::mt19937 random(3);
+  for (int trial = 0; trial < 24; ++trial) {
+    const int first = trial % 4;
+    const int second = (first + 1 + trial / 4 % 3) % 4;
+    SCOPED_TRACE("first " + std::to_string(first) + ", then " + std::to_string(second));
+    Drill drill(store(), 4, [&](Member& me) {
+      auto group = me.join(20s);
+      me.say("made");
+      if (me.rank() == first) Member::idle();
+      me.attempt("operation", [&] { group->barrier(); });
+      me.await_go();
+      me.say("shrinks");
+      me.attempt("shrink", [&] { group = shrink_to(group, 2); });
+      me.await_go();
+    });
+    drill.hear_all("made");
+    drill.signal(first, SIGKILL);
+    drill.hear_all("operation", first);
+    drill.go_all(first);
+    drill.hear(second, "shrinks");
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
+    drill.signal(second, SIGKILL);
+    for (int rank = 0; rank < 4; ++rank) {
+      if (rank == first || rank == second) continue;
+      drill.hear(rank, "shrinks");
+      const auto word = drill.hear(rank, "shrink");
+      EXPECT_EQ(word.type, "") << word;
+      drill.go(rank);
+      EXPECT_EQ(drill.end_of(rank), 0);
+    }
+    EXPECT_EQ(drill.end_of(first), 128 + SIGKILL);
+    EXPECT_EQ(drill.end_of(second), 128 + SIGKILL);
+    if (HasFailure()) return;
+  }
+}
+
+TEST_F(ShrinkTest, GoesDownToOneRank) {
+  Drill drill(store(), 4, [&](Member& me) {
+    auto group = me.join(20s);
+    me.say("made");
+    for (int left = 3; left >= 1; --left) {
+      if (me.rank() == left) Member::idle();
+      me.attempt("operation", [&] { group->barrier(); });
+      me.attempt("shrink", [&] { group = shrink_to(group, left); });
+      EXPECT_EQ(group->global_ranks().size(), static_cast<std::size_t>(left));
+    }
+  });
+  drill.hear_all("made");
+  for (int victim = 3; victim >= 1; --victim) {
+    drill.signal(victim, SIGKILL);
+    for (int rank = 0; rank < victim; ++rank) {
+      const auto lost = drill.hear(rank, "operation");
+      EXPECT_EQ(lost.type, "PeerLostError") << lost;
+      EXPECT_EQ(lost.at_fault, victim) << lost;
+      const auto shrunk = drill.hear(rank, "shrink");
+      EXPECT_EQ(shrunk.type, "") << shrunk;
+    }
+  }
+  EXPECT_EQ(drill.end_of(0), 0);
+}
+
+TEST_F(ShrinkTest, LeavesOutWhomItIsTold) {
+  for (const bool with_death : {false, true}) {
+    SCOPED_TRACE(with_death);
+    Drill drill(store(), 4, [&](Member& me) {
+      auto group = me.join(20s);
+      me.say("made");
+      if (me.rank() == 3 && with_death) Member::idle();
+      if (with_death) me.attempt("operation", [&] { group->barrier(); });
+      const auto old = group;
+      me.attempt("shrink", [&] {
+        group = group->shrink({.excluded = {1}, .timeout = 10s});
+        EXPECT_EQ(group == nullptr, me.rank() == 1);
+        if (group == nullptr) return;
+        EXPECT_EQ(group->global_ranks(), with_death ? std::vector<int>({0, 2}) : std::vector<int>({0, 2, 3}));
+        expect_all_reduce_works(*group, Scratch::large);
+      });
+      me.attempt("old group", [&] { old->barrier(); });
+    });
+    drill.hear_all("made");
+    const int victim = with_death ? 3 : -1;
+    if (with_death) {
+      drill.signal(victim, SIGKILL);
+      drill.hear_all("operation", victim);
+    }
+    for (const auto& word : drill.hear_all("shrink", victim)) EXPECT_EQ(word.type, "") << word;
+    for (const auto& word : drill.hear_all("old group", victim)) EXPECT_NE(word.type, "") << word;
+    drill.expect_end(victim);
+  }
+}
+
+TEST_F(ShrinkTest, NamesASurvivorThatDoesNotTakePart) {
+  Drill drill(store(), 4, [&](Member& me) {
+    const auto group = me.join(20s);
+    me.say("made");
+    if (me.rank() == 3) Member::idle();
+    me.attempt("operation", [&] { group->barrier(); });
+    if (me.rank() != 1) me.attempt("shrink", [&] { group->shrink({.timeout = 300ms}); });
+    me.await_go();
+  });
+  drill.hear_all("made");
+  const auto start = drill.signal(3, SIGKILL);
+  drill.hear_all("operation", 3);
+  for (const int rank : {0, 2}) {
+    const auto word = drill.hear(rank, "shrink");
+    EXPECT_EQ(word.type, "OperationTimeoutError") << word;
+    EXPECT_EQ(word.at_fault, 1) << word;
+    EXPECT_LT(milliseconds_between(start, word.when), 1500);
+  }
+  drill.go_all(3);
+  drill.expect_end(3);
+}
+
+TEST_F(ShrinkTest, NeedsNoStore) {
+  std::optional<StoreHost> mortal(std::in_place);
+  Drill drill(*mortal, 3, [&](Member& me) {
+    auto group = me.join(20s);
+    me.say("made");
+    if (me.rank() == 0) Member::idle();
+    me.attempt("operation", [&] { group->barrier(); });
+    me.attempt("shrink", [&] { group = shrink_to(group, 2); });
+    group->barrier();
+  });
+  drill.hear_all("made");
+  mortal.reset();
+  drill.signal(0, SIGKILL);
+  for (const auto& word : drill.hear_all("operation", 0)) EXPECT_EQ(word.type, "PeerLostError") << word;
+  for (const auto& word : drill.hear_all("shrink", 0)) EXPECT_EQ(word.type, "") << word;
+  drill.expect_end(0);
+}
+
+TEST_F(ShrinkTest, LeaksNoDescriptors) {
+  Drill drill(store(), 3, [&](Member& me) {
+    const auto life = [&] {
+      auto group = me.join(20s);
+      Scratch scratch(*group);
+      group->all_reduce(scratch.data(Scratch::large));
+      exchange_with_neighbours(*group, scratch, 300'000);
+      const auto split = group->split_group({0, 1});
+      group->barrier();
+      return group;
+    };
+    life();  // the first one makes what the process keeps: its own memory of the group
+    const auto before = open_descriptors();
+    {
+      auto group = life();
+      me.say("made");
+      if (me.rank() == 1) Member::idle();
+      me.attempt("operation", [&] { group->barrier(); });
+      group = shrink_to(group, 2);
+      group->barrier();
+    }
+    me.say("over", std::to_string(open_descriptors()) + " of " + std::to_string(before));
+    EXPECT_EQ(open_descriptors(), before);
+  });
+  drill.hear_all("made");
+  drill.signal(1, SIGKILL);
+  drill.hear_all("operation", 1);
+  drill.hear_all("over", 1);
+  drill.expect_end(1);
+}
+
+}  // namespace
+}  // namespace cohort::test

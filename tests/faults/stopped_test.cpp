@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A rank is stopped (SIGSTOP): it neither answers nor dies. The others give up at their deadline and name it; when it
+// goes on it is told so, and cannot write where the others live by then.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <random>
+
+#include "faults/drill.h"
+#include "faults/operations.h"
+
+namespace cohort::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+class StoppedTest : public FaultTest, public ::testing::WithParamInterface<InterruptedOperation> {};
+
+bool is_message(const InterruptedOperation& operation) {
+  return std::string_view(operation.name).ends_with("Message");
+}
+
+TEST_P(StoppedTest, RankIsNamedAtTheDeadlineAndToldWhenItGoesOn) {
+  constexpr auto deadline = 400ms;
+  static std::mt19937 random{11};
+  for (const int size : {2, 3}) {
+    const int victim = 1;
+    const auto title = "stopped during " + std::string(GetParam().name) + ", rank " + std::to_string(victim) + " of " +
+                       std::to_string(size);
+    SCOPED_TRACE(title);
+    Drill drill(store(), size, [&](Member& me) {
+      const auto group = me.join(20s);
+      Scratch scratch(*group);
+      group->barrier();
+      group->set_timeout(deadline);
+      me.say("made");
+      me.attempt("operation", [&] {
+        for (;;) GetParam().run(*group, scratch);
+      });
+      me.await_go();
+    });
+    drill.hear_all("made");
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 8000));
+    const auto start = drill.signal(victim, SIGSTOP);
+    std::int64_t slowest = 0;
+    for (int rank = 0; rank < size; ++rank) {
+      if (rank == victim) continue;
+      const auto word = drill.hear(rank, "operation");
+      EXPECT_EQ(word.type, "OperationTimeoutError") << word;
+      // A message has one sender, and whoever waits for a waiting rank names that one.
+      if (!is_message(GetParam()) || rank == (victim + 1) % size) {
+        EXPECT_EQ(word.at_fault, victim) << word;
+      }
+      slowest = std::max(slowest, milliseconds_between(start, word.when));
+      if (rank == 0) note(title, word, slowest);
+    }
+    EXPECT_LT(slowest, (is_message(GetParam()) ? 2 : 1) * deadline.count() + 400);
+    drill.signal(victim, SIGCONT);
+    const auto woke = drill.hear(victim, "operation");
+    EXPECT_NE(woke.type, "") << woke;
+    drill.go_all();
+    drill.expect_end();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, StoppedTest, ::testing::ValuesIn(interrupted_operations),
+                         [](const auto& each) { return std::string(each.param.name); });
+
+class PauseTest : public FaultTest {};
+class StoppedInShrinkTest : public FaultTest {};
+
+TEST_F(PauseTest, ShorterThanTheDeadlineHurtsNobody) {
+  Drill drill(store(), 3, [](Member& me) {
+    const auto group = me.join(20s);
+    Scratch scratch(*group);
+    me.say("made");
+    me.attempt("operations", [&] {
+      for (int i = 0; i < 60; ++i) {
+        expect_all_reduce_works(*group, i % 2 == 0 ? Scratch::large : 8);
+        exchange_with_neighbours(*group, scratch, 20'000);
+        std::fill(scratch.shared().begin(), scratch.shared().end(), 1.0F);
+        group->barrier();
+        group->all_reduce(scratch.shared());
+        EXPECT_EQ(scratch.shared().front(), 3.0F);
+        EXPECT_EQ(scratch.shared().back(), 3.0F);
+      }
+    });
+  });
+  drill.hear_all("made");
+  std::mt19937 random(23);
+  for (int pause = 0; pause < 12; ++pause) {
+    const int rank = pause % 3;
+    drill.signal(rank, SIGSTOP);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5 + random() % 30));
+    drill.signal(rank, SIGCONT);
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 10));
+  }
+  for (const auto& word : drill.hear_all("operations")) EXPECT_EQ(word.type, "") << word;
+  drill.expect_end();
+}
+
+TEST_F(StoppedInShrinkTest, IsNamedByTheOthers) {
+  Drill drill(store(), 4, [](Member& me) {
+    const auto group = me.join(20s);
+    me.say("made");
+    if (me.rank() == 0) Member::idle();
+    me.attempt("operation", [&] { group->barrier(); });
+    me.await_go();
+    me.attempt("shrink", [&] { group->shrink({.timeout = 500ms}); });
+    me.await_go();
+  });
+  drill.hear_all("made");
+  drill.signal(0, SIGKILL);
+  drill.hear_all("operation", 0);
+  drill.signal(2, SIGSTOP);
+  const auto start = Clock::now();
+  drill.go_all(0);
+  for (const int rank : {1, 3}) {
+    const auto word = drill.hear(rank, "shrink");
+    EXPECT_EQ(word.type, "OperationTimeoutError") << word;
+    EXPECT_EQ(word.at_fault, 2) << word;
+    EXPECT_LT(milliseconds_between(start, word.when), 900);
+  }
+  drill.signal(2, SIGCONT);
+  const auto woke = drill.hear(2, "shrink");
+  EXPECT_NE(woke.type, "") << woke;
+  drill.go_all(0);
+  drill.expect_end(0);
+}
+
+class LatePeerTest : public FaultTest {};
+
+/// Whatever is written into `bytes` afterwards shows.
+std::uint64_t fingerprint(std::span<const float> data) {
+  std::uint64_t hash = 14695981039346656037U;
+  for (const float each : data) {
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, &each, sizeof(bits));
+    hash = (hash ^ bits) * 1099511628211U;
+  }
+  return hash;
+}
+
+TEST_F(LatePeerTest, WritesIntoMemoryNobodyUsesAnyMore) {
+  constexpr std::size_t elements = 4 << 20;
+  constexpr int victim = 1;
+  std::mt19937 random(5);
+  int late_writes = 0;
+  for (int trial = 0; trial < 15 && late_writes < 2; ++trial) {
+    SCOPED_TRACE(trial);
+    Drill drill(store(), 3, [&](Member& me) {
+      auto group = me.join(20s);
+      auto memory = group->allocate(elements * sizeof(float));
+      const auto old = memory.as<float>();
+      std::fill(old.begin(), old.end(), static_cast<float>(me.rank() + 1));
+      group->barrier();
+      group->set_timeout(300ms);
+      me.say("made");
+      me.attempt("operation", [&] {
+        for (;;) group->all_reduce(memory.as<float>(), {.op = ReduceOp::avg()});
+      });
+      if (me.rank() == victim) return;
+      group = group->shrink({.excluded = {victim}, .timeout = 10s});
+      EXPECT_EQ(group->size(), 2);
+      memory = {};
+      const auto fresh = group->allocate(elements * sizeof(float));
+      const auto data = fresh.as<float>();
+      EXPECT_TRUE(data.data() >= old.data() + old.size() || data.data() + data.size() <= old.data());
+      const auto pattern = static_cast<float>(me.rank()) + 0.5F;
+      std::fill(data.begin(), data.end(), pattern);
+      // The old memory is still mapped, though nobody's: it shows whether the late peer wrote at all.
+      std::fill(old.begin(), old.end(), -1.0F);
+      const auto before = fingerprint(old);
+      me.say("moved");
+      me.await_go();
+      EXPECT_TRUE(std::all_of(data.begin(), data.end(), [&](float each) { return each == pattern; }))
+          << "the late peer wrote into the new group's memory";
+      me.say("checked", fingerprint(old) == before ? "" : "a late write");
+      group->all_reduce(data);
+      EXPECT_EQ(data.back(), 3.0F);
+    });
+    drill.hear_all("made");
+    std::this_thread::sleep_for(std::chrono::microseconds(10'000 + random() % 30'000));
+    drill.signal(victim, SIGSTOP);
+    for (const auto& word : drill.hear_all("operation", victim)) {
+      EXPECT_EQ(word.type, "OperationTimeoutError") << word;
+      EXPECT_EQ(word.at_fault, victim) << word;
+    }
+    drill.hear_all("moved", victim);
+    drill.signal(victim, SIGCONT);
+    const auto woke = drill.hear(victim, "operation");
+    EXPECT_NE(woke.type, "") << woke;
+    drill.go_all(victim);
+    bool wrote = false;
+    for (const auto& word : drill.hear_all("checked", victim)) wrote = wrote || !word.text.empty();
+    if (wrote) ++late_writes;
+    drill.expect_end();
+    if (HasFailure()) break;
+  }
+  EXPECT_GT(late_writes, 0) << "the peer was never stopped while it wrote: nothing was proved";
+}
+
+}  // namespace
+}  // namespace cohort::test

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Broadcast, gathers, scatter and reduce-scatter: everything arrives where it belongs, and nothing else is touched.
+#include "backends/shm/tuning.h"
+#include "group/arrangements.h"
+#include "group/payload.h"
+
+namespace cohort::test {
+namespace {
+
+/// Elements of one rank: none, few, around what a post holds, several chunks with a ragged end.
+std::vector<std::size_t> counts(DType dtype) {
+  const auto post = shm::post_bytes / size_of(dtype);
+  return {0, 1, 5, post, post + 1, 5 * shm::exchange_chunk(std::size_t{1} << 30U) / size_of(dtype) + 3};
+}
+std::vector<std::size_t> few_counts(DType dtype) {
+  return {0, 3, 30'000 / size_of(dtype) + 1};
+}
+
+/// What is in a buffer before the operation: nothing that it could put there.
+ByteVector untouched(std::size_t bytes) {
+  ByteVector all(bytes, 0xEE);
+  return all;
+}
+
+template <class Body>
+void sweep(const Body& body) {
+  for (const auto place : all_places) {
+    for (const auto count : counts(DType::f32)) body(DType::f32, count, place);
+  }
+  for (const auto dtype : all_dtypes) {
+    for (const auto count : few_counts(dtype)) body(dtype, count, Place::mixed);
+  }
+}
+
+class DataMovement : public OnEveryArrangement {};
+
+TEST_P(DataMovement, BroadcastFromEveryRoot) {
+  run([](const ProcessGroupPtr& pg) {
+    sweep([&](DType dtype, std::size_t count, Place place) {
+      for (int root = 0; root < pg->size(); ++root) {
+        const Memory memory(*pg, place, values(dtype, pg->rank(), count), 1);
+        const auto work = pg->broadcast(memory.buffer(dtype), {.root = root});
+        EXPECT_TRUE(holds(memory, dtype, values(dtype, root, count)))
+            << count << " from " << root << ", " << to_string(place);
+        EXPECT_EQ(work.result().size(), 1U);
+      }
+    });
+  });
+}
+
+TEST_P(DataMovement, ReduceToEveryRootLeavesTheOthersAlone) {
+  const auto n = size();
+  run([n](const ProcessGroupPtr& pg) {
+    for (const auto place : all_places) {
+      for (const std::size_t count : {0UL, 1UL, 9UL, 2049UL, 100'003UL}) {
+        for (int root = 0; root < n; ++root) {
+          std::vector<std::int32_t> mine(count, pg->rank() + 1);
+          const Memory memory(*pg, place, count * 4);
+          if (count > 0) std::memcpy(memory.data(), mine.data(), count * 4);
+          pg->reduce(memory.buffer(DType::i32), {.root = root});
+          if (pg->rank() == root) mine.assign(count, n * (n + 1) / 2);
+          EXPECT_TRUE(count == 0 || std::memcmp(memory.data(), mine.data(), count * 4) == 0)
+              << count << " to " << root << ", " << to_string(place);
+          EXPECT_TRUE(memory.fences_stand());
+        }
+      }
+    }
+  });
+}
+
+TEST_P(DataMovement, AllGatherIntoOneBuffer) {
+  run([](const ProcessGroupPtr& pg) {
+    const auto n = index(pg->size());
+    sweep([&](DType dtype, std::size_t count, Place place) {
+      ByteVector everything;
+      for (int rank = 0; rank < pg->size(); ++rank) {
+        const auto theirs = values(dtype, rank, count);
+        everything.insert(everything.end(), theirs.begin(), theirs.end());
+      }
+      const auto mine = values(dtype, pg->rank(), count);
+      const Memory input(*pg, place, mine, 1);
+      const Memory output(*pg, place, untouched(n * mine.size()));
+      pg->all_gather(output.buffer(dtype), input.buffer(dtype));
+      EXPECT_TRUE(holds(output, dtype, everything)) << count << ", " << to_string(place);
+      EXPECT_TRUE(holds(input, dtype, mine));
+
+      // In place: the input is this rank's part of the output.
+      const Memory both(*pg, place, untouched(n * mine.size()));
+      auto* const own = both.data() + index(pg->rank()) * mine.size();
+      std::copy(mine.begin(), mine.end(), own);
+      pg->all_gather(both.buffer(dtype), ConstBuffer(own, dtype, {static_cast<std::int64_t>(count)}));
+      EXPECT_TRUE(holds(both, dtype, everything)) << count << " in place, " << to_string(place);
+    });
+  });
+}
+
+TEST_P(DataMovement, AllGatherIntoAListOfUnevenSizes) {
+  run([](const ProcessGroupPtr& pg) {
+    for (const auto place : all_places) {
+      for (const std::size_t step : {0UL, 1UL, 700UL, 3000UL, 50'000UL}) {
+        // Rank 0 has nothing, unless all have the same.
+        const auto count_of = [&](int rank) { return step == 1 ? 4 : index(rank) * step; };
+        const Memory input(*pg, place, values(DType::i64, pg->rank(), count_of(pg->rank())));
+        std::vector<Memory> outputs;
+        std::vector<Buffer> list;
+        outputs.reserve(index(pg->size()));
+        for (int rank = 0; rank < pg->size(); ++rank) outputs.emplace_back(*pg, place, untouched(count_of(rank) * 8));
+        list.reserve(index(pg->size()));
+        for (const auto& each : outputs) list.push_back(each.buffer(DType::i64));
+        const auto work = pg->all_gather(list, input.buffer(DType::i64));
+        for (int rank = 0; rank < pg->size(); ++rank) {
+          EXPECT_TRUE(holds(outputs[index(rank)], DType::i64, values(DType::i64, rank, count_of(rank))))
+              << "from " << rank << ", " << to_string(place);
+        }
+        EXPECT_EQ(work.result().size(), list.size());
+      }
+    }
+  });
+}
+
+TEST(DataMovementMismatch, RanksThatDisagreeAboutUnevenSizesAreTold) {
+  // Rank 0 expects of rank 1 what rank 2 has; all expect the same in total.
+  for (const std::size_t unit : {1UL, 4UL, 1000UL, 1500UL, 5000UL}) {
+    with_threads(3, [unit](const ProcessGroupPtr& pg) {
+      const auto more = pg->rank() == 0 ? 1U : 2U;
+      std::vector<std::vector<std::int32_t>> outputs(3, std::vector<std::int32_t>(unit, -1));
+      outputs[more].resize(2 * unit, -1);
+      const std::vector<std::int32_t> input(outputs[index(pg->rank())].size(), pg->rank());
+      bool was_told = false;
+      try {
+        pg->all_gather(outputs, input);
+        pg->barrier();
+      } catch (const MismatchError& e) {
+        was_told = true;
+      }
+      EXPECT_TRUE(was_told) << "rank " << pg->rank() << ", " << unit << " elements";
+    });
+  }
+}
+
+TEST_P(DataMovement, AllGatherCoalesced) {
+  run([](const ProcessGroupPtr& pg) {
+    const auto n = pg->size();
+    std::vector<std::int32_t> few(3, pg->rank());
+    std::vector<double> many(9000, pg->rank() + 0.5);
+    std::vector<std::uint8_t> none;
+
+    std::vector<std::vector<std::int32_t>> few_outputs(index(n), std::vector<std::int32_t>(3, -1));
+    std::vector<std::vector<double>> many_outputs(index(n), std::vector<double>(9000, -1));
+    std::vector<BufferList> lists;
+    for (std::size_t r = 0; r < index(n); ++r) lists.push_back(BufferList{few_outputs[r], many_outputs[r], none});
+    const auto before = pg->sequence_number();
+    pg->all_gather_coalesced(lists, ConstBufferList{few, many, none});
+    EXPECT_EQ(pg->sequence_number(), before + 1);
+    for (int r = 0; r < n; ++r) {
+      EXPECT_EQ(few_outputs[index(r)], std::vector<std::int32_t>(3, r));
+      EXPECT_EQ(many_outputs[index(r)], std::vector<double>(9000, r + 0.5));
+    }
+
+    std::vector<std::int32_t> all_few(3 * index(n), -1);
+    std::vector<double> all_many(9000 * index(n), -1);
+    pg->all_gather_coalesced(BufferList{all_few, all_many, none}, ConstBufferList{few, many, none});
+    for (std::size_t r = 0; r < index(n); ++r) {
+      EXPECT_EQ(all_few[3 * r + 2], static_cast<std::int32_t>(r));
+      EXPECT_EQ(all_many[9000 * r + 8999], static_cast<double>(r) + 0.5);
+    }
+  });
+}
+
+TEST_P(DataMovement, GatherToEveryRoot) {
+  run([](const ProcessGroupPtr& pg) {
+    sweep([&](DType dtype, std::size_t count, Place place) {
+      const int root = static_cast<int>(count) % pg->size();
+      const Memory input(*pg, place, values(dtype, pg->rank(), count), 1);
+      std::vector<Memory> outputs;
+      std::vector<Buffer> list;
+      outputs.reserve(index(pg->size()));
+      for (int rank = 0; rank < (pg->rank() == root ? pg->size() : 0); ++rank) {
+        outputs.emplace_back(*pg, place, untouched(count * size_of(dtype)));
+      }
+      list.reserve(index(pg->size()));
+      for (const auto& each : outputs) list.push_back(each.buffer(dtype));
+      const auto work = pg->gather(list, input.buffer(dtype), {.root = root});
+      for (std::size_t rank = 0; rank < outputs.size(); ++rank) {
+        EXPECT_TRUE(holds(outputs[rank], dtype, values(dtype, static_cast<int>(rank), count)))
+            << count << " from " << rank << ", " << to_string(place);
+      }
+      EXPECT_EQ(work.result().size(), outputs.size());
+    });
+    for (int root = 0; root < pg->size(); ++root) {
+      const std::vector<int> mine(4, pg->rank());
+      std::vector<std::vector<int>> all(pg->rank() == root ? index(pg->size()) : 0, std::vector<int>(4, -1));
+      pg->gather(all, mine, {.root = root});
+      for (std::size_t r = 0; r < all.size(); ++r) EXPECT_EQ(all[r], std::vector<int>(4, static_cast<int>(r)));
+    }
+  });
+}
+
+TEST_P(DataMovement, ScatterFromEveryRoot) {
+  run([](const ProcessGroupPtr& pg) {
+    sweep([&](DType dtype, std::size_t count, Place place) {
+      const int root = static_cast<int>(count) % pg->size();
+      const Memory output(*pg, place, untouched(count * size_of(dtype)), 1);
+      std::vector<Memory> inputs;
+      std::vector<ConstBuffer> list;
+      inputs.reserve(index(pg->size()));
+      for (int rank = 0; rank < (pg->rank() == root ? pg->size() : 0); ++rank) {
+        inputs.emplace_back(*pg, place, values(dtype, rank, count));
+      }
+      list.reserve(index(pg->size()));
+      for (const auto& each : inputs) list.push_back(each.buffer(dtype));
+      pg->scatter(output.buffer(dtype), list, {.root = root});
+      EXPECT_TRUE(holds(output, dtype, values(dtype, pg->rank(), count)))
+          << count << " from " << root << ", " << to_string(place);
+    });
+    for (int root = 0; root < pg->size(); ++root) {
+      std::vector<std::vector<int>> all(pg->rank() == root ? index(pg->size()) : 0);
+      for (std::size_t r = 0; r < all.size(); ++r) all[r].assign(4, static_cast<int>(r) + 10 * root);
+      std::vector<int> mine(4, -1);
+      pg->scatter(mine, all, {.root = root});
+      EXPECT_EQ(mine, std::vector<int>(4, pg->rank() + 10 * root));
+    }
+  });
+}
+
+TEST_P(DataMovement, ReduceScatterInEveryForm) {
+  run([](const ProcessGroupPtr& pg) {
+    const auto n = pg->size();
+    const auto rank = pg->rank();
+    for (const auto place : all_places) {
+      for (const auto count : counts(DType::f32)) {
+        std::vector<float> mine(count * index(n), static_cast<float>(rank + 1));
+        const Memory input(*pg, place, mine.size() * 4);
+        if (!mine.empty()) std::memcpy(input.data(), mine.data(), mine.size() * 4);
+        std::vector<float> output(count, -1);
+        // The result is there with the work's completion, not with a wait().
+        const auto work = pg->reduce_scatter(output, input.buffer(DType::f32), {.async_op = true});
+        while (!work.is_completed()) std::this_thread::yield();
+        EXPECT_EQ(output, std::vector<float>(count, static_cast<float>(n * (n + 1)) / 2)) << to_string(place);
+      }
+    }
+    // Rank r gets r * 2000 + 1 elements; each gives it its own number plus r.
+    const auto count_of = [](std::size_t r) { return r * 2000 + 1; };
+    std::vector<std::vector<std::int64_t>> inputs;
+    for (std::size_t r = 0; r < index(n); ++r) inputs.emplace_back(count_of(r), rank + static_cast<std::int64_t>(r));
+    std::vector<std::int64_t> output(count_of(index(rank)), -1);
+    pg->reduce_scatter(output, inputs, {.op = ReduceOp::max()});
+    EXPECT_EQ(output, std::vector<std::int64_t>(output.size(), n - 1 + rank));
+
+    std::vector<float> few(2 * index(n), 1);
+    std::vector<std::int16_t> more(9000 * index(n), 2);
+    std::vector<float> few_out(2, -1);
+    std::vector<std::int16_t> more_out(9000, -1);
+    const auto before = pg->sequence_number();
+    pg->reduce_scatter_coalesced(BufferList{few_out, more_out}, ConstBufferList{few, more});
+    EXPECT_EQ(pg->sequence_number(), before + 1);
+    EXPECT_EQ(few_out, std::vector<float>(2, static_cast<float>(n)));
+    EXPECT_EQ(more_out, std::vector<std::int16_t>(9000, static_cast<std::int16_t>(2 * n)));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Groups, DataMovement, every_arrangement(), arrangement_name);
+
+}  // namespace
+}  // namespace cohort::test

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// What ranks contribute, and the memory it lies in.
+#pragma once
+
+#include <cohort/dtype.h>
+#include <cohort/process_group.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "reduce/reference.h"
+
+namespace cohort::test {
+
+using ByteVector = std::vector<std::uint8_t>;
+
+inline constexpr auto all_dtypes =
+    std::to_array({DType::f16, DType::bf16, DType::f32, DType::f64, DType::i8, DType::u8, DType::i16, DType::i32,
+                   DType::i64, DType::boolean, DType::complex64, DType::complex128});
+
+inline std::uint64_t scrambled(std::uint64_t x) {
+  x = (x ^ (x >> 31U)) * 0x7fb5d329728ea185U;
+  x = (x ^ (x >> 27U)) * 0x81dadef4bc2dd44dU;
+  return x ^ (x >> 33U);
+}
+
+/// Elements first, first + 1, ... of what `rank` contributes. Each depends on its place alone, so that a part of a long
+/// vector can be reduced by itself. Mostly numbers one meets, in which the order of addition shows; now and then any
+/// bits: infinities, NaN, subnormals, extremes. Bools are 0, 1, 2 or 255.
+inline ByteVector values(DType dtype, int rank, std::size_t count, std::size_t first = 0) {
+  ByteVector bytes(count * size_of(dtype));
+  std::size_t at = first * size_of(dtype);
+  const auto write = [&]<class T>(T /*type*/, auto&& number) {
+    for (std::size_t i = 0; i < bytes.size(); i += sizeof(T), at += sizeof(T)) {
+      const auto random = scrambled(at * 512 + static_cast<std::uint64_t>(rank) + 1);
+      T value;
+      std::memcpy(&value, &random, sizeof(T));
+      if (random % 16 != 0) value = number(random >> 8U);
+      std::memcpy(bytes.data() + i, &value, sizeof(T));
+    }
+  };
+  const auto real = [](std::uint64_t random) {
+    const double size = 0.25 + static_cast<double>(random % 1'000'003) / 300'007.0;
+    return random % 2 == 0 ? size : -size;
+  };
+  switch (dtype) {
+    case DType::f16:
+      write(std::uint16_t{}, [&](std::uint64_t random) { return to_half(static_cast<float>(real(random)), 10); });
+      break;
+    case DType::bf16:
+      write(std::uint16_t{}, [&](std::uint64_t random) { return to_half(static_cast<float>(real(random)), 7); });
+      break;
+    case DType::f32:
+    case DType::complex64:
+      write(float{}, [&](std::uint64_t random) { return static_cast<float>(real(random)); });
+      break;
+    case DType::f64:
+    case DType::complex128:
+      write(double{}, real);
+      break;
+    case DType::boolean:
+      for (std::size_t i = 0; i < bytes.size(); ++i) {
+        constexpr std::array<std::uint8_t, 4> bools{0, 1, 2, 255};
+        bytes[i] = bools[scrambled((at + i) * 512 + static_cast<std::uint64_t>(rank)) % 4];
+      }
+      break;
+    default:
+      write(std::uint8_t{}, [](std::uint64_t random) { return static_cast<std::uint8_t>(random); });
+  }
+  return bytes;
+}
+
+/// Where buffers lie. Mixed: those of even ranks in memory of the group, those of odd ranks in ordinary memory.
+enum class Place { ordinary, group, mixed };
+inline constexpr auto all_places = std::to_array({Place::ordinary, Place::group, Place::mixed});
+
+inline std::string to_string(Place place) {
+  return place == Place::ordinary ? "ordinary" : place == Place::group ? "group" : "mixed";
+}
+
+/// Memory at a chosen distance from a cache line, between bytes that nobody may touch.
+class Memory {
+ public:
+  Memory(ProcessGroup& group, Place place, std::size_t bytes, std::size_t offset = 0) : bytes_(bytes) {
+    const auto all = bytes + offset + 3 * line;
+    if (place == Place::group || (place == Place::mixed && group.rank() % 2 == 0)) {
+      shared_ = group.allocate(all);
+      base_ = static_cast<std::uint8_t*>(shared_.data());
+    } else {
+      ordinary_.resize(all);
+      base_ = ordinary_.data();
+    }
+    end_ = base_ + all;
+    std::memset(base_, fence, all);
+    const auto address = reinterpret_cast<std::uintptr_t>(base_);
+    data_ = base_ + line + (line - address % line) % line + offset;
+  }
+  Memory(ProcessGroup& group, Place place, const ByteVector& bytes, std::size_t offset = 0)
+      : Memory(group, place, bytes.size(), offset) {
+    assign(bytes);
+  }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  Memory(Memory&&) = default;
+  Memory& operator=(Memory&&) = default;
+  ~Memory() = default;
+
+  std::uint8_t* data() const { return data_; }
+  ByteVector bytes() const { return {data_, data_ + bytes_}; }
+  void assign(const ByteVector& bytes) const { std::copy(bytes.begin(), bytes.end(), data_); }
+  Buffer buffer(DType dtype) const { return {data_, dtype, {static_cast<std::int64_t>(bytes_ / size_of(dtype))}}; }
+  bool fences_stand() const {
+    const auto stands = [](std::uint8_t byte) { return byte == fence; };
+    return std::all_of(base_, data_, stands) && std::all_of(data_ + bytes_, end_, stands);
+  }
+
+ private:
+  static constexpr std::size_t line = 64;
+  static constexpr std::uint8_t fence = 0xA5;
+  GroupMemory shared_;
+  ByteVector ordinary_;
+  std::size_t bytes_;
+  std::uint8_t* base_ = nullptr;
+  std::uint8_t* end_ = nullptr;
+  std::uint8_t* data_ = nullptr;
+};
+
+/// Bit for bit, but for the payloads of NaN, which are not promised. Says where they differ first.
+inline ::testing::AssertionResult same_bits(DType dtype, const ByteVector& got, const ByteVector& expected) {
+  if (got.size() != expected.size()) {
+    return ::testing::AssertionFailure() << got.size() << " bytes, not " << expected.size();
+  }
+  if (got == expected) return ::testing::AssertionSuccess();
+  const auto a = with_one_nan(dtype, got);
+  const auto b = with_one_nan(dtype, expected);
+  const auto differ = std::mismatch(a.begin(), a.end(), b.begin());
+  if (differ.first == a.end()) return ::testing::AssertionSuccess();
+  const auto element = static_cast<std::size_t>(differ.first - a.begin()) / size_of(dtype);
+  return ::testing::AssertionFailure() << to_string(dtype) << ": element " << element << " of "
+                                       << got.size() / size_of(dtype) << " differs";
+}
+
+inline ::testing::AssertionResult holds(const Memory& memory, DType dtype, const ByteVector& expected) {
+  if (!memory.fences_stand()) return ::testing::AssertionFailure() << "bytes around the buffer were written";
+  return same_bits(dtype, memory.bytes(), expected);
+}
+
+}  // namespace cohort::test

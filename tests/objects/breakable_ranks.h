@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Ranks whose group breaks: they talk through a store that needs none of them.
+#pragma once
+
+#include <cohort/file_store.h>
+#include <cohort/new_group.h>
+
+#include <string>
+
+#include "support/groups.h"
+#include "support/temporary.h"
+
+namespace cohort::test {
+
+inline void run_breakable(const Ranks& ranks, const GroupBody& body, std::chrono::milliseconds timeout = patient) {
+  if (!ranks.are_processes) return with_threads(ranks.size, body, timeout);
+  const TemporaryFolder folder;
+  as_processes(ranks.size, [&](int rank) {
+    const auto store = std::make_shared<FileStore>(folder / "store");
+    body(new_group("shm", timeout, "cpu", {}, {.store = store, .rank = rank, .size = ranks.size}));
+    return 0;
+  });
+}
+
+inline void say(const ProcessGroupPtr& group, const std::string& what) {
+  group->store()->set("said/" + what, "1");
+}
+inline void await(const ProcessGroupPtr& group, const std::string& what) {
+  group->store()->wait({"said/" + what}, patient);
+}
+/// A barrier that the group has no part in.
+inline void meet(const ProcessGroupPtr& group, const std::string& where) {
+  if (group->store()->add("met/" + where, 1) == group->size()) say(group, "met/" + where);
+  await(group, "met/" + where);
+}
+
+}  // namespace cohort::test
