@@ -17,8 +17,9 @@ build: ## installs what is missing (Debian 12), builds everything into build/def
 	@cmake --preset default
 	@cmake --build --preset default -j $(JOBS)
 
-demo: build ## four processes find each other and exchange values through the job's store
-	build/default/tools/cohort/cohort run -n 4 build/default/examples/store_exchange
+demo: build ## four processes all-reduce, and what that costs
+	build/default/tools/cohort/cohort run -n 4 build/default/examples/all_reduce
+	build/default/tools/cohort/cohort bench --ranks 4 -b 4 -e 16M -f 16 --memory both --peers none
 
 test: build ## builds and runs the tests (about a minute)
 	ctest --preset default -j $(TEST_JOBS) --output-junit test-results.xml

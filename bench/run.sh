@@ -32,6 +32,7 @@ measure() {
 [[ -z $results ]] || mkdir -p "$results" || exit 1
 echo "$(nproc) cores, load $(cut -d' ' -f1 /proc/loadavg), $(date -u +%F)"
 measure store "$build/bench/store_bench" "$build/bench/store_bench"
+measure group "$build/bench/group_bench" "$build/bench/group_bench"
 measure launcher "$build/tools/cohort/cohort" python3 "$here/launcher_bench.py" "$build/tools/cohort/cohort"
 
 if ((ran == 0)); then

@@ -43,7 +43,8 @@ int main() {
     // sin(0) is 0: what is left is the average of rank * layer.
     const float average = memory.back().as<float>().front();
     const float expected = static_cast<float>((layers - 1) * (pg->size() - 1)) / 2;
-    if (pg->rank() == 0) std::cout << layers << " layers averaged; the last layer's first gradient is " << average << '\n';
+    if (pg->rank() == 0)
+      std::cout << layers << " layers averaged; the last layer's first gradient is " << average << '\n';
     return average == expected ? 0 : 1;
   } catch (const cohort::Error& e) {
     std::cerr << "overlap: " << e.what() << '\n';

@@ -6,6 +6,7 @@
 #include <cohort/cohort.h>
 
 #include <iostream>
+#include <numeric>
 #include <vector>
 
 using namespace std::chrono_literals;
@@ -23,14 +24,14 @@ int main() {
     // Every process takes part in making every group; it gets the one it belongs to.
     cohort::ProcessGroupPtr row;
     for (int r = 0; r < rows; ++r) {
-      std::vector<int> members;
-      for (int c = 0; c < columns; ++c) members.push_back(r * columns + c);
+      std::vector<int> members(static_cast<std::size_t>(columns));
+      std::iota(members.begin(), members.end(), r * columns);
       if (auto group = world->split_group(members)) row = group;
     }
     cohort::ProcessGroupPtr column;
     for (int c = 0; c < columns; ++c) {
-      std::vector<int> members;
-      for (int r = 0; r < rows; ++r) members.push_back(r * columns + c);
+      std::vector<int> members(static_cast<std::size_t>(rows));
+      for (int r = 0; r < rows; ++r) members[static_cast<std::size_t>(r)] = r * columns + c;
       if (auto group = world->split_group(members)) column = group;
     }
 
@@ -39,9 +40,9 @@ int main() {
     row->all_reduce(in_row);
     column->all_reduce(in_column);
 
-    for (const auto& line : world->all_gather_bytes("rank " + std::to_string(world->rank()) + ": row sum " +
-                                                    std::to_string(in_row[0]) + ", column sum " +
-                                                    std::to_string(in_column[0]))) {
+    for (const auto& line :
+         world->all_gather_bytes("rank " + std::to_string(world->rank()) + ": row sum " + std::to_string(in_row[0]) +
+                                 ", column sum " + std::to_string(in_column[0]))) {
       if (world->rank() == 0) std::cout << line << '\n';
     }
     return 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A process dies in the middle of it; the others find out, agree on who is left, and go on. A launcher would end the job
-// at the first death, so this program starts its processes itself:
+// A process dies in the middle of it; the others find out, agree on who is left, and go on. A launcher would end the
+// job at the first death, so this program starts its processes itself:
 //
 //   ./survive 4
 #include <cohort/cohort.h>
@@ -24,7 +24,7 @@ int work(int rank, int size, const cohort::Endpoint& endpoint) {
   std::vector<float> x(1'000'000, 1.0F);
   try {
     for (int step = 0; step < 1000; ++step) {
-      if (step == 10 && rank == size - 1) ::raise(SIGKILL);
+      if (step == 10 && rank == size - 1) ::kill(::getpid(), SIGKILL);
       pg->all_reduce(x, {.op = cohort::ReduceOp::max()});
     }
   } catch (const cohort::PeerLostError& e) {

@@ -45,6 +45,7 @@ class COHORT_API Dims {
   }
   Dims(Dims&&) noexcept = default;
   Dims& operator=(const Dims& other) {
+    if (this == &other) return *this;
     size_ = other.size_;
     inline_ = other.inline_;
     if (!more_.empty() || !other.more_.empty()) more_ = other.more_;

@@ -125,6 +125,7 @@ struct Issue;
 class COHORT_API Operations {
  public:
   virtual ~Operations() = default;
+  Operations& operator=(const Operations&) = delete;
 
   /// Every rank's buffer becomes the reduction of all ranks' buffers, element by element.
   Work all_reduce(const Buffer& buffer, const AllReduceOptions& options = {});
@@ -181,7 +182,6 @@ class COHORT_API Operations {
  protected:
   Operations(int rank, int size) : rank_(rank), size_(size) {}
   Operations(const Operations&) = default;
-  Operations& operator=(const Operations&) = delete;
 
   virtual Work submit(detail::Operation& operation, const detail::Issue& issue) = 0;
 

@@ -173,7 +173,7 @@ class COHORT_API ProcessGroup : public Operations, public std::enable_shared_fro
   ProcessGroupPtr split_group(std::vector<int> ranks, const SplitOptions& options = {});
   /// Called by every process of the groups to be joined, with a store all reach and nobody else uses. Ranks are given
   /// in order of arrival.
-  ProcessGroupPtr merge_remote_group(StorePtr store, int size, const MergeOptions& options = {});
+  ProcessGroupPtr merge_remote_group(const StorePtr& store, int size, const MergeOptions& options = {});
   /// After a death (or to leave ranks out): called by the survivors, who agree on who is left, also when another dies
   /// meanwhile. The new group has fresh memory; this one is finished. On an excluded rank: null.
   ProcessGroupPtr shrink(const ShrinkOptions& options = {});

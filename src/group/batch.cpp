@@ -97,8 +97,7 @@ Work Batch::run(const AllGatherOptions& options) {
   for (auto& each : work->operation().get().members) {
     auto member = each;
     try {
-      const auto part =
-          group.submit(member, {.device = device, .async_op = true, .timeout = options.timeout});
+      const auto part = group.submit(member, {.device = device, .async_op = true, .timeout = options.timeout});
       // Started one by one, but waited for together: a receive may come before the send it waits for.
       if (first == 0) first = part.sequence();
       part.future().on_done([together, part](const auto& future) { together->arrived(future.exception()); });

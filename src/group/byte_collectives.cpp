@@ -31,6 +31,7 @@ std::vector<std::string> gather_strings(Backend& backend, std::string_view mine,
   std::uint64_t length = mine.size();
   std::vector<std::uint64_t> lengths(n);
   std::vector<Bytes> places;
+  places.reserve(n);
   for (auto& each : lengths) places.push_back(bytes_of_value(each));
   backend.all_gather(bytes_of_value(length), places, call);
 

@@ -91,6 +91,7 @@ void compare_fingerprints(Backend& backend, const detail::Operation& operation, 
   const Fingerprint mine(operation, call.sequence());
   std::vector<std::string> all(n, std::string(longest, '\0'));
   std::vector<Bytes> places;
+  places.reserve(n);
   for (auto& each : all) places.push_back(std::as_writable_bytes(std::span(each)));
   backend.all_gather(std::as_bytes(std::span(mine.text)), places, call);
   // All compare with rank 0, so that all see the same.

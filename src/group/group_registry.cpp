@@ -74,7 +74,8 @@ struct Ids {
 };
 
 ProcessGroupPtr find_by_id(std::string_view id) {
-  // Before the lock, so that they are let go after it: one may be the last, and its group forgets itself under the lock.
+  // Before the lock, so that they are let go after it: one may be the last, and its group forgets itself under the
+  // lock.
   std::vector<ProcessGroupPtr> living;
   auto& ids = Ids::instance();
   {

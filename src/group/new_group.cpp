@@ -139,7 +139,10 @@ ProcessGroupPtr new_group(std::string_view backend, std::chrono::milliseconds ti
   const auto choices = parse_backends(backend);
   if (timeout.count() <= 0) throw ValueError(fmt::format("new_group: a timeout of {} ms", timeout.count()));
   const auto deadline = Deadline::after(timeout);
-  const auto [store, rank, size] = find_members(members, timeout);
+  const auto found = find_members(members, timeout);
+  const auto& store = found.store;
+  const int rank = found.rank;
+  const int size = found.size;
   const auto left = [&] {
     return std::max(std::chrono::milliseconds(1),
                     std::chrono::duration_cast<std::chrono::milliseconds>(deadline.remaining()));

@@ -76,10 +76,10 @@ void ProcessGroup::State::refuse_device(const Issue& issue, OpType op) const {
   for (std::size_t i = 0; i < device_types; ++i) {
     if (fast[i].load() != nullptr) known.push_back(to_string(static_cast<DeviceType>(i)));
   }
-  throw Error(fmt::format("the group has no backend for {}; it has {}",
-                          issue.device ? to_string(*issue.device) : "any device",
-                          known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))),
-              context(op));
+  throw Error(
+      fmt::format("the group has no backend for {}; it has {}", issue.device ? to_string(*issue.device) : "any device",
+                  known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))),
+      context(op));
 }
 
 BackendPtr ProcessGroup::State::shared_backend(const Backend& backend) const {
@@ -386,9 +386,8 @@ Work run_p2p(const std::shared_ptr<ProcessGroup::State>& shared, Backend& backen
   };
   const int peer = operation.root_or_peer;
   try {
-    auto transfer = operation.type == OpType::send
-                        ? backend.start_send(operation.ins[0], peer, operation.tag, call)
-                        : backend.start_recv(operation.outs[0], peer, operation.tag, call);
+    auto transfer = operation.type == OpType::send ? backend.start_send(operation.ins[0], peer, operation.tag, call)
+                                                   : backend.start_recv(operation.outs[0], peer, operation.tag, call);
     if (transfer->advance()) {
       const int source = transfer->source();
       transfer.reset();
@@ -491,7 +490,8 @@ void ProcessGroup::State::run_in_turn(OpType op, Timeout given, const std::funct
 
 void ProcessGroup::wait_for_pending() {
   state_->check_process("wait_for_pending");
-  if (state_->lane.is_own_thread() || state_->courier.is_own_thread()) throw Error("wait_for_pending: called by an operation of the group itself");
+  if (state_->lane.is_own_thread() || state_->courier.is_own_thread())
+    throw Error("wait_for_pending: called by an operation of the group itself");
   state_->lane.wait_until_idle();
   state_->courier.wait_until_idle();
 }
@@ -524,7 +524,8 @@ void ProcessGroup::abort(std::string_view reason) {
     } catch (const std::exception& e) {
       log(LogLevel::error, fmt::format("an abort hook of group {} threw: {}", state_->id, e.what()));
     } catch (...) {
-      log(LogLevel::error, fmt::format("an abort hook of group {} threw something that is no std::exception", state_->id));
+      log(LogLevel::error,
+          fmt::format("an abort hook of group {} threw something that is no std::exception", state_->id));
     }
   }
 }

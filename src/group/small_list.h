@@ -44,7 +44,7 @@ class SmallList {
 
  private:
   std::size_t size_ = 0;
-  alignas(T) std::byte few_[N * sizeof(T)];  // NOLINT(cppcoreguidelines-avoid-c-arrays): uninitialised on purpose
+  alignas(T) std::byte few_[N * sizeof(T)];  // NOLINT(*-avoid-c-arrays): uninitialised on purpose
   std::vector<T> many_;
 };
 

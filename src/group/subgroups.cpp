@@ -64,9 +64,9 @@ ProcessGroupPtr ProcessGroup::split_group(std::vector<int> ranks, const SplitOpt
   if (place == ranks.end()) return nullptr;
 
   const auto name = options.name.value_or(fmt::format("{}:split:[{}]", group_name(), fmt::join(ranks, ", ")));
-  auto group =
-      std::make_shared<ProcessGroup>(child_store(store(), fmt::format("{}/{}", name, number)), static_cast<int>(place - ranks.begin()),
-                                     static_cast<int>(ranks.size()), timeout, fmt::format("{}/{}", id(), number));
+  auto group = std::make_shared<ProcessGroup>(child_store(store(), fmt::format("{}/{}", name, number)),
+                                              static_cast<int>(place - ranks.begin()), static_cast<int>(ranks.size()),
+                                              timeout, fmt::format("{}/{}", id(), number));
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     group->state_->global_ranks[i] = global_ranks()[static_cast<std::size_t>(ranks[i])];
   }
@@ -83,7 +83,7 @@ ProcessGroupPtr ProcessGroup::split_group(std::vector<int> ranks, const SplitOpt
   return group;
 }
 
-ProcessGroupPtr ProcessGroup::merge_remote_group(StorePtr store, int size, const MergeOptions& options) {
+ProcessGroupPtr ProcessGroup::merge_remote_group(const StorePtr& store, int size, const MergeOptions& options) {
   const ErrorContext context{.group = id(), .op = "merge_remote_group"};
   if (store == nullptr) throw ValueError("merge_remote_group: the store is null", context);
   if (size < 1) throw ValueError(fmt::format("merge_remote_group: size {}", size), context);

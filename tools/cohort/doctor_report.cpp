@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "doctor_report.h"
 
-#include <cohort/new_group.h>
 #include <cohort/error.h>
+#include <cohort/new_group.h>
 #include <cohort/version.h>
 
 #include <dlfcn.h>

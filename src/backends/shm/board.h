@@ -11,6 +11,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -26,10 +27,10 @@
 namespace cohort::shm {
 
 inline constexpr int most_ranks = 512;
-inline constexpr std::size_t post_bytes = 8192;          ///< largest payload of a post
-inline constexpr std::size_t stage_bytes = 512 * 1024;   ///< largest chunk of one rank
-inline constexpr std::size_t message_bytes = 16 * 1024;  ///< largest part of a message
-inline constexpr std::uint32_t message_depth = 8;        ///< parts under way between two ranks
+inline constexpr std::size_t post_bytes = 8192;         ///< largest payload of a post
+inline constexpr std::size_t stage_bytes = 512 * kib;   ///< largest chunk of one rank
+inline constexpr std::size_t message_bytes = 16 * kib;  ///< largest part of a message
+inline constexpr std::uint32_t message_depth = 8;       ///< parts under way between two ranks
 inline constexpr std::size_t failure_text = 1024;
 
 /// One line apart from its neighbours: processors fetch lines in pairs.
@@ -53,7 +54,7 @@ struct alignas(2 * cache_line) FailureRecord {
   std::uint32_t kind;
   std::int32_t rank;
   std::int32_t reporter;
-  char text[failure_text];
+  std::array<char, failure_text> text;
 };
 
 struct Header {
@@ -70,7 +71,7 @@ struct alignas(cache_line) Part {
   std::uint32_t bytes;
   std::uint64_t id;
   std::uint64_t total;
-  std::byte payload[post_inline_bytes];
+  std::array<std::byte, post_inline_bytes> payload;
 };
 static_assert(sizeof(Part) == cache_line);
 
@@ -79,9 +80,9 @@ struct PairRing {
   FlagLine consumed;  ///< by the receiver
   struct Slot {
     Part part;
-    std::byte payload[message_bytes];
+    std::array<std::byte, message_bytes> payload;
   };
-  Slot slots[message_depth];
+  std::array<Slot, message_depth> slots;
 };
 
 class Board {
@@ -115,7 +116,7 @@ class Board {
   Flag<StdAtomics>& filled(int rank) const { return area(rank).filled.flag; }
   Flag<StdAtomics>& drained(int rank) const { return area(rank).drained.flag; }
   Post<StdAtomics>& post(int rank, std::uint32_t k) const { return area(rank).slots[k % post_depth].post; }
-  std::byte* payload(int rank, std::uint32_t k) const { return area(rank).slots[k % post_depth].payload; }
+  std::byte* payload(int rank, std::uint32_t k) const { return area(rank).slots[k % post_depth].payload.data(); }
 
   std::byte* stage_in(int rank, std::uint32_t chunk) const { return stage(rank, chunk % stage_depth_); }
   std::byte* stage_out(int rank, std::uint32_t chunk) const { return stage(rank, stage_depth_ + chunk % stage_depth_); }
@@ -137,7 +138,7 @@ class Board {
   }
 
  private:
-  static constexpr std::uint32_t stage_depth_ = 2;
+  static constexpr std::size_t stage_depth_ = 2;
 
   struct RankArea {
     RankInfo info;
@@ -145,9 +146,9 @@ class Board {
     FlagLine drained;
     struct Slot {
       Post<StdAtomics> post;
-      std::byte payload[post_bytes];
+      std::array<std::byte, post_bytes> payload;
     };
-    Slot slots[post_depth];
+    std::array<Slot, post_depth> slots;
   };
 
   static constexpr std::size_t page = 4096;
@@ -160,7 +161,7 @@ class Board {
   RankArea& area(int rank) const {
     return reinterpret_cast<RankArea*>(segment_->base() + areas_at())[static_cast<std::size_t>(rank)];
   }
-  std::byte* stage(int rank, std::uint32_t slot) const {
+  std::byte* stage(int rank, std::size_t slot) const {
     return segment_->base() + stages_at(static_cast<std::size_t>(ranks_)) +
            (static_cast<std::size_t>(rank) * 2 * stage_depth_ + slot) * stage_bytes;
   }

@@ -23,7 +23,7 @@ class Collective {
   /// This rank's payload, to be written before publish(). Up to 32 bytes lie beside the flag.
   std::byte* payload(std::size_t bytes) const {
     auto& engine = engine_;
-    return bytes <= post_inline_bytes ? engine.board_.post(engine.rank_, k_).payload
+    return bytes <= post_inline_bytes ? engine.board_.post(engine.rank_, k_).payload.data()
                                       : engine.board_.payload(engine.rank_, k_);
   }
   void publish(bool is_reachable = false, double number = 1);
@@ -33,7 +33,7 @@ class Collective {
   void await_all();
   /// After await: its payload.
   const std::byte* payload_of(int rank, std::size_t bytes) const {
-    return bytes <= post_inline_bytes ? engine_.board_.post(rank, k_).payload : engine_.board_.payload(rank, k_);
+    return bytes <= post_inline_bytes ? engine_.board_.post(rank, k_).payload.data() : engine_.board_.payload(rank, k_);
   }
   void prefetch_next(int rank) const { __builtin_prefetch(&engine_.board_.post(rank, k_ + 1)); }
   /// After await_all: whether every rank's memory can be reached.

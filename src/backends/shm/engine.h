@@ -77,7 +77,8 @@ class Engine {
   /// Throws if the group is broken.
   void check(const Call& call) const;
   /// Why waiting for `awaited` is in vain: it has died or left, or (in a collective) another has died that is not in it
-  /// yet. A message from any rank (-1) is in vain as soon as one has died. What it did before may have arrived meanwhile: look once more before believing it. A system call.
+  /// yet. A message from any rank (-1) is in vain as soon as one has died. What it did before may have arrived
+  /// meanwhile: look once more before believing it. A system call.
   enum class Wait : std::uint8_t { collective, message };
   std::optional<Failure> trouble(int awaited, Wait wait);
   std::vector<int> dead_ranks();

@@ -204,7 +204,7 @@ void Engine::broadcast(Bytes data, int root, Call& call) {
   exchange.post();
   if (!is_shared_work(data.size(), size_) || !collective.all_reachable()) return exchange.move();
   const Slices slices(data.size(), 1, size_);
-  constexpr std::size_t piece = 64 * 1024;  // stays in the cache while it goes to one after another
+  constexpr std::size_t piece = 64 * kib;  // stays in the cache while it goes to one after another
   for (auto at = slices.begin(rank_); at < slices.begin(rank_ + 1); at += piece) {
     const auto bytes = std::min(piece, slices.begin(rank_ + 1) - at);
     for (int rank = 0; rank < size_; ++rank) {

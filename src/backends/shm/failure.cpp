@@ -20,7 +20,7 @@ bool record_failure(const Board& board, const Failure& failure) {
   record.rank = failure.rank;
   record.reporter = failure.reporter;
   const auto length = std::min(failure.text.size(), failure_text - 1);
-  std::memcpy(record.text, failure.text.data(), length);
+  std::memcpy(record.text.data(), failure.text.data(), length);
   record.text[length] = '\0';
   record.stage.store(written, std::memory_order_release);
   return true;
@@ -41,11 +41,11 @@ std::optional<Failure> recorded_failure(const Board& board) {
       // Its writer may have died halfway; what it was about to say is lost, that the group is broken is not.
       return Failure{.kind = ErrorKind::backend, .text = "the group failed on another rank"};
   }
-  const auto length = ::strnlen(record.text, failure_text - 1);
+  const auto length = ::strnlen(record.text.data(), failure_text - 1);
   return Failure{.kind = static_cast<ErrorKind>(record.kind),
                  .rank = record.rank,
                  .reporter = record.reporter,
-                 .text = std::string(record.text, length)};
+                 .text = std::string(record.text.data(), length)};
 }
 
 void throw_failure(const Failure& failure, ErrorContext context) {

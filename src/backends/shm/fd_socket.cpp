@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <system_error>
 
 #include "store/socket.h"
 
@@ -19,7 +20,7 @@ namespace cohort::shm {
 
 namespace {
 
-constexpr std::size_t longest_message = 64 * 1024;
+constexpr std::size_t longest_message = std::size_t{64} * 1024;
 
 std::pair<sockaddr_un, socklen_t> address_of(const std::string& name) {
   sockaddr_un address{};
@@ -32,7 +33,7 @@ std::pair<sockaddr_un, socklen_t> address_of(const std::string& name) {
 FileDescriptor make_socket() {
   FileDescriptor fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd && (errno == EMFILE || errno == ENFILE)) throw NoDescriptors("shm: too many open files (ulimit -n)");
-  if (!fd) throw SocketError(fmt::format("shm: socket: {}", std::strerror(errno)));
+  if (!fd) throw SocketError(fmt::format("shm: socket: {}", std::generic_category().message(errno)));
   return fd;
 }
 
@@ -46,7 +47,7 @@ FileDescriptor listen_abstract(const std::string& name, int backlog) {
   auto fd = make_socket();
   const auto [address, size] = address_of(name);
   if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0 || ::listen(fd.get(), backlog) != 0) {
-    throw SocketError(fmt::format("shm: listening: {}", std::strerror(errno)));
+    throw SocketError(fmt::format("shm: listening: {}", std::generic_category().message(errno)));
   }
   return fd;
 }
@@ -55,8 +56,8 @@ FileDescriptor connect_abstract(const std::string& name) {
   auto fd = make_socket();
   const auto [address, size] = address_of(name);
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0) {
-    throw SocketError(
-        fmt::format("shm: connecting to the group's founder: {}; are all ranks on one host?", std::strerror(errno)));
+    throw SocketError(fmt::format("shm: connecting to the group's founder: {}; are all ranks on one host?",
+                                  std::generic_category().message(errno)));
   }
   return fd;
 }
@@ -70,7 +71,7 @@ std::optional<FileDescriptor> accept_trusted(int listener) {
     }
     if (errno == EINTR || errno == ECONNABORTED) continue;
     if (errno == EAGAIN || errno == EWOULDBLOCK) return std::nullopt;
-    throw SocketError(fmt::format("shm: accept: {}", std::strerror(errno)));
+    throw SocketError(fmt::format("shm: accept: {}", std::generic_category().message(errno)));
   }
 }
 
@@ -78,7 +79,7 @@ pid_t peer_pid(int fd) {
   ucred peer{};
   socklen_t size = sizeof(peer);
   if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
-    throw SocketError(fmt::format("shm: SO_PEERCRED: {}", std::strerror(errno)));
+    throw SocketError(fmt::format("shm: SO_PEERCRED: {}", std::generic_category().message(errno)));
   }
   return peer.pid;
 }
@@ -102,7 +103,7 @@ void send_message(int fd, std::string_view bytes, std::span<const int> fds, Dead
     if (::sendmsg(fd, &message, MSG_NOSIGNAL) >= 0) return;
     if (errno == EINTR) continue;
     if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ETOOMANYREFS) {
-      throw NetworkError(fmt::format("shm: sending to a peer: {}", std::strerror(errno)));
+      throw NetworkError(fmt::format("shm: sending to a peer: {}", std::generic_category().message(errno)));
     }
     wait_until_ready(fd, POLLOUT, deadline);
   }
@@ -124,7 +125,7 @@ Message receive_message(int fd, Deadline deadline) {
     if (errno == EINTR) continue;
     if (errno == ECONNRESET) return {};
     if (errno != EAGAIN && errno != EWOULDBLOCK) {
-      throw NetworkError(fmt::format("shm: hearing from a peer: {}", std::strerror(errno)));
+      throw NetworkError(fmt::format("shm: hearing from a peer: {}", std::generic_category().message(errno)));
     }
     wait_until_ready(fd, POLLIN, deadline);
   }

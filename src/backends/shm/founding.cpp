@@ -146,6 +146,7 @@ Hello hello_of(const Founding& founding, const Token& token, const Arena* arena)
 
 std::vector<pid_t> pids_of(const Board& board) {
   std::vector<pid_t> pids;
+  pids.reserve(static_cast<std::size_t>(board.ranks()));
   for (int rank = 0; rank < board.ranks(); ++rank) {
     pids.push_back(board.info(rank).pid.load(std::memory_order_relaxed));
   }
@@ -182,7 +183,10 @@ struct Arenas {
 class Founder0 {
  public:
   explicit Founder0(const Founding& founding)
-      : founding_(founding), gather_until_(sooner(founding.deadline)), arena_(Arena::of_this_process()), members_(static_cast<std::size_t>(founding.size)) {}
+      : founding_(founding),
+        gather_until_(sooner(founding.deadline)),
+        arena_(Arena::of_this_process()),
+        members_(static_cast<std::size_t>(founding.size)) {}
 
   Outcome found() {
     Ticket ticket;

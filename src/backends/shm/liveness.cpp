@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 
 namespace cohort::shm {
 
@@ -23,8 +24,8 @@ Liveness::Liveness(std::span<const pid_t> pids, int own) {
     } else if (errno == ESRCH) {
       gone_.push_back(rank);
     } else {
-      throw BackendError(
-          fmt::format("shm: cannot watch rank {} (pid {}): pidfd_open: {}", rank, pids[i], std::strerror(errno)));
+      throw BackendError(fmt::format("shm: cannot watch rank {} (pid {}): pidfd_open: {}", rank, pids[i],
+                                     std::generic_category().message(errno)));
     }
   }
 }

@@ -17,7 +17,7 @@ constexpr std::chrono::milliseconds patience{1};
 constexpr std::chrono::milliseconds longest_nap{20};
 
 std::byte* payload_of(PairRing::Slot& slot, std::size_t bytes) {
-  return bytes <= post_inline_bytes ? slot.part.payload : slot.payload;
+  return bytes <= post_inline_bytes ? slot.part.payload.data() : slot.payload.data();
 }
 
 }  // namespace
@@ -136,7 +136,7 @@ std::unique_ptr<Transfer> Messenger::start_recv(Bytes data, int peer_or_any, int
 
 Messenger::OutgoingPtr Messenger::post(ConstBytes data, int peer, int tag, const Call& call) {
   engine_.check(call);
-  const auto message = std::make_shared<Outgoing>();
+  auto message = std::make_shared<Outgoing>();
   message->data = data;
   message->peer = peer;
   message->tag = tag;
@@ -150,7 +150,7 @@ Messenger::OutgoingPtr Messenger::post(ConstBytes data, int peer, int tag, const
 
 Messenger::IncomingPtr Messenger::post(Bytes data, int peer_or_any, int tag, const Call& call) {
   engine_.check(call);
-  const auto message = std::make_shared<Incoming>();
+  auto message = std::make_shared<Incoming>();
   message->data = data;
   message->peer_or_any = peer_or_any;
   message->tag = tag;
@@ -262,8 +262,7 @@ bool Messenger::progress_peer(int peer) {
   const auto& with = peers_[static_cast<std::size_t>(peer)];
   // Rings are read only when something may come that concerns us: what nobody asked for waits where it is.
   // Unless one is stuck sending: the peer may be too, until its messages are taken out of the way.
-  const bool awaits =
-      !posted_.empty() || !with.announced.empty() || !with.arriving.empty() || !with.queue.empty();
+  const bool awaits = !posted_.empty() || !with.announced.empty() || !with.arriving.empty() || !with.queue.empty();
   const bool moved = awaits && drain(peer);
   return flush(peer) || moved;
 }

@@ -11,6 +11,7 @@
 // half round, and runs at most depth - 1 operations ahead of the slowest rank.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -21,6 +22,8 @@ namespace cohort::shm {
 inline constexpr std::uint32_t post_depth = 16;
 inline constexpr std::size_t post_inline_bytes = 32;
 inline constexpr std::size_t cache_line = 64;
+inline constexpr std::size_t kib = 1024;
+inline constexpr std::size_t mib = 1024 * kib;
 
 template <class Atomics>
 struct alignas(cache_line) Post {
@@ -29,7 +32,7 @@ struct alignas(cache_line) Post {
   typename Atomics::template Atomic<std::uint64_t> word;
   typename Atomics::template Atomic<std::uint64_t> sequence;
   double number;  ///< of premul_sum its factor, of an all-gather the bytes of this rank's piece
-  std::byte payload[post_inline_bytes];
+  std::array<std::byte, post_inline_bytes> payload;
 };
 
 /// Which operations this rank has seen the others post, so that it knows when a slot is free again.

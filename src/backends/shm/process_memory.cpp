@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 
 namespace cohort::shm {
 
@@ -19,6 +20,7 @@ const std::uint64_t probe = probe_value;
 /// Bytes read, or -1 with errno.
 ssize_t read_some(pid_t pid, std::uint64_t address, void* to, std::size_t bytes) {
   const iovec local{.iov_base = to, .iov_len = bytes};
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): an address of another process
   const iovec remote{.iov_base = reinterpret_cast<void*>(address), .iov_len = bytes};
   return ::process_vm_readv(pid, &local, 1, &remote, 1, 0);
 }
@@ -29,8 +31,8 @@ void read_process(pid_t pid, std::uint64_t address, void* to, std::size_t bytes)
   while (bytes > 0) {
     const auto got = read_some(pid, address, to, bytes);
     if (got <= 0) {
-      throw BackendError(
-          fmt::format("shm: reading memory of process {}: {}", pid, got == 0 ? "nothing there" : std::strerror(errno)));
+      throw BackendError(fmt::format("shm: reading memory of process {}: {}", pid,
+                                     got == 0 ? std::string("nothing there") : std::generic_category().message(errno)));
     }
     address += static_cast<std::uint64_t>(got);
     to = static_cast<std::byte*>(to) + got;

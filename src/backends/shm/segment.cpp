@@ -11,6 +11,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 
 namespace cohort::shm {
 
@@ -19,7 +20,8 @@ namespace {
 constexpr int fixed_size = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 [[noreturn]] void fail(const char* what, std::size_t bytes) {
-  throw BackendError(fmt::format("shm: {} of {} bytes failed: {}", what, bytes, std::strerror(errno)));
+  throw BackendError(
+      fmt::format("shm: {} of {} bytes failed: {}", what, bytes, std::generic_category().message(errno)));
 }
 
 class MappedSegment final : public Segment {

@@ -53,6 +53,7 @@ class ThreadReach final : public Reach {
     return std::nullopt;
   }
   std::byte* find(int /*rank*/, std::uint64_t location, std::size_t bytes) const override {
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): a location is an address here
     return owns(location, bytes) ? reinterpret_cast<std::byte*>(location) : nullptr;
   }
   // It could, but threads run the algorithms of processes that may not, so that thread sanitizer sees them.

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// The floor: rank r of n combines slice r of everybody's memory into everybody's, so it reads n slices of S/n bytes and
+// writes n. The same kernels do that here, in memory of the process's own and without a word to the others, while all
+// of them run. Which way of walking over the memory is the fastest depends on the machine, so several are tried.
+#include <cohort/new_group.h>
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <string_view>
+
+#include "group_benchmarks.h"
+#include "rank_processes.h"
+#include "reduce/kernels.h"
+#include "servers.h"
+
+namespace cohort::bench {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t total_bytes = std::size_t{64} << 20U;
+constexpr std::size_t cache_line = 64;
+constexpr std::size_t huge_page = std::size_t{2} << 20U;
+
+struct Walk {
+  std::string_view name;
+  bool in_slices;  ///< all slices side by side; else one after another
+  bool is_streaming;
+};
+constexpr std::array walks{
+    Walk{"slices side by side", true, false}, Walk{"slices side by side, streaming stores", true, true},
+    Walk{"one after another", false, false}, Walk{"one after another, streaming stores", false, true}};
+
+constexpr std::size_t all_reduce = walks.size();  // the figure that is not a walk
+
+struct Question {
+  std::size_t figure;
+};
+using Ranks = RankProcesses<Question>;
+
+/// Huge pages where the system has them: the floor is the memory's, not the page table's.
+class OwnMemory {
+ public:
+  OwnMemory() : data_(static_cast<float*>(std::aligned_alloc(huge_page, total_bytes)), &std::free) {
+    if (!data_) throw std::bad_alloc();
+    ::madvise(data_.get(), total_bytes, MADV_HUGEPAGE);
+  }
+  std::span<float> floats() const { return {data_.get(), total_bytes / sizeof(float)}; }
+
+ private:
+  std::unique_ptr<float, decltype(&std::free)> data_;
+};
+
+void walk(std::span<float> memory, const Walk& how, int ranks) {
+  const std::size_t slices = how.in_slices ? static_cast<std::size_t>(ranks) : 1;
+  // Whole lines: streaming stores need them.
+  const auto elements = memory.size_bytes() / slices / cache_line * cache_line / sizeof(float);
+  std::vector<void*> outputs;
+  for (std::size_t i = 0; i < slices; ++i) outputs.push_back(memory.data() + i * elements);
+  const std::vector<const void*> sources(outputs.begin(), outputs.end());
+  const auto find = how.is_streaming ? reduce::find_streaming_kernel : reduce::find_kernel;
+  find(DType::f32, ReduceOp::Kind::sum)({.data = sources.data(), .count = slices},
+                                        {.data = outputs.data(), .count = slices}, elements, 1);
+}
+
+class Rank {
+ public:
+  Rank(int rank, int size)
+      : cpu_(cpu_of(rank, size)),
+        group_(new_group("shm", 60s, "cpu", {},
+                         {.store = std::make_shared<TcpStore>(unix_client_options()), .rank = rank, .size = size})),
+        shared_(group_->allocate(total_bytes)) {}
+
+  Interval answer(const Question& question) {
+    // Written by its rank just before, as a program would: else a rank might find the others' slices, which it wrote
+    // the last time, in its own cache.
+    const bool is_walk = question.figure != all_reduce;
+    const auto data = is_walk ? own_.floats() : shared_.as<float>();
+    std::fill(data.begin(), data.end(), 1.0F);
+    group_->barrier();
+    if (is_walk) return timed([&] { walk(data, walks[question.figure], group_->size()); });
+    const auto interval = timed([&] { group_->all_reduce(data); });
+    const auto expected = static_cast<float>(group_->size());
+    if (data.front() != expected || data.back() != expected) throw std::runtime_error("all_reduce: a wrong result");
+    return interval;
+  }
+
+ private:
+  /// As launchers do where there is a core for each: two ranks on one core would share its bandwidth.
+  static std::unique_ptr<OnCpu> cpu_of(int rank, int size) {
+    const auto cpus = OnCpu::allowed();
+    if (cpus.size() < static_cast<std::size_t>(size)) return nullptr;
+    return std::make_unique<OnCpu>(cpus[static_cast<std::size_t>(rank)]);
+  }
+
+  std::unique_ptr<OnCpu> cpu_;
+  ProcessGroupPtr group_;
+  GroupMemory shared_;
+  OwnMemory own_;
+};
+
+void measure_ranks(int size, int rounds, Report& report) {
+  constexpr double least_fraction = 0.6;
+  const auto server = start_store_on_unix_socket();
+  Ranks ranks(size, [&](int rank) -> Ranks::Answer {
+    auto each = std::make_shared<Rank>(rank, size);
+    return [each](const Question& question) { return each->answer(question); };
+  });
+  std::array<std::vector<double>, walks.size() + 1> times;
+  for (std::size_t figure = 0; figure < times.size(); ++figure) ranks.ask({figure});  // maps and faults what it needs
+  for (int round = 0; round < rounds; ++round) {
+    for (std::size_t turn = 0; turn < times.size(); ++turn) {
+      const auto figure = (turn + static_cast<std::size_t>(round)) % times.size();
+      // The span, not the slowest: a rank that starts late holds up an all_reduce, so it has to count in the floor too.
+      times[figure].push_back(ranks.ask({figure}).span() * 1e3);
+    }
+  }
+
+  // The fastest round as well: where it is far from the median, other programs took the cores in between.
+  const auto print = [&](std::string_view name, std::size_t figure) {
+    const double taken = median(times[figure]);
+    fmt::print("  {:<40} {:>8.2f} ms = {:>5.1f} GB/s; fastest round {:.2f} ms\n", name, taken,
+               2e-6 * static_cast<double>(total_bytes) * size / taken,
+               *std::min_element(times[figure].begin(), times[figure].end()));
+  };
+  const std::size_t mib = total_bytes >> 20U;
+  fmt::print("\nThe floor of a {} MiB all_reduce, {} ranks: each reads and writes {} x {:.1f} MiB, together {} MiB\n",
+             mib, size, size, static_cast<double>(mib) / size, 2 * mib * static_cast<std::size_t>(size));
+  std::size_t fastest = 0;
+  for (std::size_t i = 0; i < walks.size(); ++i) {
+    if (median(times[i]) < median(times[fastest])) fastest = i;
+    print(walks[i].name, i);
+  }
+  print("all_reduce", all_reduce);
+
+  Row row{.what = fmt::format("{} ranks", size), .unit = "ms", .ours = median(times[all_reduce])};
+  row.peer = median(times[fastest]);
+  row.peer_name = "floor";
+  // Of times: the floor's share in ours.
+  row.ratio = Rounds{.ours = times[fastest], .peer = times[all_reduce]}.median_ratio();
+  row.bar = Bar{Bar::Kind::at_least, least_fraction, static_cast<unsigned>(size)};
+  report.add(row);
+}
+
+}  // namespace
+
+void measure_bandwidth(const BandwidthOptions& options, Report& report) {
+  for (const int size : options.ranks) measure_ranks(size, options.rounds, report);
+}
+
+}  // namespace cohort::bench
