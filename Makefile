@@ -27,6 +27,8 @@ test: build ## builds and runs the tests (about a minute)
 check-long: build ## the long tests, then each fuzzer for FUZZ_SECONDS
 	@tools/dev/install_deps.sh long fuzz
 	ctest --test-dir build/default -L '^long$$' --output-on-failure
+	for preset in asan tsan; do cmake --preset $$preset -DCOHORT_TOOLS=ON && cmake --build --preset $$preset -j $(JOBS) && \
+	  setarch -R ctest --preset $$preset -j $(TEST_JOBS) || exit 1; done
 	FUZZ_SECONDS=$(FUZZ_SECONDS) tools/dev/fuzz.sh
 
 bench: ## builds and runs the benchmarks against their peers

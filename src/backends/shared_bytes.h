@@ -2,12 +2,12 @@
 #pragma once
 
 #include <cohort/error.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <new>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -15,10 +15,12 @@ namespace cohort {
 
 /// Zeroed memory of this process; at least one byte, so that it has an address of its own. Too much is a BackendError.
 inline std::shared_ptr<std::vector<std::byte>> shared_bytes(std::size_t bytes) {
+  const auto machine =
+      static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   try {
-    return std::make_shared<std::vector<std::byte>>(std::max<std::size_t>(1, bytes));
+    if (bytes <= machine) return std::make_shared<std::vector<std::byte>>(std::max<std::size_t>(1, bytes));
   } catch (const std::bad_alloc&) {
-  } catch (const std::length_error&) {
+    // said below
   }
   throw BackendError("memory of the group: no room for " + std::to_string(bytes) + " bytes");
 }

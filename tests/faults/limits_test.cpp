@@ -88,6 +88,7 @@ class LimitsTest : public FaultTest {
 };
 
 TEST_F(LimitsTest, TooFewDescriptors) {
+  if (has_shadow_memory) GTEST_SKIP() << "sanitizers need descriptors of their own";
   for (const int limited : {0, 2}) {
     bool works = false;
     for (rlim_t spare = 0; spare < 24 && !works; ++spare) {
