@@ -8,7 +8,8 @@ target_compile_options(cohort_options INTERFACE -Wall -Wextra -Wshadow -Wconvers
 target_compile_options(cohort_options INTERFACE -fstack-protector-strong)
 target_link_options(cohort_options INTERFACE -Wl,-z,relro,-z,now)
 if(NOT COHORT_SANITIZE AND NOT COHORT_FUZZ)
-  target_compile_options(cohort_options INTERFACE $<$<NOT:$<CONFIG:Debug>>:-U_FORTIFY_SOURCE> $<$<NOT:$<CONFIG:Debug>>:-D_FORTIFY_SOURCE=3>)
+  set(optimised $<NOT:$<OR:$<CONFIG:Debug>,$<BOOL:$<TARGET_PROPERTY:COHORT_UNOPTIMISED>>>>)
+  target_compile_options(cohort_options INTERFACE $<${optimised}:-U_FORTIFY_SOURCE> $<${optimised}:-D_FORTIFY_SOURCE=3>)
 endif()
 
 set(CMAKE_CXX_VISIBILITY_PRESET hidden)

@@ -15,7 +15,7 @@ namespace cohort {
 namespace {
 
 /// The first name of a type is its own; the others are accepted.
-constexpr std::array<std::pair<std::string_view, DType>, 31> names = {{
+constexpr std::array<std::pair<std::string_view, DType>, 31> dtype_names = {{
     {"f16", DType::f16},
     {"float16", DType::f16},
     {"half", DType::f16},
@@ -52,7 +52,7 @@ constexpr std::array<std::pair<std::string_view, DType>, 31> names = {{
 }  // namespace
 
 std::string_view to_string(DType dtype) {
-  for (const auto& [name, type] : names) {
+  for (const auto& [name, type] : dtype_names) {
     if (type == dtype) return name;
   }
   throw TypeError(fmt::format("unknown dtype {}", static_cast<int>(dtype)));
@@ -60,7 +60,7 @@ std::string_view to_string(DType dtype) {
 
 DType parse_dtype(std::string_view name) {
   std::vector<std::string_view> known;
-  for (const auto& [known_name, type] : names) {
+  for (const auto& [known_name, type] : dtype_names) {
     if (known_name == name) return type;
     known.push_back(known_name);
   }

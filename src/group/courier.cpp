@@ -14,7 +14,7 @@
 namespace cohort {
 
 namespace {
-thread_local const void* own_core = nullptr;
+thread_local const void* courier_of_this_thread = nullptr;
 }
 
 struct Courier::Core {
@@ -78,7 +78,7 @@ bool Courier::Core::advance_all(std::list<Item>& items, bool with_check) {
 
 void Courier::Core::loop() {
   ::pthread_setname_np(::pthread_self(), "cohort-p2p");
-  own_core = this;
+  courier_of_this_thread = this;
   std::list<Item> items;
   auto next_check = Deadline::Clock::now();
   for (;;) {
@@ -120,7 +120,7 @@ void Courier::add(BackendPtr backend, std::unique_ptr<Transfer> transfer, const 
 }
 
 bool Courier::is_own_thread() const {
-  return own_core == core_.get();
+  return courier_of_this_thread == core_.get();
 }
 
 void Courier::wait_until_idle() {

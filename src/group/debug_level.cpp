@@ -15,7 +15,7 @@ namespace cohort {
 
 namespace {
 
-constexpr std::array<std::string_view, 3> names{"off", "info", "detail"};
+constexpr std::array<std::string_view, 3> debug_level_names{"off", "info", "detail"};
 
 DebugLevel from_env() {
   const auto env = Env::read();
@@ -40,16 +40,16 @@ std::atomic<DebugLevel>& level() {
 }  // namespace
 
 std::string_view to_string(DebugLevel level) {
-  return names.at(static_cast<std::size_t>(level));
+  return debug_level_names.at(static_cast<std::size_t>(level));
 }
 
 DebugLevel parse_debug_level(std::string_view name) {
   std::string lower(name);
   std::transform(lower.begin(), lower.end(), lower.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  const auto it = std::find(names.begin(), names.end(), lower);
-  if (it == names.end()) throw ValueError(fmt::format("unknown debug level \"{}\": off, info or detail", name));
-  return static_cast<DebugLevel>(it - names.begin());
+  const auto it = std::find(debug_level_names.begin(), debug_level_names.end(), lower);
+  if (it == debug_level_names.end()) throw ValueError(fmt::format("unknown debug level \"{}\": off, info or detail", name));
+  return static_cast<DebugLevel>(it - debug_level_names.begin());
 }
 
 DebugLevel debug_level() {

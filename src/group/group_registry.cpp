@@ -57,7 +57,7 @@ using Names = std::shared_ptr<detail::GroupNames>;
 
 thread_local Names own_names;
 
-const Names& names() {
+const Names& registered() {
   static const Names of_process = std::make_shared<detail::GroupNames>();
   return own_names ? own_names : of_process;
 }
@@ -109,11 +109,11 @@ void forget_group(const std::string& id, const ProcessGroup* group) {
 
 void register_group(std::string name, const ProcessGroupPtr& group) {
   if (group == nullptr) throw ValueError("register_group: the group is null");
-  names()->add(std::move(name), group);
+  registered()->add(std::move(name), group);
 }
 
 ProcessGroupPtr resolve_group(std::string_view name) {
-  if (const auto found = names()->find(name)) {
+  if (const auto found = registered()->find(name)) {
     if (*found == nullptr) throw Error(fmt::format("the group registered as \"{}\" is gone", name));
     return *found;
   }
@@ -122,11 +122,11 @@ ProcessGroupPtr resolve_group(std::string_view name) {
 }
 
 bool unregister_group(std::string_view name) {
-  return names()->remove(name);
+  return registered()->remove(name);
 }
 
 void unregister_all_groups() {
-  names()->clear();
+  registered()->clear();
 }
 
 GroupRegistryScope::GroupRegistryScope()

@@ -11,7 +11,7 @@
 namespace cohort {
 
 namespace {
-thread_local const void* own_core = nullptr;
+thread_local const void* lane_of_this_thread = nullptr;
 }
 
 Lane::Lane(const char* name) : core_(std::make_shared<Core>()) {
@@ -46,7 +46,7 @@ std::uint64_t Lane::enqueue(Task task) {
 
 void Lane::Core::loop() {
   ::pthread_setname_np(::pthread_self(), name);
-  own_core = this;
+  lane_of_this_thread = this;
   std::unique_lock lock(mutex);
   for (;;) {
     // While `queued` is set nobody else enters, so once what runs has left, it is this thread's turn.
@@ -67,7 +67,7 @@ void Lane::Core::loop() {
 }
 
 bool Lane::is_own_thread() const {
-  return own_core == core_.get();
+  return lane_of_this_thread == core_.get();
 }
 
 void Lane::wait_until_idle() {

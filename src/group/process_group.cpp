@@ -354,12 +354,12 @@ int run(ProcessGroup::State& state, Backend& backend, const Operation& operation
 }
 
 /// Gives the lane back.
-class Turn {
+class LaneHeld {
  public:
-  explicit Turn(Lane& lane) : lane_(lane) {}
-  ~Turn() { lane_.leave(); }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
+  explicit LaneHeld(Lane& lane) : lane_(lane) {}
+  ~LaneHeld() { lane_.leave(); }
+  LaneHeld(const LaneHeld&) = delete;
+  LaneHeld& operator=(const LaneHeld&) = delete;
 
  private:
   Lane& lane_;
@@ -414,7 +414,7 @@ Work ProcessGroup::submit(Operation& operation, const Issue& issue) {
   const auto timeout = state.timeout_of(issue);
   if (!issue.async_op) {
     if (const auto sequence = state.lane.try_enter()) {
-      const Turn turn(state.lane);
+      const LaneHeld held(state.lane);
       Call call(operation.type, *sequence, timeout);
       Occasion occasion(state, operation, *sequence, timeout, true);
       run(state, backend, operation, call, occasion);
@@ -470,7 +470,7 @@ void ProcessGroup::State::run_in_turn(OpType op, Timeout given, const std::funct
   };
   const auto deadline = Deadline::after(time);
   if (const auto sequence = lane.try_enter()) {
-    const Turn turn(lane);
+    const LaneHeld held(lane);
     return body(*sequence, deadline);
   }
   Promise<void> done;

@@ -25,8 +25,8 @@ namespace {
 using observe::Recorder;
 
 /// Of the process; never destroyed, as threads may record and dump while it exits.
-struct State {
-  explicit State(const Env& env) : recorder({.capacity = env.trace_buffer_size, .stacks = env.trace_stacks}) {}
+struct Recording {
+  explicit Recording(const Env& env) : recorder({.capacity = env.trace_buffer_size, .stacks = env.trace_stacks}) {}
 
   Recorder recorder;
   std::mutex dumping;  ///< one dump at a time; also guards the writer
@@ -47,11 +47,11 @@ void set_dump_signal(int signal) {
   });
 }
 
-State& state() {
-  alignas(State) static std::array<std::byte, sizeof(State)> storage;
+Recording& recording() {
+  alignas(Recording) static std::array<std::byte, sizeof(Recording)> storage;
   static auto* const instance = [] {
     const auto env = Env::read();
-    auto* const made = ::new (storage.data()) State(env);
+    auto* const made = ::new (storage.data()) Recording(env);
     if (env.trace_signal != 0) set_dump_signal(env.trace_signal);
     return made;
   }();
@@ -59,18 +59,18 @@ State& state() {
 }
 
 int process_rank(const Env& env) {
-  const int rank = state().recorder.first_rank();
+  const int rank = recording().recorder.first_rank();
   return rank >= 0 ? rank : env.integer("RANK").value_or(0);
 }
 
 nlohmann::json current_dump(const DumpOptions& options, int rank, std::string_view reason = {}) {
-  return observe::make_dump(state().recorder.snapshot(), rank, options, reason);
+  return observe::make_dump(recording().recorder.snapshot(), rank, options, reason);
 }
 
 }  // namespace
 
 Recorder& Recorder::process() {
-  return state().recorder;
+  return recording().recorder;
 }
 
 std::string FlightRecorder::dump_json(const DumpOptions& options) {
@@ -82,27 +82,27 @@ std::string FlightRecorder::dump_cbor(const DumpOptions& options) {
 }
 
 std::size_t FlightRecorder::size() {
-  return state().recorder.size();
+  return recording().recorder.size();
 }
 
 std::size_t FlightRecorder::capacity() {
-  return state().recorder.capacity();
+  return recording().recorder.capacity();
 }
 
 void FlightRecorder::reset_all() {
-  state().recorder.reset_all();
+  recording().recorder.reset_all();
 }
 
 void FlightRecorder::set_writer(Writer writer) {
-  const std::lock_guard lock(state().dumping);
-  state().writer = std::move(writer);
+  const std::lock_guard lock(recording().dumping);
+  recording().writer = std::move(writer);
 }
 
 bool FlightRecorder::dump(std::string_view reason) noexcept {
   try {
     const auto env = Env::read();
-    const std::lock_guard lock(state().dumping);
-    const auto& writer = state().writer;
+    const std::lock_guard lock(recording().dumping);
+    const auto& writer = recording().writer;
     if (!writer && env.trace_file.empty()) return false;
     const int rank = process_rank(env);
     const auto bytes = observe::encode_json(current_dump({}, rank, reason));
@@ -123,7 +123,7 @@ bool FlightRecorder::dump(std::string_view reason) noexcept {
 }
 
 void FlightRecorder::dump_on_signal(int signal) {
-  static_cast<void>(state());  // what the environment says comes first, and then this
+  static_cast<void>(recording());  // what the environment says comes first, and then this
   set_dump_signal(signal);
 }
 

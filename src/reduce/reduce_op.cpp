@@ -22,9 +22,9 @@ namespace {
 using Kind = ReduceOp::Kind;
 
 /// In the order of Kind; premul_sum is the last.
-constexpr std::array<std::string_view, 9> names = {"sum",  "avg", "product", "min",       "max",
+constexpr std::array<std::string_view, 9> kind_names = {"sum",  "avg", "product", "min",       "max",
                                                    "band", "bor", "bxor",    "premul_sum"};
-constexpr auto nameable = std::span(names).first<8>();
+constexpr auto nameable = std::span(kind_names).first<8>();
 
 constexpr auto float_kinds =
     std::to_array({Kind::sum, Kind::avg, Kind::product, Kind::min, Kind::max, Kind::premul_sum});
@@ -132,12 +132,12 @@ ReduceOp ReduceOp::premul_sum(const ConstBuffer& one_element) {
 
 std::string_view to_string(ReduceOp::Kind kind) {
   const auto index = static_cast<std::size_t>(kind);
-  if (index >= names.size()) throw TypeError(fmt::format("unknown ReduceOp::Kind {}", index));
-  return names[index];
+  if (index >= kind_names.size()) throw TypeError(fmt::format("unknown ReduceOp::Kind {}", index));
+  return kind_names[index];
 }
 
 ReduceOp parse_reduce_op(std::string_view name) {
-  if (name == names.back())
+  if (name == kind_names.back())
     throw ValueError("\"premul_sum\" needs a factor, which a name does not have: use ReduceOp::premul_sum(factor)");
   const auto found = std::find(nameable.begin(), nameable.end(), name);
   if (found == nameable.end())

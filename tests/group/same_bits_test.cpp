@@ -11,7 +11,7 @@ namespace {
 
 constexpr auto types = std::to_array({DType::f16, DType::bf16, DType::f32, DType::f64, DType::complex64});
 
-ReduceOp op_of(ReduceOp::Kind kind, int rank) {
+ReduceOp op_with_fractions(ReduceOp::Kind kind, int rank) {
   return kind == ReduceOp::Kind::premul_sum ? ReduceOp::premul_sum(1.0 / (rank + 3)) : ReduceOp(kind);
 }
 
@@ -27,7 +27,7 @@ class SameBits : public OnEveryArrangement {
     for (int i = 0; i < size(); ++i) {
       const int rank = backwards ? size() - 1 - i : i;
       inputs.push_back(values(dtype, rank, count));
-      factors.push_back(op_of(kind, rank).factor());
+      factors.push_back(op_with_fractions(kind, rank).factor());
     }
     sources.reserve(inputs.size());
     for (const auto& each : inputs) sources.push_back(each.data());
@@ -69,7 +69,7 @@ TEST_P(SameBits, WhicheverOperationReducesIt) {
       for (const std::size_t each : {3UL, 6000UL}) {
         const auto whole = expected(dtype, kind, each * n);
         run([&](const ProcessGroupPtr& pg) {
-          const auto op = op_of(kind, pg->rank());
+          const auto op = op_with_fractions(kind, pg->rank());
           const auto mine = values(dtype, pg->rank(), each * n);
           for (const auto place : all_places) {
             const Memory coalesced(*pg, place, mine);

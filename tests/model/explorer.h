@@ -111,6 +111,10 @@ struct Report {
   std::optional<Failure> failure{};
 };
 std::ostream& operator<<(std::ostream& out, const Report& report);
+/// What went wrong in the execution that failed; empty if none did.
+inline std::string failure(const Report& report) {
+  return report.failure ? report.failure->message : "";
+}
 
 /// Explores until an execution fails, there are no more, or the bound is reached.
 Report explore(const Options& options, const Setup& setup);

@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr auto relaxed = std::memory_order_relaxed;
+using enum std::memory_order;
 constexpr Options all{.search = Search::exhaustive, .executions = 1'000'000};
 
 struct Words {
@@ -30,10 +30,6 @@ Words& named_words(Program& program) {
   name(words.a, "a");
   name(words.b, "b");
   return words;
-}
-
-std::string failure(const Report& report) {
-  return report.failure ? report.failure->message : "";
 }
 
 /// Two threads, each with so many stores of its own.
@@ -73,7 +69,7 @@ TEST(ExplorerTest, ExhaustiveMeansEachValueOfEachLoad) {
       });
     });
   };
-  EXPECT_EQ(count(std::memory_order_seq_cst).executions, 6U);
+  EXPECT_EQ(count(seq_cst).executions, 6U);
   EXPECT_EQ(count(relaxed).executions, 20U) << "2 schedules in which one load has a choice, 4 in which both have";
 }
 
@@ -232,9 +228,9 @@ void lock_by_exchange(Program& program) {
   auto& state = program.make<State>();
   for (int i = 0; i < 3; ++i) {
     program.thread("T" + std::to_string(i + 1), [&state] {
-      while (state.locked.exchange(true, std::memory_order_acquire)) pause();
+      while (state.locked.exchange(true, acquire)) pause();
       state.count = state.count + 1;
-      state.locked.store(false, std::memory_order_release);
+      state.locked.store(false, release);
     });
   }
   program.after([&state] { require(state.count == 3, "each counted"); });

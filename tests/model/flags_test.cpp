@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr std::uint32_t letters = 3;
+constexpr std::uint32_t letter_count = 3;
 
 /// Close to where the counter wraps around.
 constexpr std::uint32_t start = std::uint32_t(-2);
@@ -25,16 +25,16 @@ template <Weakness weakness>
 struct Bell {
   using Atomics = WeakAtomics<weakness>;
   shm::Flag<Atomics> flag;
-  std::array<Plain<int>, letters> letter;
+  std::array<Plain<int>, letter_count> letter;
 
   Bell() {
     name_flag(flag, "flag");
-    for (std::uint32_t i = 0; i < letters; ++i) name(letter[i], "letter " + std::to_string(i));
+    for (std::uint32_t i = 0; i < letter_count; ++i) name(letter[i], "letter " + std::to_string(i));
     flag.value.store(start, std::memory_order_relaxed);
   }
 
   void write() {
-    for (std::uint32_t i = 0; i < letters; ++i) {
+    for (std::uint32_t i = 0; i < letter_count; ++i) {
       letter[i] = static_cast<int>(i) + 1;
       shm::raise(flag, start + i + 1);
     }
@@ -42,7 +42,7 @@ struct Bell {
   void read() {
     ShortWatch watch;
     watch.waits_for(0);
-    for (std::uint32_t i = 0; i < letters; ++i) {
+    for (std::uint32_t i = 0; i < letter_count; ++i) {
       shm::await(flag, start + i + 1, watch);
       require(letter[i] == static_cast<int>(i) + 1, "the letter is there when the flag is");
     }
@@ -61,10 +61,6 @@ Report explore_bell(int readers, const Options& options = {}) {
       require(bell.flag.sleepers.load(std::memory_order_relaxed) == 0, "whoever went to sleep has said it is back");
     });
   });
-}
-
-std::string failure(const Report& report) {
-  return report.failure ? report.failure->message : "";
 }
 
 TEST(FlagsTest, HoldInTenThousandInterleavings) {

@@ -20,11 +20,7 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr auto relaxed = std::memory_order_relaxed;
-constexpr auto acquire = std::memory_order_acquire;
-constexpr auto release = std::memory_order_release;
-constexpr auto acq_rel = std::memory_order_acq_rel;
-constexpr auto seq_cst = std::memory_order_seq_cst;
+using enum std::memory_order;
 
 /// What the threads of a litmus test share, and the registers they read into.
 struct Shared {
@@ -62,10 +58,6 @@ Outcomes outcomes(std::size_t registers, const std::vector<Body>& bodies) {
   EXPECT_FALSE(report.failure) << report;
   EXPECT_TRUE(report.complete) << report;
   return seen;
-}
-
-std::string failure(const Report& report) {
-  return report.failure ? report.failure->message : "";
 }
 
 Outcomes store_buffering(std::memory_order store, std::memory_order load) {

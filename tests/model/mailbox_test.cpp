@@ -114,10 +114,6 @@ Report explore_mailbox(const Options& options) {
   });
 }
 
-std::string failure(const Report& report) {
-  return report.failure ? report.failure->message : "";
-}
-
 TEST(MailboxTest, TheRightOneHoldsInTenThousandInterleavings) {
   const auto report = explore_mailbox<Mistake::none>({.executions = 15'000});
   EXPECT_FALSE(report.failure) << report;

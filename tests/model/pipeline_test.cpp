@@ -134,10 +134,6 @@ Report explore_stages(const Plan& plan, void (Stager<Board>::*operation)(std::ui
   });
 }
 
-std::string failure(const Report& report) {
-  return report.failure ? report.failure->message : "";
-}
-
 template <int ranks>
 using Right = StageBoard<ModelAtomics, ranks>;
 template <int ranks>

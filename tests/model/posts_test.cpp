@@ -94,10 +94,6 @@ const auto mixture = [](auto& poster) {
   }
 };
 
-std::string failure(const Report& report) {
-  return report.failure ? report.failure->message : "";
-}
-
 constexpr Options thorough{.executions = 12'500};
 
 template <int ranks>

@@ -13,6 +13,9 @@
 
 namespace cohort::test {
 
+/// Machines are busy: a deadline may be noticed late, never early.
+constexpr auto grace = std::chrono::seconds(5);
+
 inline void run_breakable(const Ranks& ranks, const GroupBody& body, std::chrono::milliseconds timeout = patient) {
   if (!ranks.are_processes) return with_threads(ranks.size, body, timeout);
   const TemporaryFolder folder;

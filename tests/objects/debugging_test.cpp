@@ -22,8 +22,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr auto grace = 5s;
-
 // --- monitored_barrier
 // ------------------------------------------------------------------------------------------------
 

@@ -19,9 +19,6 @@ using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-/// Machines are busy: a deadline may be noticed late, never early.
-constexpr auto grace = 5s;
-
 class Timeouts : public ::testing::TestWithParam<Ranks> {};
 
 TEST_P(Timeouts, OfACallHoldsInsteadOfTheGroups) {

@@ -22,7 +22,7 @@ Variables with(Variables base, const Variables& more) {
 
 const std::string unix_prefix = "unix:@cohort/" + std::to_string(::geteuid()) + "/";
 
-const Variables by_hand = {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "4000"}};
+const Variables started_by_hand = {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "4000"}};
 const Variables torchrun = {{"RANK", "1"},
                             {"WORLD_SIZE", "2"},
                             {"LOCAL_WORLD_SIZE", "2"},
@@ -43,7 +43,7 @@ const Variables slurm = {{"SLURM_PROCID", "0"},
 
 TEST(StorePlanTest, TheLaunchersStore) {
   const auto plan = plan_for(
-      with(by_hand, {{"COHORT_STORE", "tcp://10.0.0.1:5"}, {"COHORT_RUN_ID", "r"}, {"COHORT_SECRET_FILE", "/s"}}));
+      with(started_by_hand, {{"COHORT_STORE", "tcp://10.0.0.1:5"}, {"COHORT_RUN_ID", "r"}, {"COHORT_SECRET_FILE", "/s"}}));
   EXPECT_TRUE(plan.launcher_hosts);
   EXPECT_EQ(to_string(plan.endpoint), "tcp://10.0.0.1:5");
   EXPECT_EQ(plan.job_id, "r");
@@ -51,14 +51,14 @@ TEST(StorePlanTest, TheLaunchersStore) {
 }
 
 TEST(StorePlanTest, OneHostUsesAUnixSocketNamedAfterTheJob) {
-  EXPECT_EQ(to_string(plan_for(by_hand).endpoint), unix_prefix + ":4000");
+  EXPECT_EQ(to_string(plan_for(started_by_hand).endpoint), unix_prefix + ":4000");
   EXPECT_EQ(to_string(plan_for(torchrun).endpoint), unix_prefix + "none:29500")
       << "torchrun's default id is not unique";
   EXPECT_EQ(to_string(plan_for(open_mpi).endpoint), unix_prefix + "77.1");
   EXPECT_EQ(to_string(plan_for(with(slurm, {{"SLURM_STEP_TASKS_PER_NODE", "4"}})).endpoint),
             unix_prefix + "slurm-42.1");
-  EXPECT_FALSE(plan_for(by_hand).launcher_hosts);
-  EXPECT_TRUE(plan_for(by_hand).secret_file.empty()) << "the kernel vouches for the user";
+  EXPECT_FALSE(plan_for(started_by_hand).launcher_hosts);
+  EXPECT_TRUE(plan_for(started_by_hand).secret_file.empty()) << "the kernel vouches for the user";
 }
 
 TEST(StorePlanTest, ARestartHasItsOwnSocket) {
@@ -74,7 +74,7 @@ TEST(StorePlanTest, LongJobNamesStillFitASocket) {
 }
 
 TEST(StorePlanTest, SeveralHostsNeedASecret) {
-  const auto remote = with(by_hand, {{"MASTER_ADDR", "10.0.0.1"}});
+  const auto remote = with(started_by_hand, {{"MASTER_ADDR", "10.0.0.1"}});
   const auto message = message_of<ValueError>([&] { plan_for(remote); });
   EXPECT_THAT(message, ::testing::HasSubstr("cohort secret FILE"));
   EXPECT_THAT(message, ::testing::HasSubstr("COHORT_SECRET_FILE=FILE"));

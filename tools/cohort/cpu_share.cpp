@@ -1,39 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "cpu_share.h"
 
-#include <hwloc.h>
-
 #include <algorithm>
 #include <climits>
 #include <memory>
 
+#include "topology.h"
+
 namespace cohort::tool {
 
 namespace {
-
-class Topology {
- public:
-  explicit Topology(hwloc_const_cpuset_t allowed) {
-    // Cores, packages and NUMA nodes are all it takes to spread ranks; looking for the rest takes far longer.
-    is_loaded_ = hwloc_topology_init(&topology_) == 0 &&
-                 hwloc_topology_set_all_types_filter(topology_, HWLOC_TYPE_FILTER_KEEP_NONE) == 0 &&
-                 hwloc_topology_set_type_filter(topology_, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL) == 0 &&
-                 hwloc_topology_set_type_filter(topology_, HWLOC_OBJ_PACKAGE, HWLOC_TYPE_FILTER_KEEP_ALL) == 0 &&
-                 hwloc_topology_load(topology_) == 0 && hwloc_topology_restrict(topology_, allowed, 0) == 0;
-  }
-  ~Topology() {
-    if (topology_ != nullptr) hwloc_topology_destroy(topology_);
-  }
-  Topology(const Topology&) = delete;
-  Topology& operator=(const Topology&) = delete;
-
-  bool is_loaded() const { return is_loaded_; }
-  hwloc_topology_t get() const { return topology_; }
-
- private:
-  hwloc_topology_t topology_ = nullptr;
-  bool is_loaded_ = false;
-};
 
 struct BitmapFree {
   void operator()(hwloc_bitmap_t bitmap) const { hwloc_bitmap_free(bitmap); }

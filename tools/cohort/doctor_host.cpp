@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // Processors, memory and limits, as the kernel and hwloc report them.
-#include <hwloc.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -15,6 +14,7 @@
 #include "core/parse.h"
 #include "cpu_share.h"
 #include "doctor_report.h"
+#include "topology.h"
 
 namespace cohort::tool {
 
@@ -28,30 +28,6 @@ std::string first_line(const fs::path& path) {
   std::getline(file, line);
   return line;
 }
-
-class Topology {
- public:
-  Topology() {
-    is_loaded_ = hwloc_topology_init(&topology_) == 0 &&
-                 hwloc_topology_set_all_types_filter(topology_, HWLOC_TYPE_FILTER_KEEP_NONE) == 0 &&
-                 hwloc_topology_set_type_filter(topology_, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL) == 0 &&
-                 hwloc_topology_set_type_filter(topology_, HWLOC_OBJ_PACKAGE, HWLOC_TYPE_FILTER_KEEP_ALL) == 0 &&
-                 hwloc_topology_load(topology_) == 0;
-  }
-  ~Topology() {
-    if (topology_ != nullptr) hwloc_topology_destroy(topology_);
-  }
-  Topology(const Topology&) = delete;
-  Topology& operator=(const Topology&) = delete;
-
-  int count(hwloc_obj_type_t type) const {
-    return is_loaded_ ? std::max(0, hwloc_get_nbobjs_by_type(topology_, type)) : 0;
-  }
-
- private:
-  hwloc_topology_t topology_ = nullptr;
-  bool is_loaded_ = false;
-};
 
 /// /proc/meminfo: sizes in bytes, counts as they are.
 std::map<std::string, std::uint64_t> read_meminfo() {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "job_store.h"
 
-#include <cohort/error.h>
-
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
@@ -11,17 +9,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <filesystem>
-#include <system_error>
+
+#include "throw_errno.h"
 
 namespace cohort::tool {
 
 namespace {
-
-[[noreturn]] void fail(const char* what) {
-  throw Error(fmt::format("{}: {}", what, std::generic_category().message(errno)));
-}
 
 std::string random_id() {
   return Secret::generate().hex().substr(0, 32);
@@ -30,12 +24,12 @@ std::string random_id() {
 /// Ranks open it by its name under /proc, which wrapper scripts cannot lose as they could a descriptor.
 FileDescriptor put_in_memory(const Secret& secret) {
   FileDescriptor memory(::memfd_create("cohort-secret", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!memory) fail("cannot keep the job's secret in memory (memfd_create)");
+  if (!memory) throw_errno("cannot keep the job's secret in memory (memfd_create)");
   const auto text = secret.hex() + "\n";
   if (::fchmod(memory.get(), S_IRUSR | S_IWUSR) != 0 ||
       ::write(memory.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
       ::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    fail("cannot keep the job's secret in memory");
+    throw_errno("cannot keep the job's secret in memory");
   }
   return memory;
 }
@@ -93,7 +87,7 @@ std::uint16_t free_port() {
   auto* const generic = reinterpret_cast<sockaddr*>(&address);
   socklen_t size = sizeof(address);
   if (!socket || ::bind(socket.get(), generic, size) != 0 || ::getsockname(socket.get(), generic, &size) != 0) {
-    fail("cannot find a free port");
+    throw_errno("cannot find a free port");
   }
   return ntohs(address.sin_port);
 }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "process.h"
 
-#include <cohort/error.h>
-
 #include <fmt/format.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -12,7 +10,8 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <system_error>
+
+#include "throw_errno.h"
 
 namespace cohort::tool {
 
@@ -68,10 +67,6 @@ void restore_signals(const SignalState& state) {
   ::_exit(reason == ENOENT ? 127 : 126);
 }
 
-[[noreturn]] void fail(const char* what) {
-  throw Error(fmt::format("{}: {}", what, std::generic_category().message(errno)));
-}
-
 }  // namespace
 
 std::string signal_name(int signal) {
@@ -120,14 +115,14 @@ Process::Process(const ProcessSpec& spec, const Guard& guard) : guard_(guard) {
   const int reason = errno;
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   errno = reason;
-  if (pid_ < 0) fail("cannot start a process");
+  if (pid_ < 0) throw_errno("cannot start a process");
 
   ::setpgid(pid_, pid_);  // whichever of the two comes first
   pidfd_ = FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
   if (!pidfd_) {
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
-    fail("cannot watch a process (pidfd_open)");
+    throw_errno("cannot watch a process (pidfd_open)");
   }
 }
 

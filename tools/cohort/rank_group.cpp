@@ -7,23 +7,19 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <filesystem>
 #include <system_error>
 
 #include "pipe.h"
+#include "throw_errno.h"
 
 namespace cohort::tool {
 
 namespace {
 
-[[noreturn]] void fail(const std::string& what) {
-  throw Error(fmt::format("{}: {}", what, std::generic_category().message(errno)));
-}
-
 FileDescriptor open_null() {
   FileDescriptor null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (!null) fail("cannot open /dev/null");
+  if (!null) throw_errno("cannot open /dev/null");
   return null;
 }
 
@@ -42,7 +38,7 @@ FileDescriptor open_log(const std::filesystem::path& folder, const char* name) {
   if (error) throw Error(fmt::format("--log-dir: {}: {}", folder.string(), error.message()));
   const auto path = folder / name;
   FileDescriptor log(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  if (!log) fail(fmt::format("--log-dir: {}", path.string()));
+  if (!log) throw_errno(fmt::format("--log-dir: {}", path.string()));
   return log;
 }
 

@@ -18,7 +18,7 @@ namespace cohort::tool {
 
 namespace {
 
-constexpr auto description =
+constexpr auto what_run_does =
     R"(Starts PROGRAM as several processes ("ranks") and stays until they have ended.
 
 Each rank finds its place in RANK, WORLD_SIZE, LOCAL_RANK and torchrun's other variables. Lines of output are prefixed with
@@ -207,7 +207,7 @@ std::vector<std::string> flags_from(const Env& env, const CLI::App& app) {
 ParsedFlags parse_run_flags(const std::vector<std::string>& arguments, const Env& env) {
   ParsedFlags parsed;
   Ignored ignored;
-  CLI::App app(description, "cohort run");
+  CLI::App app(what_run_does, "cohort run");
   app.formatter(std::make_shared<Help>());
   app.footer(footer);
   add_options(app, parsed.flags, ignored);

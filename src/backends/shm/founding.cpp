@@ -166,11 +166,11 @@ Failure missing_ranks(const Founding& founding, const std::vector<int>& missing)
 }
 
 /// A member's mapping of its peers' arenas. Null entries: not needed or impossible.
-struct Arenas {
+struct PeerArenas {
   std::vector<std::shared_ptr<Segment>> mapped{};
   bool reaches_all = true;
 
-  explicit Arenas(int size) : mapped(static_cast<std::size_t>(size)) {}
+  explicit PeerArenas(int size) : mapped(static_cast<std::size_t>(size)) {}
   void add(std::size_t rank, const ArenaId& id, FileDescriptor fd) {
     try {
       mapped[rank] = map_peer_arena(id, std::move(fd));
@@ -409,7 +409,7 @@ class Founder0 {
   FileDescriptor listener_;
   std::shared_ptr<Segment> segment_;
   Hello own_hello_{};
-  Arenas arenas_{founding_.size};
+  PeerArenas arenas_{founding_.size};
   bool all_read_all_ = true;
 };
 
@@ -435,7 +435,7 @@ Outcome join_founder(const Founding& founding) {
     send_message(socket.get(), as_bytes(hello), {&arena_fd, arena == nullptr ? 0U : 1U}, founding.deadline);
 
     Outcome outcome;
-    Arenas arenas(founding.size);
+    PeerArenas arenas(founding.size);
     arenas.reaches_all = arena != nullptr;
     std::string problem;
     bool reads_founder = false;

@@ -15,7 +15,7 @@ namespace cohort::shm {
 
 namespace {
 
-enum Verdict : std::uint32_t { open, final_, called_off };
+enum Decision : std::uint32_t { open, final_, called_off };
 
 /// Polls, since this happens after a failure and not in a hurry.
 template <class Done>
