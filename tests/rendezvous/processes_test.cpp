@@ -3,6 +3,9 @@
 // Whole programs, started by hand or with torchrun's variables.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+
+#include <array>
 
 #include "store/socket.h"
 #include "support/ranks.h"
@@ -70,6 +73,9 @@ TEST(ProcessesTest, TwoProcessesWithOneRankAreTold) {
       {"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}};
   Spawned first({EXCHANGING_RANK}, variables);
   Spawned second({EXCHANGING_RANK}, variables);
+  // One of them is told. Were rank 1 there before, the other two could be done and gone when the third one comes.
+  std::array<pollfd, 2> told = {{{first.output(), POLLIN, 0}, {second.output(), POLLIN, 0}}};
+  ASSERT_GT(::poll(told.data(), told.size(), 60'000), 0);
   auto another = variables;
   another["RANK"] = "1";
   Spawned other({EXCHANGING_RANK}, another);

@@ -48,6 +48,9 @@ class Spawned {
     }
   }
 
+  /// Readable once it has written something or ended.
+  int output() const { return output_; }
+
   struct Result {
     int status;  ///< exit status, or 128 + signal
     std::string output;
