@@ -15,6 +15,8 @@
 #include <mutex>
 #include <string>
 
+#include "core/immortal.h"
+
 namespace cohort {
 
 namespace {
@@ -40,8 +42,7 @@ struct LogState {
 };
 
 LogState& state() {
-  alignas(LogState) static std::array<std::byte, sizeof(LogState)> storage;
-  static auto* const instance = ::new (storage.data()) LogState();
+  static Immortal<LogState> instance;
   return *instance;
 }
 

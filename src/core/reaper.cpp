@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/immortal.h"
+
 namespace cohort {
 
 namespace {
@@ -13,13 +15,16 @@ namespace {
 class Reaper {
  public:
   static Reaper& instance() {
-    static Reaper reaper;
-    return reaper;
+    static Immortal<Reaper> reaper;
+    static const struct AtExit {
+      ~AtExit() { reaper->close(); }
+    } at_exit;
+    return *reaper;
   }
-  ~Reaper() { reap(); }
 
   void keep(std::thread thread) {
     const std::lock_guard lock(mutex_);
+    if (is_closed_) return thread.detach();  // the process is exiting: nobody is left to join it
     threads_.push_back(std::move(thread));
   }
   void reap() {
@@ -36,8 +41,17 @@ class Reaper {
   }
 
  private:
+  void close() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_closed_ = true;
+    }
+    reap();
+  }
+
   std::mutex mutex_;
   std::vector<std::thread> threads_;
+  bool is_closed_ = false;
 };
 
 }  // namespace

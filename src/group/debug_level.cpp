@@ -48,7 +48,8 @@ DebugLevel parse_debug_level(std::string_view name) {
   std::transform(lower.begin(), lower.end(), lower.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   const auto it = std::find(debug_level_names.begin(), debug_level_names.end(), lower);
-  if (it == debug_level_names.end()) throw ValueError(fmt::format("unknown debug level \"{}\": off, info or detail", name));
+  if (it == debug_level_names.end())
+    throw ValueError(fmt::format("unknown debug level \"{}\": off, info or detail", name));
   return static_cast<DebugLevel>(it - debug_level_names.begin());
 }
 

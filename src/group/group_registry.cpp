@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/immortal.h"
 #include "group/group_ids.h"
 
 namespace cohort {
@@ -58,8 +59,8 @@ using Names = std::shared_ptr<detail::GroupNames>;
 thread_local Names own_names;
 
 const Names& registered() {
-  static const Names of_process = std::make_shared<detail::GroupNames>();
-  return own_names ? own_names : of_process;
+  static Immortal<Names> of_process(std::make_shared<detail::GroupNames>());
+  return own_names ? own_names : *of_process;
 }
 
 /// Process-wide and thread-safe: every living group by its id. Ranks that are threads share an id.
@@ -68,8 +69,8 @@ struct Ids {
   std::multimap<std::string, std::pair<ProcessGroup*, std::weak_ptr<ProcessGroup>>, std::less<>> groups;
 
   static Ids& instance() {
-    static Ids ids;
-    return ids;
+    static Immortal<Ids> ids;
+    return *ids;
   }
 };
 

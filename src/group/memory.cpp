@@ -6,6 +6,8 @@
 #include <mutex>
 #include <utility>
 
+#include "core/immortal.h"
+
 namespace cohort::detail {
 
 namespace {
@@ -16,8 +18,8 @@ struct Handles {
   std::map<void*, GroupMemory> by_address;
 
   static Handles& instance() {
-    static Handles handles;
-    return handles;
+    static Immortal<Handles> handles;
+    return *handles;
   }
 };
 

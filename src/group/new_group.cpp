@@ -12,6 +12,7 @@
 #include <mutex>
 #include <utility>
 
+#include "core/immortal.h"
 #include "core/parse.h"
 #include "core/random.h"
 #include "group/factories.h"
@@ -26,8 +27,8 @@ namespace {
 class Backends {
  public:
   static Backends& instance() {
-    static Backends backends;
-    return backends;
+    static Immortal<Backends> backends;
+    return *backends;
   }
   void add(std::string name, ProcessGroupFactory factory) {
     if (factory == nullptr) throw ValueError(fmt::format("register_backend: {} has no factory", name));

@@ -14,6 +14,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/immortal.h"
 #include "group/group_ids.h"
 #include "group/process_group_state.h"
 
@@ -196,8 +197,8 @@ ProcessGroup::~ProcessGroup() {
   forget_group(state_->id, this);
   if (state_->generation != fork_generation()) {
     // The threads are the parent's, and there is nothing here to wait for: left as it is, and never destroyed.
-    static auto& of_parents = *std::make_unique<std::vector<std::shared_ptr<State>>>().release();
-    of_parents.push_back(std::move(state_));
+    static Immortal<std::vector<std::shared_ptr<State>>> of_parents;
+    of_parents->push_back(std::move(state_));
     return;
   }
   // What is under way holds the state. On one of the group's own threads there is no waiting for it: the last to end

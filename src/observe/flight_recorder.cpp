@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "core/immortal.h"
 #include "core/log_format.h"
 #include "observe/dump.h"
 #include "observe/dump_file.h"
@@ -23,15 +24,6 @@ namespace cohort {
 namespace {
 
 using observe::Recorder;
-
-/// Of the process; never destroyed, as threads may record and dump while it exits.
-struct Recording {
-  explicit Recording(const Env& env) : recorder({.capacity = env.trace_buffer_size, .stacks = env.trace_stacks}) {}
-
-  Recorder recorder;
-  std::mutex dumping;  ///< one dump at a time; also guards the writer
-  FlightRecorder::Writer writer;
-};
 
 void set_dump_signal(int signal) {
   // Joins its thread when the process exits.
@@ -47,14 +39,19 @@ void set_dump_signal(int signal) {
   });
 }
 
-Recording& recording() {
-  alignas(Recording) static std::array<std::byte, sizeof(Recording)> storage;
-  static auto* const instance = [] {
-    const auto env = Env::read();
-    auto* const made = ::new (storage.data()) Recording(env);
+/// Of the process; never destroyed, as threads may record and dump while it exits.
+struct Recording {
+  explicit Recording(const Env& env) : recorder({.capacity = env.trace_buffer_size, .stacks = env.trace_stacks}) {
     if (env.trace_signal != 0) set_dump_signal(env.trace_signal);
-    return made;
-  }();
+  }
+
+  Recorder recorder;
+  std::mutex dumping;  ///< one dump at a time; also guards the writer
+  FlightRecorder::Writer writer;
+};
+
+Recording& recording() {
+  static Immortal<Recording> instance(Env::read());
   return *instance;
 }
 

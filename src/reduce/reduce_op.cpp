@@ -23,7 +23,7 @@ using Kind = ReduceOp::Kind;
 
 /// In the order of Kind; premul_sum is the last.
 constexpr std::array<std::string_view, 9> kind_names = {"sum",  "avg", "product", "min",       "max",
-                                                   "band", "bor", "bxor",    "premul_sum"};
+                                                        "band", "bor", "bxor",    "premul_sum"};
 constexpr auto nameable = std::span(kind_names).first<8>();
 
 constexpr auto float_kinds =

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <string>
 
+#include "core/immortal.h"
 #include "core/log_format.h"
 #include "store/handshake.h"
 
@@ -33,8 +34,7 @@ struct HostedServers {
 };
 
 HostedServers& hosted() {
-  alignas(HostedServers) static std::array<std::byte, sizeof(HostedServers)> storage;
-  static auto* const servers = ::new (storage.data()) HostedServers();
+  static Immortal<HostedServers> servers;
   return *servers;
 }
 

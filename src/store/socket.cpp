@@ -21,6 +21,7 @@
 #include <system_error>
 #include <thread>
 
+#include "core/immortal.h"
 #include "core/parse.h"
 
 namespace cohort {
@@ -60,8 +61,7 @@ struct Lookup {
 class LateLookups {
  public:
   static LateLookups& instance() {
-    alignas(LateLookups) static std::array<std::byte, sizeof(LateLookups)> storage;
-    static auto* const late = ::new (storage.data()) LateLookups();
+    static Immortal<LateLookups> late;
     static const struct AtExit {
       ~AtExit() { instance().join_finished(); }
     } at_exit;

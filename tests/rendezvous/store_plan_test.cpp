@@ -22,7 +22,8 @@ Variables with(Variables base, const Variables& more) {
 
 const std::string unix_prefix = "unix:@cohort/" + std::to_string(::geteuid()) + "/";
 
-const Variables started_by_hand = {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "4000"}};
+const Variables started_by_hand = {
+    {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "4000"}};
 const Variables torchrun = {{"RANK", "1"},
                             {"WORLD_SIZE", "2"},
                             {"LOCAL_WORLD_SIZE", "2"},
@@ -42,8 +43,8 @@ const Variables slurm = {{"SLURM_PROCID", "0"},
                          {"SLURM_STEP_NODELIST", "n[1-2]"}};
 
 TEST(StorePlanTest, TheLaunchersStore) {
-  const auto plan = plan_for(
-      with(started_by_hand, {{"COHORT_STORE", "tcp://10.0.0.1:5"}, {"COHORT_RUN_ID", "r"}, {"COHORT_SECRET_FILE", "/s"}}));
+  const auto plan = plan_for(with(
+      started_by_hand, {{"COHORT_STORE", "tcp://10.0.0.1:5"}, {"COHORT_RUN_ID", "r"}, {"COHORT_SECRET_FILE", "/s"}}));
   EXPECT_TRUE(plan.launcher_hosts);
   EXPECT_EQ(to_string(plan.endpoint), "tcp://10.0.0.1:5");
   EXPECT_EQ(plan.job_id, "r");

@@ -11,6 +11,7 @@
 #include <algorithm>
 
 #include "backends/shm/process_memory.h"
+#include "core/immortal.h"
 #include "core/random.h"
 
 namespace cohort::shm {
@@ -41,8 +42,8 @@ struct Arenas {
   std::map<ArenaId, std::weak_ptr<Segment>> peers;
 
   static Arenas& instance() {
-    static Arenas arenas;
-    return arenas;
+    static Immortal<Arenas> arenas;
+    return *arenas;
   }
 };
 

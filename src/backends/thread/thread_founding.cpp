@@ -17,6 +17,7 @@
 #include "backends/shared_bytes.h"
 #include "backends/shm/founding.h"
 #include "core/cpus.h"
+#include "core/immortal.h"
 #include "core/parse.h"
 #include "core/random.h"
 
@@ -39,8 +40,8 @@ struct Threads {
   std::map<std::uintptr_t, std::size_t> memory;
 
   static Threads& instance() {
-    static Threads threads;
-    return threads;
+    static Immortal<Threads> threads;
+    return *threads;
   }
 };
 
