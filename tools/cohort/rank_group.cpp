@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "core/log_format.h"
 #include "pipe.h"
 #include "throw_errno.h"
 
@@ -105,10 +106,16 @@ RankGroup::~RankGroup() {
   for (const auto& rank : ranks_) {
     rank->owner = nullptr;
     rank->process->signal_group(SIGKILL);
-    for (const auto& stream : rank->streams) {
-      stream->drain();
-      stream->finish();
+  }
+  try {
+    for (const auto& rank : ranks_) {
+      for (const auto& stream : rank->streams) {
+        stream->drain();
+        stream->finish();
+      }
     }
+  } catch (const std::exception& e) {
+    log_warn("the rest of the output is lost: {}", e.what());
   }
 }
 

@@ -37,6 +37,7 @@ constexpr std::array<std::string_view, 5> reduction_names{"sum", "prod", "min", 
 const std::vector<Operation>& all_operations() {
   static const auto operations = [] {
     std::vector<Operation> result;
+    result.reserve(operation_names.size());
     for (const auto& entry : operation_names) result.push_back(entry.operation);
     return result;
   }();

@@ -104,8 +104,10 @@ Pattern::Pattern(DType dtype, const std::vector<double>& values) : element_(size
 }
 
 Pattern Pattern::of_input(const Command& command, int ranks, int source, int destination) {
-  std::vector<double> values;
-  for (int i = 0; i < period; ++i) values.push_back(input_value(command, ranks, source, destination, i));
+  std::vector<double> values(period);
+  for (int i = 0; i < period; ++i) {
+    values[static_cast<std::size_t>(i)] = input_value(command, ranks, source, destination, i);
+  }
   return {command.dtype, values};
 }
 

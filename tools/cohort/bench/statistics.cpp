@@ -13,9 +13,9 @@ double percentile(std::vector<double> values, double p) {
   if (values.empty()) throw AssertionError("a percentile of nothing");
   std::sort(values.begin(), values.end());
   const double place = std::clamp(p, 0.0, 100.0) / 100 * static_cast<double>(values.size() - 1);
-  const auto below = static_cast<std::size_t>(place);
-  const auto above = std::min(below + 1, values.size() - 1);
-  return std::lerp(values[below], values[above], place - static_cast<double>(below));
+  const auto lower = static_cast<std::size_t>(place);
+  const auto upper = std::min(lower + 1, values.size() - 1);
+  return std::lerp(values[lower], values[upper], place - static_cast<double>(lower));
 }
 
 std::vector<double> SampleRounds::medians() const {
