@@ -24,11 +24,13 @@ demo: build ## four processes all-reduce, and what that costs
 test: build ## builds and runs the tests (about a minute)
 	ctest --preset default -j $(TEST_JOBS) --output-junit test-results.xml
 
-check-long: build ## the long tests, then each fuzzer for FUZZ_SECONDS
-	@tools/dev/install_deps.sh long fuzz
+check-long: build ## what takes long: more tests, all of them sanitized, clang, aarch64, each fuzzer for FUZZ_SECONDS
+	@tools/dev/install_deps.sh long fuzz arm
 	ctest --test-dir build/default -L '^long$$' --output-on-failure
+	cmake --preset clang -DCMAKE_UNITY_BUILD=OFF && cmake --build --preset clang -j $(JOBS) && ctest --preset clang -j $(TEST_JOBS)
 	for preset in asan tsan; do cmake --preset $$preset -DCOHORT_TOOLS=ON && cmake --build --preset $$preset -j $(JOBS) && \
 	  setarch -R ctest --preset $$preset -j $(TEST_JOBS) || exit 1; done
+	tools/dev/aarch64.sh
 	FUZZ_SECONDS=$(FUZZ_SECONDS) tools/dev/fuzz.sh
 
 bench: ## builds and runs the benchmarks against their peers

@@ -35,7 +35,7 @@ std::pair<FileDescriptor, FileDescriptor> make_line() {
     Channel channel(std::move(socket));
     body(channel);
   } catch (const std::exception& e) {
-    fmt::print(stderr, "store_bench: in a child process: {}\n", e.what());
+    fmt::print(stderr, "{}: in a child process: {}\n", program_invocation_short_name, e.what());
     code = 1;
   }
   // Not exit(): the parent's objects are not ours to destroy.

@@ -14,12 +14,6 @@
 
 namespace cohort::reduce {
 
-/// How the values of all ranks become one: what every kernel needs beside the memory.
-struct Reduction {
-  DType dtype{};
-  ReduceOp op{};
-};
-
 /// What is combined, in this order; at least one.
 struct Sources {
   const void* const* data{};

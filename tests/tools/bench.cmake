@@ -1,3 +1,7 @@
+cohort_add_test(bench_tests SOURCES launched.cpp bench_run_test.cpp)
+target_compile_definitions(bench_tests PRIVATE COHORT_TOOL="$<TARGET_FILE:cohort_tool>")
+add_dependencies(bench_tests cohort_tool)
+
 cohort_add_test(
   bench_parts_tests
   SOURCES

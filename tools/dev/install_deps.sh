@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Installs the packages that are missing, on Debian 12 and its relatives.
 #
-#   install_deps.sh [GROUP...]      groups: build (always), lint, fuzz, bench, long
+#   install_deps.sh [GROUP...]      groups: build (always), lint, fuzz, bench, long, arm
 #   install_deps.sh --list [GROUP...]
 set -eu
 
@@ -16,8 +16,9 @@ packages_of() {
     fuzz) echo clang-14 libclang-rt-14-dev ;;
     bench) echo libtorch-dev libbenchmark-dev openmpi-bin libopenmpi-dev mpich libmpich-dev libgloo-dev ;;
     long) echo openmpi-bin mpich iproute2 ;;
+    arm) echo g++-aarch64-linux-gnu qemu-user ;;
     *)
-      echo "install_deps.sh: unknown group \"$1\": build, lint, fuzz, bench or long" >&2
+      echo "install_deps.sh: unknown group \"$1\": build, lint, fuzz, bench, long or arm" >&2
       exit 2
       ;;
   esac

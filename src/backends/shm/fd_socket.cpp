@@ -59,6 +59,7 @@ FileDescriptor connect_abstract(const std::string& name) {
     throw SocketError(fmt::format("shm: connecting to the group's founder: {}; are all ranks on one host?",
                                   std::generic_category().message(errno)));
   }
+  if (!peer_is_trusted(fd.get())) throw SocketError("shm: who listens as the group's founder is another user");
   return fd;
 }
 

@@ -45,6 +45,11 @@ class Progress {
   bool is_shown_;
 };
 
+/// Before anything is measured: a result that cannot be kept is lost.
+void expect_writable(const std::string& path) {
+  if (!path.empty() && !std::ofstream(path, std::ios::app)) throw Error(fmt::format("cannot write {}", path));
+}
+
 void write_file(const std::string& path, const std::string& text) {
   std::ofstream out(path);
   out << text;
@@ -69,6 +74,10 @@ class Bench {
     }
     if (plan_.command.root >= ranks_) {
       throw ValueError(fmt::format("--root {}: there are {} ranks", plan_.command.root, ranks_));
+    }
+    if (reports_) {
+      expect_writable(flags.json);
+      expect_writable(flags.plot);
     }
   }
 
