@@ -28,5 +28,5 @@ fi
 
 cmake --preset aarch64
 cmake --build --preset aarch64 -j "$(nproc)"
-# An emulator on few cores: patience instead of parallelism.
-ctest --preset aarch64 -j "$(nproc)" "$@"
+# Not the drills: their bounds are milliseconds of a real machine, and their limits (descriptors, memory) hit the emulator.
+ctest --test-dir build/aarch64 --output-on-failure --no-tests=error -LE '^(long|faults)$' -j "$(nproc)" "$@"
