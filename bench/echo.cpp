@@ -21,7 +21,7 @@ int check(int result, const char* what) {
   return result;
 }
 
-sockaddr_in loopback(std::uint16_t port) {
+sockaddr_in loopback_address(std::uint16_t port) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(port);
@@ -72,7 +72,7 @@ void echo(int listener) {
 
 void serve_echo(Channel& parent) {
   const FileDescriptor listener(check(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), "socket"));
-  auto address = loopback(0);
+  auto address = loopback_address(0);
   check(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), "bind");
   check(::listen(listener.get(), SOMAXCONN), "listen");
   socklen_t size = sizeof(address);
@@ -86,7 +86,7 @@ void serve_echo(Channel& parent) {
 
 EchoClient::EchoClient(std::uint16_t port, std::size_t message_size)
     : socket_(check(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket")), message_(message_size, 'x') {
-  const auto address = loopback(port);
+  const auto address = loopback_address(port);
   check(::connect(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), "connect");
   no_delay(socket_.get());
 }

@@ -2,15 +2,13 @@
 //
 // Measures the store against its bars (docs/performance.md).
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <exception>
 #include <string>
 #include <vector>
 
 #include "benchmarks.h"
+#include "program.h"
 #include "torch_store.h"
 
 namespace {
@@ -18,9 +16,6 @@ namespace {
 using namespace cohort::bench;
 
 struct Arguments {
-  std::vector<std::string> only;
-  std::string json;
-  unsigned limit = 300;
   RoundTripOptions round_trip;
   ThroughputOptions throughput;
   JoinOptions join;
@@ -28,14 +23,9 @@ struct Arguments {
   MemoryOptions memory;
 };
 
-const std::vector<std::string> names{"round_trip", "throughput", "join", "storm", "memory"};
+const std::vector<std::string> figures{"round_trip", "throughput", "join", "storm", "memory"};
 
 void describe(CLI::App& app, Arguments& arguments) {
-  app.add_option("--only", arguments.only, "These alone: round_trip, throughput, join, storm, memory")
-      ->delimiter(',')
-      ->check(CLI::IsMember(names));
-  app.add_option("--json", arguments.json, "Write the figures to this file as well");
-  app.add_option("--limit", arguments.limit, "Give up after so many seconds")->capture_default_str();
   const auto positive = [&app](const std::string& name, int& value, const std::string& what) {
     app.add_option(name, value, what)->check(CLI::PositiveNumber)->capture_default_str();
   };
@@ -52,54 +42,41 @@ void describe(CLI::App& app, Arguments& arguments) {
   positive("--memory-connections", arguments.memory.connections, "Idle connections");
 }
 
-void run(const Arguments& arguments) {
-  Report report;
-  const auto wanted = [&](const std::string& name) {
-    return arguments.only.empty() || std::count(arguments.only.begin(), arguments.only.end(), name) > 0;
-  };
+void run(const Program& program, const Arguments& arguments, Report& report) {
   if (!TorchStore::is_available()) {
     fmt::print("PyTorch's TCPStore is skipped: this program was built without libtorch (Debian: libtorch-dev)\n");
   }
   // First, while this process is small: servers are forked from it.
-  if (wanted("memory")) {
+  if (program.wants("memory")) {
     measure_memory(arguments.memory, report);
     report.print("Memory of the server (secret, no TLS)");
   }
-  if (wanted("round_trip")) {
+  if (program.wants("round_trip")) {
     measure_round_trip(arguments.round_trip, report);
     report.print("Round trip over TCP loopback, median of a call");
   }
-  if (wanted("throughput")) {
+  if (program.wants("throughput")) {
     measure_throughput(arguments.throughput, report);
     report.print("Operations per second, values of 64 bytes");
   }
-  if (wanted("join")) {
+  if (program.wants("join")) {
     measure_join(arguments.join, report);
     report.print("Clients that started before the server: from its start to their first answer");
   }
-  if (wanted("storm")) {
+  if (program.wants("storm")) {
     measure_storm(arguments.storm, report);
     report.print("Storm: from the start signal until the last one is through");
   }
-  if (!arguments.json.empty()) report.write_json(arguments.json);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app(
+  Program program(
       "Measures the store: its round trip against a bare echo, its throughput and its joining against "
-      "PyTorch's TCPStore, a connection storm, memory per connection.\n"
-      "A missed bar is printed as MISSED and does not change the exit code.");
+      "PyTorch's TCPStore, a connection storm, memory per connection.",
+      figures);
   Arguments arguments;
-  describe(app, arguments);
-  CLI11_PARSE(app, argc, argv);
-  // Nothing here may hang: the children go with this process.
-  ::alarm(arguments.limit);
-  try {
-    run(arguments);
-  } catch (const std::exception& e) {
-    fmt::print(stderr, "store_bench: {}\n", e.what());
-    return 1;
-  }
+  describe(program.app, arguments);
+  return program.run(argc, argv, [&](Report& report) { run(program, arguments, report); });
 }

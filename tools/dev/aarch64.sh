@@ -28,5 +28,10 @@ fi
 
 cmake --preset aarch64
 cmake --build --preset aarch64 -j "$(nproc)"
+# The emulator visits every page of a mapping, and a group's memory may be as large as a file may be.
+ulimit -f $((1 << 20))
 # Not the drills: their bounds are milliseconds of a real machine, and their limits (descriptors, memory) hit the emulator.
-ctest --test-dir build/aarch64 --output-on-failure --no-tests=error -LE '^(long|faults)$' -j "$(nproc)" "$@"
+# Not ProcessesTest: it starts programs, which the kernel would have to hand to the emulator (binfmt_misc). And after a
+# fork with several threads a child of qemu 7.2 can start none.
+ctest --test-dir build/aarch64 --output-on-failure --no-tests=error -LE '^(long|faults)$' \
+  -E '^ProcessesTest|^AfterFork.TheChildCanDropTheGroupAndMakeItsOwn' -j "$(nproc)" "$@"
