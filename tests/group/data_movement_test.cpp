@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // Broadcast, gathers, scatter and reduce-scatter: everything arrives where it belongs, and nothing else is touched.
+#include "backends/shm/trials.h"
 #include "backends/shm/tuning.h"
 #include "group/arrangements.h"
 #include "group/payload.h"
@@ -261,6 +262,48 @@ TEST_P(DataMovement, ReduceScatterInEveryForm) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Groups, DataMovement, every_arrangement(), arrangement_name);
+
+/// Pieces for which staging and reading are tried in turn, often enough that both ways are gone.
+class LargePieces : public OnEveryArrangement {
+ protected:
+  static constexpr std::size_t count = shm::Trials::smallest / sizeof(int) + 1001;
+  static constexpr int rounds = 5;
+
+  /// Distinct for each rank, receiver and round.
+  static int value(int from, int to, int round) { return (from * 100 + to) * 100 + round; }
+  static std::span<int> part(std::vector<int>& all, int rank) {
+    return std::span(all).subspan(static_cast<std::size_t>(rank) * count, count);
+  }
+  static void expect_all(std::span<const int> data, int expected) {
+    EXPECT_EQ(std::count(data.begin(), data.end(), expected), static_cast<std::ptrdiff_t>(data.size())) << expected;
+  }
+};
+
+TEST_P(LargePieces, ArriveWhicheverWayTheyTake) {
+  run([](const ProcessGroupPtr& pg) {
+    const int size = pg->size();
+    const int rank = pg->rank();
+    std::vector<int> one(count);
+    std::vector<int> sent(count * static_cast<std::size_t>(size));
+    std::vector<int> received(sent.size());
+    for (int round = 0; round < rounds; ++round) {
+      const int root = round % size;
+      std::fill(one.begin(), one.end(), value(rank, 0, round));
+      pg->broadcast(one, {.root = root});
+      expect_all(one, value(root, 0, round));
+
+      std::fill(one.begin(), one.end(), value(rank, 1, round));
+      pg->all_gather(received, one);
+      for (int from = 0; from < size; ++from) expect_all(part(received, from), value(from, 1, round));
+
+      for (int to = 0; to < size; ++to) std::fill_n(part(sent, to).begin(), count, value(rank, to, round));
+      pg->all_to_all(received, sent);
+      for (int from = 0; from < size; ++from) expect_all(part(received, from), value(from, rank, round));
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Groups, LargePieces, arrangements_of_several(), arrangement_name);
 
 }  // namespace
 }  // namespace cohort::test

@@ -27,6 +27,7 @@
 #include "backends/shm/liveness.h"
 #include "backends/shm/posts.h"
 #include "backends/shm/reach.h"
+#include "backends/shm/trials.h"
 
 namespace cohort::shm {
 
@@ -68,6 +69,8 @@ class Engine {
   int size() const { return size_; }
   const Board& board() const { return board_; }
   Reach& reach() const { return *reach_; }
+  /// Used by one collective at a time.
+  Trials& trials() { return trials_; }
   const WaitPolicy& policy() const { return policy_; }
   const std::string& name() const { return name_; }
   const std::string& group() const { return group_; }
@@ -106,6 +109,7 @@ class Engine {
   std::mutex liveness_mutex_;
   Liveness liveness_;
   std::unique_ptr<Reach> reach_;
+  Trials trials_;
 
   PostOrder<Board> order_;
   std::atomic<std::uint32_t> entered_{0};  ///< the collective this rank is or was in last, for other threads' reports

@@ -11,6 +11,7 @@
 //            system call
 //   staged   through staging buffers, chunk by chunk, while the next chunk is copied in.       two copies per byte
 //
+// Whether large ordinary memory is read or staged is found by trying (trials.h).
 // Direct and staged mix: each rank's offer is taken the way it lies.
 #include "backends/shm/exchange.h"
 
@@ -28,7 +29,9 @@ namespace cohort::shm {
 namespace {
 
 void copy_own(Bytes to, ConstBytes from) {
-  if (to.data() != from.data()) reduce::copy(to.data(), from.data(), from.size());
+  if (to.data() == from.data()) return;
+  bypasses_caches({&to, 1}) ? reduce::stream_copy(to.data(), from.data(), from.size())
+                            : reduce::copy(to.data(), from.data(), from.size());
 }
 
 /// `takes[r]`: what comes from rank r; nothing is taken where it is empty. `source`: the only rank that offers, where
@@ -56,7 +59,9 @@ class Exchange {
 
   void post() {
     const bool is_reachable = tables_.write(offers_);
-    collective_.publish(is_reachable);
+    // The first rank says beside its post which way large ordinary memory goes this time.
+    if (rank_ == 0) preferred_ = preference();
+    collective_.publish(is_reachable, static_cast<double>(preferred_));
     collective_.await_all();
     check_sizes();
   }
@@ -73,8 +78,10 @@ class Exchange {
         longest_staged = std::max(longest_staged, longest);
       }
     }
+    const bool is_trial = rank_ == 0 && longest_staged >= Trials::smallest && !any_direct;
+    const auto start = is_trial ? Deadline::Clock::now() : Deadline::Clock::time_point{};
     if (any_direct) take_directly();
-    if (longest_staged > 0 && engine_.reach().reads_ordinary() && is_read(longest_staged, source_ != all, size_)) {
+    if (longest_staged > 0 && goes_by_reading(longest_staged)) {
       any_direct = true;
       take_by_reading();
     } else if (longest_staged > 0) {
@@ -82,6 +89,7 @@ class Exchange {
     }
     // What was offered directly stays as it is until all have taken it.
     if (any_direct) collective_.meet();
+    if (is_trial) engine_.trials().took(preferred_, own_longest(), source_ != all, Deadline::Clock::now() - start);
   }
 
   /// Where `rank` has what it offers to all.
@@ -90,6 +98,23 @@ class Exchange {
  private:
   void copy_out(std::byte* to, const std::byte* from, std::size_t bytes) const {
     streams_ ? reduce::stream_copy(to, from, bytes) : reduce::copy(to, from, bytes);
+  }
+  /// The largest piece this rank knows of before it has seen the others' tables.
+  std::size_t own_longest() const {
+    std::size_t longest = 0;
+    for (const auto& offer : offers_) longest = std::max(longest, offer.size());
+    for (const auto& to : takes_) longest = std::max(longest, to.size());
+    return longest;
+  }
+  Trials::Way preference() const {
+    const auto longest = own_longest();
+    if (!engine_.reach().reads_ordinary() || longest < Trials::smallest) return Trials::Way::staged;
+    return engine_.trials().next(longest, source_ != all);
+  }
+  bool goes_by_reading(std::size_t longest) const {
+    if (!engine_.reach().reads_ordinary()) return false;
+    if (longest < Trials::smallest) return is_read(longest, source_ != all, size_);
+    return collective_.number_of(0) == static_cast<double>(Trials::Way::read);
   }
   std::uint64_t longest_from(int rank) const { return source_ == all || source_ == rank ? tables_.longest(rank) : 0; }
   Bytes take(int rank) const { return takes_.empty() ? Bytes() : takes_[static_cast<std::size_t>(rank)]; }
@@ -170,6 +195,7 @@ class Exchange {
   const int source_;
   LaneTables tables_;
   const bool streams_ = bypasses_caches(takes_);
+  Trials::Way preferred_ = Trials::Way::staged;  ///< on the first rank
 };
 
 /// A list with one entry for each rank of which only one is set.

@@ -40,11 +40,11 @@ inline bool bypasses_caches(std::span<const Bytes> outputs) {
   return bytes >= 8 * mib;
 }
 
-/// Ordinary memory is read by the kernel rather than staged, one copy for two: pays between the cost of the system call
-/// and the size from which staging writes past the caches. Many readers of one process get into each other's way.
+/// Ordinary memory is read by the kernel rather than staged, one copy for two: pays from the cost of the system call
+/// on, up to where trials.h takes over. Many readers of one process get into each other's way.
 inline bool is_read(std::size_t longest_piece, bool has_one_source, int ranks) {
-  if (has_one_source) return ranks == 2 && longest_piece >= 16 * kib && longest_piece <= 512 * kib;
-  return longest_piece >= 16 * kib && longest_piece <= 4 * mib;
+  if (has_one_source && (ranks > 2 || longest_piece > 512 * kib)) return false;
+  return longest_piece >= 16 * kib;
 }
 
 /// A chunk of an exchange, and its part for one rank where each gets its own.
