@@ -21,7 +21,7 @@ demo: build ## four processes all-reduce, and what that costs
 	build/default/tools/cohort/cohort run -n 4 build/default/examples/all_reduce
 	build/default/tools/cohort/cohort bench --ranks 4 -b 4 -e 16M -f 16 --memory both --peers none
 
-test: build ## builds and runs the tests (about a minute)
+test: build ## builds and runs the tests (two minutes of tests)
 	ctest --preset default -j $(TEST_JOBS) --output-junit test-results.xml
 
 check-long: build ## what takes long: more tests, all of them sanitized, clang, aarch64, each fuzzer for FUZZ_SECONDS

@@ -4,11 +4,10 @@
 #include <cohort/error.h>
 
 #include <fmt/format.h>
+#include <pthread.h>
 #include <sys/random.h>
-#include <unistd.h>
 
 #include <cerrno>
-#include <mutex>
 #include <system_error>
 
 namespace cohort {
@@ -22,16 +21,27 @@ void fill_random(std::span<std::byte> bytes) {
   }
 }
 
-ProcessNonce process_nonce() {
-  static std::mutex mutex;
-  static pid_t owner = 0;
-  static ProcessNonce nonce{};
-  const std::lock_guard lock(mutex);
-  if (owner != ::getpid()) {
-    fill_random(std::as_writable_bytes(std::span(nonce)));
-    owner = ::getpid();
-  }
+namespace {
+
+ProcessNonce& nonce_of_process() {
+  static ProcessNonce nonce = [] {
+    ProcessNonce made{};
+    fill_random(std::as_writable_bytes(std::span(made)));
+    return made;
+  }();
   return nonce;
+}
+
+// No mutex, which another thread could hold at the moment of a fork: the child would wait for it forever. Before a fork
+// the nonce is there, and after it the child, which has one thread, makes its own.
+const int fork_handlers = ::pthread_atfork([] { nonce_of_process(); }, nullptr,
+                                           [] { fill_random(std::as_writable_bytes(std::span(nonce_of_process()))); });
+
+}  // namespace
+
+ProcessNonce process_nonce() {
+  static_cast<void>(fork_handlers);
+  return nonce_of_process();
 }
 
 }  // namespace cohort
