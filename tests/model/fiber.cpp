@@ -37,10 +37,10 @@ thread_local Fiber* entering = nullptr;
 
 }  // namespace
 
-Fiber::Fiber(std::size_t stack_bytes) : stack_(stack_bytes), stack_bottom_(stack_.data()), stack_bytes_(stack_bytes) {
+Fiber::Fiber(std::size_t bytes) : stack_(bytes), stack_bottom_(stack_.data()), stack_bytes_(bytes) {
   if (getcontext(&context_) != 0) throw std::runtime_error("getcontext failed");
   context_.uc_stack.ss_sp = stack_.data();
-  context_.uc_stack.ss_size = stack_bytes;
+  context_.uc_stack.ss_size = bytes;
   context_.uc_link = nullptr;
   makecontext(&context_, &Fiber::enter, 0);
 }

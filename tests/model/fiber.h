@@ -21,7 +21,7 @@ class Fiber {
 
   /// The fiber of whoever creates it: it has a stack already.
   Fiber() = default;
-  explicit Fiber(std::size_t stack_bytes);
+  explicit Fiber(std::size_t bytes);
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
   ~Fiber() = default;
