@@ -34,8 +34,11 @@ ProcessNonce& nonce_of_process() {
 
 // No mutex, which another thread could hold at the moment of a fork: the child would wait for it forever. Before a fork
 // the nonce is there, and after it the child, which has one thread, makes its own.
-const int fork_handlers = ::pthread_atfork([] { nonce_of_process(); }, nullptr,
-                                           [] { fill_random(std::as_writable_bytes(std::span(nonce_of_process()))); });
+int register_fork_handlers() noexcept {
+  return ::pthread_atfork([] { nonce_of_process(); }, nullptr,
+                          [] { fill_random(std::as_writable_bytes(std::span(nonce_of_process()))); });
+}
+const int fork_handlers = register_fork_handlers();
 
 }  // namespace
 
