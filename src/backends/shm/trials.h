@@ -11,8 +11,8 @@
 namespace cohort::shm {
 
 /// Which of two ways moves large ordinary memory faster on this machine, found by trying. No table can say: on one
-/// processor staging through the caches beats the kernel's copy by a fifth, on another, whose two cores happen to share
-/// no cache, it loses by half; and a virtual machine may be moved from the one to the other under way.
+/// machine staging was as fast as the peers' kernel copies or up to a fifth faster, on another it took up to three
+/// times as long, and that changed from minute to minute (docs/performance.md).
 ///
 /// The first operations of a size try both ways in turn, then the faster one is taken; now and then the other gets
 /// another chance. One rank decides and tells the others, so that all do the same.
