@@ -6,9 +6,9 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/cohort)
 install(TARGETS cohort EXPORT cohortTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
                                                     ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(COHORT_TOOLS AND NOT IS_ABSOLUTE ${CMAKE_INSTALL_BINDIR} AND NOT IS_ABSOLUTE ${CMAKE_INSTALL_LIBDIR})
-  # The command finds its library wherever the two are moved together.
+  # The command finds its modules wherever the two are moved together.
   file(RELATIVE_PATH bin_to_lib /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBDIR})
-  set_target_properties(cohort_tool PROPERTIES INSTALL_RPATH "$ORIGIN/${bin_to_lib}")
+  set_target_properties(cohort_tool PROPERTIES INSTALL_RPATH "$ORIGIN/${bin_to_lib}/cohort")
 endif()
 install(DIRECTORY include/cohort ${PROJECT_BINARY_DIR}/include/cohort DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
         FILES_MATCHING PATTERN "*.h")

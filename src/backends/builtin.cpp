@@ -7,13 +7,10 @@
 
 namespace cohort {
 
-std::map<std::string, ProcessGroupFactory, std::less<>> builtin_backends() {
-  return {{"fake", fake::make_group}, {"shm", shm::make_shm_group}, {"thread", shm::make_thread_group}};
-}
-
-std::map<std::string, std::string, std::less<>> absent_backends() {
-  constexpr auto later = "this version of Cohort has no engines for several hosts yet";
-  return {{"gloo", later}, {"hybrid", later}, {"mpi", later}, {"nccl", later}};
+KnownBackends builtin_backends() {
+  return {{"fake", {.factory = fake::make_group}},
+          {"shm", {.factory = shm::make_shm_group}},
+          {"thread", {.factory = shm::make_thread_group}}};
 }
 
 }  // namespace cohort

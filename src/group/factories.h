@@ -3,19 +3,29 @@
 
 #include <cohort/new_group.h>
 
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
 
 namespace cohort {
 
-/// A ValueError for a name that is not registered lists those that are, and says what is known of this one.
+/// A ValueError for a name that is not registered lists those that are; for one that cannot be used here it says why.
 ProcessGroupFactory find_backend(std::string_view name);
 
-/// The backends of this library, by name; in src/backends.
-std::map<std::string, ProcessGroupFactory, std::less<>> builtin_backends();
+struct KnownBackend {
+  ProcessGroupFactory factory{};
+  /// What this machine or build lacks for it and how to get that; empty if nothing. Null: it needs nothing.
+  std::function<std::string()> missing{};
 
-/// Backends that exist by name but not in this build, and what it takes to have them.
+  std::string what_is_missing() const { return missing == nullptr ? std::string() : missing(); }
+};
+using KnownBackends = std::map<std::string, KnownBackend, std::less<>>;
+
+/// The backends of this library; in src/backends.
+KnownBackends builtin_backends();
+
+/// Those of them that cannot be used here, and what it takes.
 std::map<std::string, std::string, std::less<>> absent_backends();
 
 }  // namespace cohort

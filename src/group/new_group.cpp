@@ -36,34 +36,40 @@ class Backends {
       throw ValueError(fmt::format("register_backend: \"{}\": a name has no colon, comma or blank", name));
     }
     const std::lock_guard lock(mutex_);
-    if (factories_.contains(name)) throw ValueError(fmt::format("the backend {} is registered already", name));
-    factories_.emplace(std::move(name), std::move(factory));
+    if (!backends_.try_emplace(name, KnownBackend{.factory = std::move(factory)}).second) {
+      throw ValueError(fmt::format("the backend {} is registered already", name));
+    }
   }
   ProcessGroupFactory find(std::string_view name) const {
-    const std::lock_guard lock(mutex_);
-    const auto it = factories_.find(name);
-    if (it != factories_.end()) return it->second;
-    const auto absent = absent_backends();
-    if (const auto known = absent.find(name); known != absent.end()) {
-      throw ValueError(fmt::format("the backend {} is not in this build: {}; there are {}", name, known->second,
-                                   fmt::join(names(), ", ")));
+    const auto known = copy();
+    const auto it = known.find(name);
+    if (it == known.end()) {
+      throw ValueError(fmt::format("unknown backend \"{}\": there are {}", name, fmt::join(usable(known), ", ")));
     }
-    throw ValueError(fmt::format("unknown backend \"{}\": there are {}", name, fmt::join(names(), ", ")));
+    if (const auto why = it->second.what_is_missing(); !why.empty()) {
+      throw ValueError(fmt::format("the backend {} cannot be used here: {}; there are {}", name, why,
+                                   fmt::join(usable(known), ", ")));
+    }
+    return it->second.factory;
   }
-  std::vector<std::string> list() const {
+  std::vector<std::string> list() const { return usable(copy()); }
+  /// To be looked at without the lock: finding out what is missing may load a library.
+  KnownBackends copy() const {
     const std::lock_guard lock(mutex_);
-    return names();
+    return backends_;
   }
 
  private:
-  std::vector<std::string> names() const {
-    std::vector<std::string> all;
-    for (const auto& [name, factory] : factories_) all.push_back(name);
-    return all;
+  static std::vector<std::string> usable(const KnownBackends& known) {
+    std::vector<std::string> names;
+    for (const auto& [name, backend] : known) {
+      if (backend.what_is_missing().empty()) names.push_back(name);
+    }
+    return names;
   }
 
   mutable std::mutex mutex_;
-  std::map<std::string, ProcessGroupFactory, std::less<>> factories_ = builtin_backends();
+  KnownBackends backends_ = builtin_backends();
 };
 
 struct Choice {
@@ -125,6 +131,14 @@ std::string agree_on_id(Store& store, const std::string& backend) {
 
 ProcessGroupFactory find_backend(std::string_view name) {
   return Backends::instance().find(name);
+}
+
+std::map<std::string, std::string, std::less<>> absent_backends() {
+  std::map<std::string, std::string, std::less<>> absent;
+  for (const auto& [name, backend] : Backends::instance().copy()) {
+    if (auto why = backend.what_is_missing(); !why.empty()) absent.emplace(name, std::move(why));
+  }
+  return absent;
 }
 
 void register_backend(std::string name, ProcessGroupFactory factory) {

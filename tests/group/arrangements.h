@@ -7,9 +7,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <ostream>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "support/expect_error.h"
 #include "support/groups.h"
@@ -22,13 +25,46 @@ class OnEveryArrangement : public ::testing::TestWithParam<Ranks> {
   static void run(const GroupBody& body) { GetParam().run(body); }
 };
 
+/// The backend that is tested: COHORT_TEST_BACKEND=gloo, or =launched:mpi for one rank of a world that is there
+/// already; without it, threads and shm. Everything here is then the conformance suite of that backend
+/// (tests/conformance).
+inline std::string backend_under_test() {
+  const char* const name = std::getenv("COHORT_TEST_BACKEND");
+  return name == nullptr ? "" : name;
+}
+
+inline std::vector<Ranks> arrangements(bool with_one) {
+  using Are = Ranks::Are;
+  const auto backend = backend_under_test();
+  std::vector<Ranks> all;
+  const auto add = [&](Are are, std::initializer_list<int> sizes, const std::string& on, int hosts = 0) {
+    for (const int size : sizes) {
+      if (size > 1 || with_one) all.push_back({.are = are, .size = size, .backend = on, .hosts = hosts});
+    }
+  };
+  constexpr std::string_view launched = "launched:";
+  if (backend.empty()) {
+    with_one ? add(Are::threads, {1, 2, 3, 4, 5, 8}, "thread") : add(Are::threads, {2, 3, 5}, "thread");
+    with_one ? add(Are::processes, {1, 2, 3, 5}, "shm") : add(Are::processes, {2, 3}, "shm");
+  } else if (backend.starts_with(launched)) {
+    const char* const size = std::getenv("COHORT_TEST_SIZE");
+    add(Are::launched, {size == nullptr ? 1 : std::atoi(size)}, backend.substr(launched.size()));
+  } else if (backend == "hybrid") {
+    add(Are::processes, {1, 2, 5}, backend);
+    add(Are::processes, {2, 4, 5}, backend, 2);
+    add(Are::processes, {5}, backend, 3);
+  } else {
+    add(Are::processes, {1, 2, 3, 5}, backend);
+  }
+  return all;
+}
+
 inline auto every_arrangement() {
-  return ::testing::Values(Ranks{false, 1}, Ranks{false, 2}, Ranks{false, 3}, Ranks{false, 4}, Ranks{false, 5},
-                           Ranks{false, 8}, Ranks{true, 1}, Ranks{true, 2}, Ranks{true, 3}, Ranks{true, 5});
+  return ::testing::ValuesIn(arrangements(true));
 }
 /// For what needs somebody to talk to.
 inline auto arrangements_of_several() {
-  return ::testing::Values(Ranks{false, 2}, Ranks{false, 3}, Ranks{false, 5}, Ranks{true, 2}, Ranks{true, 3});
+  return ::testing::ValuesIn(arrangements(false));
 }
 inline std::string arrangement_name(const ::testing::TestParamInfo<Ranks>& each) {
   return to_string(each.param);

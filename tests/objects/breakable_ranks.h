@@ -17,7 +17,7 @@ namespace cohort::test {
 constexpr auto grace = std::chrono::seconds(5);
 
 inline void run_breakable(const Ranks& ranks, const GroupBody& body, std::chrono::milliseconds timeout = patient) {
-  if (!ranks.are_processes) return with_threads(ranks.size, body, timeout);
+  if (!ranks.are_processes()) return with_threads(ranks.size, body, timeout);
   const TemporaryFolder folder;
   as_processes(ranks.size, [&](int rank) {
     const auto store = std::make_shared<FileStore>(folder / "store");

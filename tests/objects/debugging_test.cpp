@@ -105,7 +105,7 @@ TEST_P(MonitoredBarrier, WorksAgainAfterwards) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Groups, MonitoredBarrier, ::testing::Values(Ranks{false, 4}, Ranks{true, 4}),
+INSTANTIATE_TEST_SUITE_P(Groups, MonitoredBarrier, ::testing::Values(threads(4), processes(4)),
                          [](const auto& each) { return to_string(each.param); });
 
 // --- levels
@@ -298,8 +298,8 @@ std::vector<MismatchCase> mismatch_cases(bool is_off) {
   std::vector<MismatchCase> cases;
   for (const auto& what : disagreements()) {
     if (!what.is_seen_when_off && is_off) continue;
-    cases.push_back({{false, 3}, what});
-    cases.push_back({{true, 2}, what});
+    cases.push_back({threads(3), what});
+    cases.push_back({processes(2), what});
   }
   return cases;
 }
@@ -351,7 +351,7 @@ TEST(MismatchDetail, ShapesThatMayDifferAreNotCompared) {
 
 TEST(MismatchDetail, MissingRankIsNamed) {
   const DebugLevelScope scope(DebugLevel::detail);
-  run_breakable({false, 3}, [](const ProcessGroupPtr& group) {
+  run_breakable(threads(3), [](const ProcessGroupPtr& group) {
     std::vector<int> x(1);
     group->all_reduce(x);
     if (group->rank() != 2) {
@@ -363,7 +363,7 @@ TEST(MismatchDetail, MissingRankIsNamed) {
 
 TEST(MismatchDetail, AGroupKeepsTheLevelItWasMadeWith) {
   const DebugLevelScope scope(DebugLevel::off);
-  run_breakable({false, 2}, [](const ProcessGroupPtr& group) {
+  run_breakable(threads(2), [](const ProcessGroupPtr& group) {
     set_debug_level(DebugLevel::detail);
     const auto child = group->split_group({0, 1});
     std::vector<int> x(1);

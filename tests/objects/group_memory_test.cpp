@@ -205,8 +205,7 @@ TEST_P(GroupMemoryOf, AllocatedAndFreedFromManyThreads) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Groups, GroupMemoryOf,
-                         ::testing::Values(Ranks{false, 1}, Ranks{false, 3}, Ranks{true, 2}, Ranks{true, 3}),
+INSTANTIATE_TEST_SUITE_P(Groups, GroupMemoryOf, ::testing::Values(threads(1), threads(3), processes(2), processes(3)),
                          [](const auto& each) { return to_string(each.param); });
 
 TEST(GroupMemoryOfFake, WorksTheSame) {

@@ -112,7 +112,7 @@ TEST(RecordedOperations, ATimeoutMakesADump) {
       const std::lock_guard lock(mutex);
       dumps.emplace_back(bytes);
     });
-    run_breakable({false, 2}, [](const ProcessGroupPtr& group) {
+    run_breakable(threads(2), [](const ProcessGroupPtr& group) {
       std::vector<int> x(5);
       if (group->rank() == 0) {
         EXPECT_THROW(group->all_reduce(x, {.timeout = 50ms}), OperationTimeoutError);

@@ -185,7 +185,7 @@ TEST_P(Ends, OperationsAfterAnAbortCarryItsReason) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Groups, Ends, ::testing::Values(Ranks{false, 2}, Ranks{true, 2}),
+INSTANTIATE_TEST_SUITE_P(Groups, Ends, ::testing::Values(threads(2), processes(2)),
                          [](const auto& each) { return to_string(each.param); });
 
 TEST(Abort, FreesAStuckMonitoredBarrier) {

@@ -231,7 +231,7 @@ TEST_P(Subgroups, SplitWaitsItsTurnBehindQueuedWork) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Groups, Subgroups, ::testing::Values(Ranks{false, 4}, Ranks{true, 4}),
+INSTANTIATE_TEST_SUITE_P(Groups, Subgroups, ::testing::Values(threads(4), processes(4)),
                          [](const auto& each) { return to_string(each.param); });
 
 TEST(SubgroupsOfThreads, ManyAtOnce) {
@@ -283,7 +283,7 @@ TEST_P(Merge, SingletonsIntoOne) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Groups, Merge, ::testing::Values(Ranks{false, 2}, Ranks{true, 2}),
+INSTANTIATE_TEST_SUITE_P(Groups, Merge, ::testing::Values(threads(2), processes(2)),
                          [](const auto& each) { return to_string(each.param); });
 
 ProcessGroupPtr alone() {

@@ -8,6 +8,7 @@
 #include <cohort/new_group.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <ostream>
@@ -42,33 +43,65 @@ class ProcessStore {
 };
 
 inline ProcessGroupPtr join_processes(const ProcessStore& store, int rank, int size,
-                                      std::chrono::milliseconds timeout = patient) {
-  return new_group("shm", timeout, "cpu", {}, {.store = store.open(rank), .rank = rank, .size = size});
+                                      std::chrono::milliseconds timeout = patient, const std::string& backend = "shm") {
+  return new_group(backend, timeout, "cpu", {}, {.store = store.open(rank), .rank = rank, .size = size});
 }
 
-inline void with_processes(int size, const GroupBody& body, std::chrono::milliseconds timeout = patient) {
+/// `hosts`: as many as the ranks shall think there are, the first ranks on the first; 0: the one there is.
+inline void with_processes(int size, const GroupBody& body, std::chrono::milliseconds timeout = patient,
+                           const std::string& backend = "shm", int hosts = 0) {
   const ProcessStore store;
   as_processes(size, [&](int rank) {
-    const auto group = join_processes(store, rank, size, timeout);
+    if (hosts > 0) ::setenv("COHORT_HOST_ID", ("host" + std::to_string(rank * hosts / size)).c_str(), 1);
+    const auto group = join_processes(store, rank, size, timeout, backend);
     body(group);
     group->barrier();  // rank 0's store stays until all are through
     return 0;
   });
 }
 
+/// As one rank of a world that somebody else has launched (mpirun, srun, cohort run --nnodes).
+inline void with_launched(const GroupBody& body, std::chrono::milliseconds timeout, const std::string& backend) {
+  const auto group = new_group(backend, timeout, "cpu");
+  body(group);
+  group->barrier();
+}
+
 /// How the ranks of a test run. ThreadSanitizer does not see processes, and does not like many forks.
 struct Ranks {
-  bool are_processes = false;
-  int size = 1;
+  enum class Are { threads, processes, launched };
 
+  Are are = Are::threads;
+  int size = 1;
+  std::string backend = "shm";  ///< of processes
+  int hosts = 0;
+
+  bool are_processes() const { return are == Are::processes; }
   void run(const GroupBody& body, std::chrono::milliseconds timeout = patient) const {
-    are_processes ? with_processes(size, body, timeout) : with_threads(size, body, timeout);
+    switch (are) {
+      case Are::threads:
+        return with_threads(size, body, timeout);
+      case Are::processes:
+        return with_processes(size, body, timeout, backend, hosts);
+      case Are::launched:
+        return with_launched(body, timeout, backend);
+    }
   }
   friend std::string to_string(const Ranks& ranks) {
-    return (ranks.are_processes ? "Processes" : "Threads") + std::to_string(ranks.size);
+    if (ranks.are == Are::threads) return "Threads" + std::to_string(ranks.size);
+    const auto number = std::to_string(ranks.size) + (ranks.hosts > 0 ? "On" + std::to_string(ranks.hosts) : "");
+    return (ranks.backend == "shm" ? "" : ranks.backend) + (ranks.are == Are::processes ? "Processes" : "Launched") +
+           number;
   }
   /// ctest shows it beside a test's name.
   friend void PrintTo(const Ranks& ranks, std::ostream* out) { *out << to_string(ranks); }
 };
+
+inline Ranks threads(int size) {
+  return {.are = Ranks::Are::threads, .size = size};
+}
+inline Ranks processes(int size) {
+  return {.are = Ranks::Are::processes, .size = size};
+}
 
 }  // namespace cohort::test
