@@ -13,6 +13,7 @@
 #include <cstring>
 #include <vector>
 
+#include "group/arrangements.h"
 #include "reduce/reference.h"
 
 namespace cohort::test {
@@ -29,6 +30,11 @@ inline std::uint64_t scrambled(std::uint64_t x) {
   return x ^ (x >> 33U);
 }
 
+/// Whether ranks are combined in rank order. Where they are not, contributions are numbers for which no order matters.
+inline bool is_order_known() {
+  return backend_under_test().empty();
+}
+
 /// Elements first, first + 1, ... of what `rank` contributes. Each depends on its place alone, so that a part of a long
 /// vector can be reduced by itself. Mostly numbers one meets, in which the order of addition shows; now and then any
 /// bits: infinities, NaN, subnormals, extremes. Bools are 0, 1, 2 or 255.
@@ -40,11 +46,15 @@ inline ByteVector values(DType dtype, int rank, std::size_t count, std::size_t f
       const auto random = scrambled(at * 512 + static_cast<std::uint64_t>(rank) + 1);
       T value;
       std::memcpy(&value, &random, sizeof(T));
-      if (random % 16 != 0) value = number(random >> 8U);
+      if (random % 16 != 0 || !is_order_known()) value = number(random >> 8U);
       std::memcpy(bytes.data() + i, &value, sizeof(T));
     }
   };
   const auto real = [](std::uint64_t random) {
+    if (!is_order_known()) {
+      constexpr std::array<double, 6> exact{0.5, 1, 2, -0.5, -1, -2};
+      return exact[random % exact.size()];
+    }
     const double size = 0.25 + static_cast<double>(random % 1'000'003) / 300'007.0;
     return random % 2 == 0 ? size : -size;
   };
@@ -77,7 +87,11 @@ inline ByteVector values(DType dtype, int rank, std::size_t count, std::size_t f
 
 /// Where buffers lie. Mixed: those of even ranks in memory of the group, those of odd ranks in ordinary memory.
 enum class Place { ordinary, group, mixed };
-inline constexpr auto all_places = std::to_array({Place::ordinary, Place::group, Place::mixed});
+inline std::vector<Place> places() {
+  const auto backend = backend_under_test();
+  if (backend.empty() || backend == "hybrid") return {Place::ordinary, Place::group, Place::mixed};
+  return {Place::ordinary};  // no memory of the group
+}
 
 inline std::string to_string(Place place) {
   return place == Place::ordinary ? "ordinary" : place == Place::group ? "group" : "mixed";
@@ -88,7 +102,8 @@ class Memory {
  public:
   Memory(ProcessGroup& group, Place place, std::size_t bytes, std::size_t offset = 0) : bytes_(bytes) {
     const auto all = bytes + offset + 3 * line;
-    if (place == Place::group || (place == Place::mixed && group.rank() % 2 == 0)) {
+    const bool is_wanted = place == Place::group || (place == Place::mixed && group.rank() % 2 == 0);
+    if (is_wanted && group.capabilities("cpu").group_memory) {
       shared_ = group.allocate(all);
       base_ = static_cast<std::uint8_t*>(shared_.data());
     } else {

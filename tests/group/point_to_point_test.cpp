@@ -247,7 +247,11 @@ TEST_P(PointToPoint, IsIndependentOfABlockedCollective) {
 
 INSTANTIATE_TEST_SUITE_P(Groups, PointToPoint, every_arrangement(), arrangement_name);
 
-class PointToPointErrors : public OnEveryArrangement {};
+class PointToPointErrors : public OnEveryArrangement {
+ protected:
+  /// That its receiver expected another size.
+  static bool tells_the_sender() { return backend_under_test().empty(); }
+};
 
 /// When the receiver asks: before the message is sent, whenever it happens to, when it has been waiting already.
 enum class Asks { first, sometime, late };
@@ -267,7 +271,7 @@ TEST_P(PointToPointErrors, AnotherSizeIsAMismatchAndTheGroupGoesOn) {
         };
         if (asks == Asks::first) pg->recv(word, 0, {.tag = 2});
         // A short message is gone by the time somebody looks at its size.
-        if (sent > shm::message_bytes) {
+        if (sent > shm::message_bytes && tells_the_sender()) {
           EXPECT_ERROR(MismatchError, send(), "rank 0");
         } else {
           send();
@@ -305,6 +309,7 @@ TEST_P(PointToPointErrors, AnotherSizeIsAMismatchAndTheGroupGoesOn) {
 }
 
 TEST_P(PointToPointErrors, ALongMessageRefusedLateIsKnownToItsSenderAtOnce) {
+  if (!tells_the_sender()) GTEST_SKIP() << "this backend tells the receiver only";
   run([](const ProcessGroupPtr& pg) {
     // The receiver does nothing more with point-to-point operations once it has refused it.
     std::vector<int> word;
