@@ -3,14 +3,17 @@
 // The backends that come with the library.
 #include "backends/fake/fake_backend.h"
 #include "backends/gloo/factory.h"
+#include "backends/hybrid/factory.h"
 #include "backends/shm/local_factory.h"
 #include "group/factories.h"
 
 namespace cohort {
 
 KnownBackends builtin_backends() {
-  return {{"fake", {.factory = fake::make_group}},
+  return {{"auto", {.factory = hybrid::make_auto_group}},
+          {"fake", {.factory = fake::make_group}},
           {"gloo", {.factory = gloo::make_group, .missing = gloo::what_is_missing}},
+          {"hybrid", {.factory = hybrid::make_hybrid_group}},
           {"shm", {.factory = shm::make_shm_group}},
           {"thread", {.factory = shm::make_thread_group}}};
 }

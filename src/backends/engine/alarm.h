@@ -8,8 +8,8 @@
 namespace cohort {
 
 /// Ends what an engine cannot end by itself: calls `ring` when the time has come, unless it is taken back before, which
-/// its destructor does. Costs a lock and an allocation; the process's one alarm thread is woken only by an alarm that is
-/// due before all others.
+/// its destructor does. Costs a lock and an allocation; the process's one alarm thread is woken only by an alarm that
+/// is due before all others.
 class Alarm {
  public:
   using Time = std::chrono::steady_clock::time_point;

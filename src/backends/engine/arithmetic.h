@@ -17,9 +17,9 @@ class Arithmetic {
   explicit Arithmetic(const Reduction& reduction)
       : dtype_(reduction.dtype),
         op_(reduction.op),
-        combine_(reduce::find_kernel(dtype_, op_.kind() == ReduceOp::Kind::avg || op_.kind() == ReduceOp::Kind::premul_sum
-                                                 ? ReduceOp::Kind::sum
-                                                 : op_.kind())) {}
+        combine_(reduce::find_kernel(
+            dtype_, op_.kind() == ReduceOp::Kind::avg || op_.kind() == ReduceOp::Kind::premul_sum ? ReduceOp::Kind::sum
+                                                                                                  : op_.kind())) {}
 
   /// Whether the input has to be changed before it is combined: premul_sum's factor.
   bool has_before() const { return op_.kind() == ReduceOp::Kind::premul_sum; }

@@ -52,9 +52,10 @@ std::optional<Verdict> decode_verdict(const std::string& text) {
   const auto kind = text.substr(0, blank);
   if (kind != "aborted" && kind != "lost") return std::nullopt;
   try {
-    return Verdict{.kind = kind == "lost" ? Verdict::Kind::lost : Verdict::Kind::aborted,
-                   .rank = parse_integer<int>(std::string_view(text).substr(blank + 1, second - blank - 1)).value_or(-1),
-                   .text = text.substr(second + 1)};
+    return Verdict{
+        .kind = kind == "lost" ? Verdict::Kind::lost : Verdict::Kind::aborted,
+        .rank = parse_integer<int>(std::string_view(text).substr(blank + 1, second - blank - 1)).value_or(-1),
+        .text = text.substr(second + 1)};
   } catch (const ValueError&) {
     return std::nullopt;
   }
@@ -64,12 +65,13 @@ void throw_verdict(const Verdict& verdict, ErrorContext context) {
   if (verdict.rank >= 0) context.rank = verdict.rank;
   switch (verdict.kind) {
     case Verdict::Kind::lost:
-      throw PeerLostError(fmt::format("rank {} is gone: its process ended, or its host is down or cut off", verdict.rank),
-                          std::move(context));
+      throw PeerLostError(
+          fmt::format("rank {} is gone: its process ended, or its host is down or cut off", verdict.rank),
+          std::move(context));
     case Verdict::Kind::aborted:
-      throw AbortedError(fmt::format("rank {} aborted the group{}{}", verdict.rank, verdict.text.empty() ? "" : ": ",
-                                     verdict.text),
-                         std::move(context));
+      throw AbortedError(
+          fmt::format("rank {} aborted the group{}{}", verdict.rank, verdict.text.empty() ? "" : ": ", verdict.text),
+          std::move(context));
     case Verdict::Kind::cut_off:
       break;
   }

@@ -39,7 +39,8 @@ std::string address_of_interface(std::string_view names) {
   for (const auto wanted : split(names, ',')) {
     for (const int family : {AF_INET, AF_INET6}) {
       for (const auto* each = all.get(); each != nullptr; each = each->ifa_next) {
-        if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != family || (each->ifa_flags & IFF_UP) == 0) continue;
+        if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != family || (each->ifa_flags & IFF_UP) == 0)
+          continue;
         if (family == AF_INET) there.emplace_back(each->ifa_name);
         if (wanted == each->ifa_name) {
           return numeric(each->ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
@@ -47,8 +48,8 @@ std::string address_of_interface(std::string_view names) {
       }
     }
   }
-  throw ValueError(fmt::format("GLOO_SOCKET_IFNAME={}: no such interface is up; there are {}", names,
-                               fmt::join(there, ", ")));
+  throw ValueError(
+      fmt::format("GLOO_SOCKET_IFNAME={}: no such interface is up; there are {}", names, fmt::join(there, ", ")));
 }
 
 /// From which address packets to `host` go. Connecting a datagram socket sends nothing.
@@ -71,7 +72,8 @@ std::string local_address(const Env& env, const StorePtr& store, Deadline deadli
   if (const auto names = env.text("GLOO_SOCKET_IFNAME"); !names.empty()) return address_of_interface(names);
   std::string host(env.text("MASTER_ADDR"));
   auto below = store;
-  if (const auto prefixed = std::dynamic_pointer_cast<PrefixStore>(store)) below = prefixed->underlying_non_prefix_store();
+  if (const auto prefixed = std::dynamic_pointer_cast<PrefixStore>(store))
+    below = prefixed->underlying_non_prefix_store();
   if (const auto* const tcp = dynamic_cast<TcpStore*>(below.get());
       tcp != nullptr && tcp->endpoint().kind == Endpoint::Kind::tcp) {
     host = tcp->host();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The collectives in which every piece has one sender and one receiver: each goes straight from memory to memory, all at
-// once, without being packed or passed on. (Gloo's own want the pieces in one buffer, and reduce-scatter it has none:
-// PyTorch makes it of all-reduces, W times the bytes.)
+// The collectives in which every piece has one sender and one receiver: each goes straight from memory to memory, all
+// at once, without being packed or passed on. (Gloo's own want the pieces in one buffer, and reduce-scatter it has
+// none: PyTorch makes it of all-reduces, W times the bytes.)
 #pragma once
 
 #include <cohort/backend.h>

@@ -30,9 +30,10 @@ MakeMesh module_function() {
 std::string what_is_missing() {
   if (module_function() != nullptr) return {};
   if (gloo_module().is_loaded()) return "its module libcohort_gloo.so is of another version of Cohort";
-  return fmt::format("its module could not be loaded ({}): install libgloo-dev and build Cohort again, or set "
-                     "COHORT_MODULE_PATH to the folder of libcohort_gloo.so",
-                     gloo_module().why_not());
+  return fmt::format(
+      "its module could not be loaded ({}): install libgloo-dev and build Cohort again, or set "
+      "COHORT_MODULE_PATH to the folder of libcohort_gloo.so",
+      gloo_module().why_not());
 }
 
 ProcessGroupPtr make_group(const StorePtr& store, int rank, int size, std::chrono::milliseconds timeout,

@@ -66,9 +66,7 @@ GlooBackend::GlooBackend(GlooParts parts, Deadline deadline)
   }
   point_to_point_ = std::make_unique<PointToPoint>(mesh_, rank(), size());
   if (parts_.is_watched && size() > 1) {
-    lifeline_ = Lifeline::tie(parts_.store, rank(), deadline, [this](const Verdict& verdict) {
-      end("", verdict);
-    });
+    lifeline_ = Lifeline::tie(parts_.store, rank(), deadline, [this](const Verdict& verdict) { end("", verdict); });
   }
 }
 
@@ -89,12 +87,14 @@ void GlooBackend::connect(Deadline deadline) {
                      return store.get(key, deadline);
                    });
   } catch (const StoreTimeoutError&) {
-    throw OperationTimeoutError(fmt::format("rank {} did not come", coming), {.group = parts_.group, .op = "new_group", .rank = coming});
+    throw OperationTimeoutError(fmt::format("rank {} did not come", coming),
+                                {.group = parts_.group, .op = "new_group", .rank = coming});
   } catch (const Error&) {
     throw;
   } catch (const std::exception& e) {
     const auto text = fmt::format("no connection to rank {} from {}: {}", coming, parts_.address, e.what());
-    if (deadline.expired()) throw OperationTimeoutError(text, {.group = parts_.group, .op = "new_group", .rank = coming});
+    if (deadline.expired())
+      throw OperationTimeoutError(text, {.group = parts_.group, .op = "new_group", .rank = coming});
     throw BackendError(text, {.group = parts_.group, .op = "new_group", .rank = coming});
   }
 }
@@ -130,7 +130,8 @@ void GlooBackend::prove(Deadline deadline) {
   } catch (const Error&) {
     throw;
   } catch (const std::exception& e) {
-    throw BackendError(fmt::format("a connection broke at once: {}", e.what()), {.group = parts_.group, .op = "new_group"});
+    throw BackendError(fmt::format("a connection broke at once: {}", e.what()),
+                       {.group = parts_.group, .op = "new_group"});
   }
   for (int each = 0; each < size(); ++each) {
     if (each != rank() && !handshake::equal(theirs[index_of(each)], proof(each, rank()))) {
@@ -242,8 +243,8 @@ void GlooBackend::explain(const std::exception& error, const Doing& doing, Call&
 
 /// Ranks that are in different operations never meet. Once their time is up they can be asked what they are in.
 void GlooBackend::explain_timeout(const Doing& doing, Call& call) {
-  const auto text = fmt::format("{} #{} did not end within {} ms", to_string(call.op()), call.sequence(),
-                                call.timeout().count());
+  const auto text =
+      fmt::format("{} #{} did not end within {} ms", to_string(call.op()), call.sequence(), call.timeout().count());
   end(text);
   const auto described = fmt::format("{} #{} of {} bytes{}", to_string(doing.op), doing.sequence, doing.bytes,
                                      doing.root < 0 ? "" : fmt::format(", root {}", doing.root));
@@ -264,8 +265,8 @@ void GlooBackend::explain_timeout(const Doing& doing, Call& call) {
       }
       if (theirs == mine) continue;
       where.rank = each;
-      throw MismatchError(fmt::format("the ranks are not in the same operation: rank {} is in {}, rank {} in {}", rank(),
-                                      described, each, theirs.substr(theirs.find('|') + 1)),
+      throw MismatchError(fmt::format("the ranks are not in the same operation: rank {} is in {}, rank {} in {}",
+                                      rank(), described, each, theirs.substr(theirs.find('|') + 1)),
                           where);
     }
   } catch (const StoreError&) {
@@ -288,9 +289,10 @@ void GlooBackend::all_reduce(const Reduction& reduction, Call& call) {
       arithmetic.before(in, reduction.out, reduction.count);
       in = reduction.out;
     }
-    mesh_->all_reduce({.in = in, .out = reduction.out, .count = reduction.count, .element_bytes = size_of(reduction.dtype)},
-                      [&](void* out, const void* a, const void* b, std::size_t count) { arithmetic.combine(out, a, b, count); },
-                      tag, timeout);
+    mesh_->all_reduce(
+        {.in = in, .out = reduction.out, .count = reduction.count, .element_bytes = size_of(reduction.dtype)},
+        [&](void* out, const void* a, const void* b, std::size_t count) { arithmetic.combine(out, a, b, count); }, tag,
+        timeout);
   });
   if (arithmetic.has_after()) arithmetic.after(reduction.out, reduction.count, size());
 }
@@ -311,9 +313,10 @@ void GlooBackend::reduce(const Reduction& reduction, int root, Call& call) {
       arithmetic.before(in, out, reduction.count);
       in = out;
     }
-    mesh_->reduce({.in = in, .out = out, .count = reduction.count, .element_bytes = size_of(reduction.dtype)},
-                  [&](void* to, const void* a, const void* b, std::size_t count) { arithmetic.combine(to, a, b, count); },
-                  root, tag, timeout);
+    mesh_->reduce(
+        {.in = in, .out = out, .count = reduction.count, .element_bytes = size_of(reduction.dtype)},
+        [&](void* to, const void* a, const void* b, std::size_t count) { arithmetic.combine(to, a, b, count); }, root,
+        tag, timeout);
   });
   if (reduction.out != nullptr && arithmetic.has_after()) arithmetic.after(reduction.out, reduction.count, size());
 }
@@ -404,7 +407,8 @@ void GlooBackend::reduce_scatter(std::span<const ConstBytes> ins, const Reductio
   if (size() == 1) return Arithmetic(reduction).alone(ins[0].data(), reduction.out, reduction.count, 1);
   auto doing = doing_of(call, -1, 0);
   for (const auto& in : ins) doing.bytes += in.size();
-  guarded(doing, call, [&](std::uint32_t /*tag*/, milliseconds /*timeout*/) { reduce_pieces(ins, reduction, doing, call); });
+  guarded(doing, call,
+          [&](std::uint32_t /*tag*/, milliseconds /*timeout*/) { reduce_pieces(ins, reduction, doing, call); });
 }
 
 /// Everybody sends each its piece, and each combines what it got in the order of the ranks: as many bytes as any
@@ -442,9 +446,8 @@ void GlooBackend::reduce_pieces(std::span<const ConstBytes> ins, const Reduction
     return exchange;
   };
 
-  const auto kernel = reduce::find_kernel(reduction.dtype, reduction.op.kind() == ReduceOp::Kind::premul_sum
-                                                               ? ReduceOp::Kind::sum
-                                                               : reduction.op.kind());
+  const auto kernel = reduce::find_kernel(
+      reduction.dtype, reduction.op.kind() == ReduceOp::Kind::premul_sum ? ReduceOp::Kind::sum : reduction.op.kind());
   const Arithmetic arithmetic(reduction);
   std::vector<std::byte> scaled;
   std::vector<ConstBytes> given(ins.begin(), ins.end());
@@ -469,7 +472,8 @@ void GlooBackend::reduce_pieces(std::span<const ConstBytes> ins, const Reduction
     if (!current->finish(call.deadline())) explain_timeout(doing, call);
     const auto out = part(output, number);
     for (std::size_t from = 0; from < ranks; ++from) {
-      sources[from] = from == own ? static_cast<const void*>(part(ins[own], number).data()) : place(number, from).data();
+      sources[from] =
+          from == own ? static_cast<const void*>(part(ins[own], number).data()) : place(number, from).data();
     }
     void* const to = out.data();
     if (!out.empty()) {
@@ -481,8 +485,7 @@ void GlooBackend::reduce_pieces(std::span<const ConstBytes> ins, const Reduction
 
 void GlooBackend::barrier(Call& call) {
   if (size() == 1) return;
-  guarded(doing_of(call, -1, 0), call,
-          [&](std::uint32_t tag, milliseconds timeout) { mesh_->barrier(tag, timeout); });
+  guarded(doing_of(call, -1, 0), call, [&](std::uint32_t tag, milliseconds timeout) { mesh_->barrier(tag, timeout); });
 }
 
 // --- point to point
@@ -499,9 +502,11 @@ auto GlooBackend::started(Call& call, Start&& start) {
   }
 }
 
-std::unique_ptr<PointToPoint::Pending> GlooBackend::pending_recv(Bytes data, int peer_or_any, int tag, const Call& call) {
+std::unique_ptr<PointToPoint::Pending> GlooBackend::pending_recv(Bytes data, int peer_or_any, int tag,
+                                                                 const Call& call) {
   return point_to_point_->start_recv(
-      data, peer_or_any, tag, [where = context(call), me = rank(), expected = data.size()](int peer, std::uint64_t sent) mutable {
+      data, peer_or_any, tag,
+      [where = context(call), me = rank(), expected = data.size()](int peer, std::uint64_t sent) mutable {
         where.rank = peer;
         return std::make_exception_ptr(MismatchError(
             fmt::format("rank {} sent {} bytes where rank {} expects {}", peer, sent, me, expected), where));
@@ -524,6 +529,7 @@ class GuardedTransfer final : public Transfer {
       throw;
     }
   }
+  bool has_begun() const override { return inner_->has_begun(); }
   int source() const override { return inner_->source(); }
 
  private:
@@ -533,17 +539,15 @@ class GuardedTransfer final : public Transfer {
 
 std::unique_ptr<Transfer> GlooBackend::start_send(ConstBytes data, int peer, int tag, Call& call) {
   idle_rounds_ = 0;
-  return std::make_unique<GuardedTransfer>(started(call, [&] { return point_to_point_->start_send(data, peer, tag); }),
-                                           [this, call](const std::exception& e) mutable {
-                                             explain(e, doing_of(call, -1, 0), call);
-                                           });
+  return std::make_unique<GuardedTransfer>(
+      started(call, [&] { return point_to_point_->start_send(data, peer, tag); }),
+      [this, call](const std::exception& e) mutable { explain(e, doing_of(call, -1, 0), call); });
 }
 std::unique_ptr<Transfer> GlooBackend::start_recv(Bytes data, int peer_or_any, int tag, Call& call) {
   idle_rounds_ = 0;
-  return std::make_unique<GuardedTransfer>(started(call, [&] { return pending_recv(data, peer_or_any, tag, call); }),
-                                           [this, call](const std::exception& e) mutable {
-                                             explain(e, doing_of(call, -1, 0), call);
-                                           });
+  return std::make_unique<GuardedTransfer>(
+      started(call, [&] { return pending_recv(data, peer_or_any, tag, call); }),
+      [this, call](const std::exception& e) mutable { explain(e, doing_of(call, -1, 0), call); });
 }
 
 void GlooBackend::finish(PointToPoint::Pending& transfer, int peer, Call& call) {
@@ -552,10 +556,10 @@ void GlooBackend::finish(PointToPoint::Pending& transfer, int peer, Call& call) 
   if (peer >= 0) where.rank = peer;
   const auto whom = peer < 0 ? std::string("any rank") : fmt::format("rank {}", peer);
   const bool sends = call.op() == OpType::send;
-  throw OperationTimeoutError(fmt::format("{} {} {} did not end within {} ms: {} has not {}", to_string(call.op()),
-                                          sends ? "to" : "from", whom, call.timeout().count(), whom,
-                                          sends ? "received it" : "sent it"),
-                              std::move(where));
+  throw OperationTimeoutError(
+      fmt::format("{} {} {} did not end within {} ms: {} has not {}", to_string(call.op()), sends ? "to" : "from", whom,
+                  call.timeout().count(), whom, sends ? "received it" : "sent it"),
+      std::move(where));
 }
 
 void GlooBackend::send(ConstBytes data, int peer, int tag, Call& call) {

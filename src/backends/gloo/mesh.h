@@ -18,8 +18,8 @@ namespace cohort::gloo {
 
 using Time = std::chrono::steady_clock::time_point;
 
-/// One piece of memory, sent or received once. Gloo cannot take an operation back: a Message whose operation is not done
-/// must stay until it is, or until its mesh has failed.
+/// One piece of memory, sent or received once. Gloo cannot take an operation back: a Message whose operation is not
+/// done must stay until it is, or until its mesh has failed.
 class Message {
  public:
   virtual ~Message() = default;

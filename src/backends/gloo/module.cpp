@@ -147,8 +147,7 @@ std::shared_ptr<::gloo::transport::Device> device_of(const std::string& address)
 
 class TcpMesh final : public Mesh {
  public:
-  explicit TcpMesh(const MeshOptions& options)
-      : context_(std::make_shared<OpenContext>(options.rank, options.size)) {
+  explicit TcpMesh(const MeshOptions& options) : context_(std::make_shared<OpenContext>(options.rank, options.size)) {
     context_->attach(device_of(options.address), options.timeout);
   }
   /// Pairs are closed without waiting for what the peers still send.
@@ -171,7 +170,8 @@ class TcpMesh final : public Mesh {
       if (peer == context_->rank) continue;
       const auto theirs = get("address/" + std::to_string(peer));
       const auto place = each * static_cast<std::size_t>(context_->rank < peer ? context_->rank : context_->rank - 1);
-      if (theirs.size() != mine.size()) throw std::runtime_error("rank " + std::to_string(peer) + " published an address of another kind");
+      if (theirs.size() != mine.size())
+        throw std::runtime_error("rank " + std::to_string(peer) + " published an address of another kind");
       const auto address = theirs.substr(place, each);
       context_->transport().getPair(peer)->connect(std::vector<char>(address.begin(), address.end()));
     }

@@ -157,6 +157,7 @@ class PointToPoint::Receiving final : public Pending {
     if (error_) std::rethrow_exception(error_);
     return true;
   }
+  bool has_begun() const override { return source_ >= 0; }
   int source() const override { return source_; }
 
   /// Under the lock.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Sends and receives over a mesh: matched by peer and tag, in order; a message of another size than expected is an error
-// and takes nothing with it.
+// Sends and receives over a mesh: matched by peer and tag, in order; a message of another size than expected is an
+// error and takes nothing with it.
 //
 // A message goes as a frame: its size and number, and, if it is short, itself; the sender of a short one does not wait
-// until it is received. A long one follows in a message of its own, straight from the sender's memory to the receiver's,
-// once the receiver has seen the frame (one round trip more).
+// until it is received. A long one follows in a message of its own, straight from the sender's memory to the
+// receiver's, once the receiver has seen the frame (one round trip more).
 //
 // Gloo matches receives from one peer and receives from any apart from each other, and cannot take one back. So frames
 // are received from anybody, into memory of ours, and matched here: the first receive of a tag that accepts the sender
@@ -46,7 +46,6 @@ class PointToPoint {
   /// `wrong_size` makes the error for a message of `sent` bytes from `peer`.
   using WrongSize = std::function<std::exception_ptr(int peer, std::uint64_t sent)>;
   std::unique_ptr<Pending> start_recv(Bytes data, int peer_or_any, int tag, WrongSize wrong_size);
-
 
   /// Waits until what was sent has left.
   void flush(Deadline deadline);

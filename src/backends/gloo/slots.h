@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Gloo matches messages by a number, the slot, and ends the process of a receiver that gets more than it expects. So the
-// number of a collective's message says what the ranks must agree on (which operation, how much of what): those who
+// Gloo matches messages by a number, the slot, and ends the process of a receiver that gets more than it expects. So
+// the number of a collective's message says what the ranks must agree on (which operation, how much of what): those who
 // disagree do not meet, and time out.
 #pragma once
 
