@@ -171,7 +171,7 @@ TEST_P(Timeouts, OfPointToPointDoNotBreakTheGroup) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Groups, Timeouts, ::testing::Values(threads(2), processes(2)),
+INSTANTIATE_TEST_SUITE_P(Groups, Timeouts, ::testing::ValuesIn(on_backends({threads(2), processes(2)})),
                          [](const auto& each) { return to_string(each.param); });
 
 /// The deadline counts from the call, also while the operation waits for its turn.
