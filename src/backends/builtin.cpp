@@ -2,6 +2,7 @@
 //
 // The backends that come with the library.
 #include "backends/fake/fake_backend.h"
+#include "backends/nccl/factory.h"
 #include "backends/shm/local_factory.h"
 #include "group/factories.h"
 
@@ -9,6 +10,7 @@ namespace cohort {
 
 KnownBackends builtin_backends() {
   return {{"fake", {.factory = fake::make_group}},
+          {"nccl", {.factory = nccl::make_system_group, .missing = nccl::missing}},
           {"shm", {.factory = shm::make_shm_group}},
           {"thread", {.factory = shm::make_thread_group}}};
 }
