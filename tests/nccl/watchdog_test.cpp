@@ -34,9 +34,11 @@ TEST_F(NcclFaults, MissedDeadlineIsRaisedInTheCaller) {
   const auto group = alone();
   OnDevice<float> x({1});
   gpu.hold_kernels(true);
-  const auto work = group->all_reduce(x.buffer(), {.async_op = true, .timeout = 100ms, .stream = user});
-  const auto behind = group->broadcast(x.buffer(), {.async_op = true, .stream = user});
+  Work work;
+  Work behind;
   const auto took = time_of([&] {
+    work = group->all_reduce(x.buffer(), {.async_op = true, .timeout = 100ms, .stream = user});
+    behind = group->broadcast(x.buffer(), {.async_op = true, .stream = user});
     const auto text = message_of<OperationTimeoutError>([&] { work.wait(30s); });
     EXPECT_THAT(text, ::testing::HasSubstr("all_reduce did not end within 100 ms"));
     EXPECT_THAT(text, ::testing::HasSubstr(group->id()));
