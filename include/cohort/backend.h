@@ -166,7 +166,7 @@ class COHORT_API Backend {
   bool is_stream_ordered() const noexcept { return is_stream_ordered_; }
 
   /// Stream-ordered backends: throws what the request's arguments deserve.
-  virtual void check(const Request& request) const;
+  virtual void check_request(const Request& request) const;
   virtual void all_reduce(const Reduction& reduction, Call& call);
   virtual void reduce(const Reduction& reduction, int root, Call& call);
   virtual void broadcast(Bytes data, int root, Call& call);

@@ -85,7 +85,7 @@ void Backend::prepare_shrink() {
 BackendShrunk Backend::shrink(std::span<const int> /*excluded*/, Deadline /*deadline*/) {
   refuse("shrink");
 }
-void Backend::check(const Request& /*request*/) const {}
+void Backend::check_request(const Request& /*request*/) const {}
 void Backend::begin_batch(Call& /*call*/) {}
 void Backend::end_batch(Call& /*call*/) {}
 void Backend::cancel_batch(Call& /*call*/) noexcept {}

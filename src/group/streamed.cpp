@@ -46,12 +46,12 @@ class Streamed final : public Ending {
 
 void check(const Backend& backend, const Operation& operation) {
   for (const auto& member : operation.members) check(backend, member);
-  backend.check({.op = operation.type,
-                 .dtype = operation.dtype,
-                 .reduce = operation.reduce,
-                 .tag = operation.tag,
-                 .inputs = operation.inputs,
-                 .outputs = operation.outputs});
+  backend.check_request({.op = operation.type,
+                         .dtype = operation.dtype,
+                         .reduce = operation.reduce,
+                         .tag = operation.tag,
+                         .inputs = operation.inputs,
+                         .outputs = operation.outputs});
 }
 
 bool consists_of_p2p(const Operation& operation) {

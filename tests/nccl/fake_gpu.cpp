@@ -22,6 +22,7 @@ using nccl::Result;
 std::atomic<FakeGpu*> the_gpu{nullptr};
 thread_local void* current_context = nullptr;
 thread_local int group_depth = 0;
+thread_local int capture_mode = 0;  // global, as threads begin
 thread_local std::vector<std::pair<FakeCall, void*>> group_calls;
 int contexts[2];
 
@@ -124,6 +125,10 @@ cuda::Driver fake_driver() {
     *status = gpu().stream(stream).is_capturing ? 1 : 0;
     return 0;
   };
+  d.exchange_capture_mode = [](int* mode) {
+    std::swap(*mode, capture_mode);
+    return 0;
+  };
   d.event_create = [](void** event, unsigned) {
     const auto lock = gpu().lock();
     gpu().events.push_back(std::make_unique<FakeEvent>());
@@ -149,7 +154,7 @@ cuda::Driver fake_driver() {
   d.event_query = [](void* event) {
     const auto lock = gpu().lock();
     auto& asked = event_of(event);
-    if (asked.is_captured) gpu().asked_about_capture_ = true;
+    if (asked.is_captured || capture_mode != 2) gpu().asked_about_capture_ = true;
     return asked.done >= asked.recorded ? cuda::success : cuda::not_ready;
   };
   d.event_elapsed = [](float* milliseconds, void*, void*) {

@@ -118,7 +118,7 @@ class FakeGpu {
   void clear_log();
   int count(const std::string& call) const;
   int alive_events() const;
-  /// Somebody asked about an event of a capture, which breaks captures.
+  /// Somebody asked about an event of a capture, or about any without leave: that breaks captures.
   bool asked_about_capture() const { return asked_about_capture_; }
   nccl::Config last_config() const;
 

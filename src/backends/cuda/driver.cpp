@@ -4,6 +4,7 @@
 #include <cohort/error.h>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <array>
 
@@ -13,12 +14,10 @@ namespace cohort::cuda {
 
 namespace {
 
-/// False if the library does not have it.
 template <class Function>
-bool fill(const Module& module, Function& place, const char* symbol, std::string& missing) {
+void fill(const Module& module, Function& place, const char* symbol, std::string& missing) {
   place = module.find<Function>(symbol);
   if (place == nullptr && missing.empty()) missing = fmt::format("the NVIDIA driver has no {}: it is too old", symbol);
-  return place != nullptr;
 }
 
 DriverState load() {
@@ -47,6 +46,7 @@ DriverState load() {
   fill(module, d.stream_destroy, "cuStreamDestroy_v2", why);
   fill(module, d.stream_wait_event, "cuStreamWaitEvent", why);
   fill(module, d.stream_is_capturing, "cuStreamIsCapturing", why);
+  fill(module, d.exchange_capture_mode, "cuThreadExchangeStreamCaptureMode", why);
   fill(module, d.event_create, "cuEventCreate", why);
   fill(module, d.event_destroy, "cuEventDestroy_v2", why);
   fill(module, d.event_record, "cuEventRecord", why);
@@ -57,13 +57,12 @@ DriverState load() {
   fill(module, d.memory_set, "cuMemsetD8_v2", why);
   fill(module, d.copy, "cuMemcpy", why);
   fill(module, d.copy_async, "cuMemcpyAsync", why);
-  if (!why.empty()) return state;
-  if (const auto result = d.init(0); result != success) {
-    why = fmt::format("the NVIDIA driver does not start: {}", describe(d, result));
-    return state;
+  // The library alone is on machines without a GPU too. /dev/dxg: under Windows.
+  if (why.empty() && ::access("/dev/nvidiactl", F_OK) != 0 && ::access("/dev/dxg", F_OK) != 0) {
+    why =
+        "there is an NVIDIA driver but no GPU (no /dev/nvidiactl): see nvidia-smi, and in a container install "
+        "nvidia-container-toolkit on its host";
   }
-  int count = 0;
-  if (d.device_count(&count) != success || count == 0) why = "the NVIDIA driver finds no GPU (see nvidia-smi)";
   return state;
 }
 
@@ -72,6 +71,16 @@ DriverState load() {
 const DriverState& system_driver() {
   static const DriverState state = load();
   return state;
+}
+
+void start(const Driver& driver) {
+  if (const auto result = driver.init(0); result != success) {
+    throw ValueError(fmt::format("the NVIDIA driver does not start: {}", describe(driver, result)));
+  }
+  int count = 0;
+  if (driver.device_count(&count) != success || count == 0) {
+    throw ValueError("the NVIDIA driver finds no GPU (see nvidia-smi and CUDA_VISIBLE_DEVICES)");
+  }
 }
 
 std::string describe(const Driver& driver, Result result) {

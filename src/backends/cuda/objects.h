@@ -48,6 +48,20 @@ class Current {
   bool has_changed_ = false;
 };
 
+/// Lets this thread ask about events for a scope, whatever is being captured: in CUDA's global mode a capture anywhere
+/// in the process forbids it to everybody, and is broken by it.
+class BesideCaptures {
+ public:
+  explicit BesideCaptures(const Driver& driver) : driver_(driver) { driver_.exchange_capture_mode(&mode_); }
+  ~BesideCaptures() { driver_.exchange_capture_mode(&mode_); }
+  BesideCaptures(const BesideCaptures&) = delete;
+  BesideCaptures& operator=(const BesideCaptures&) = delete;
+
+ private:
+  const Driver& driver_;
+  int mode_ = 2;  ///< CU_STREAM_CAPTURE_MODE_RELAXED; afterwards what there was before
+};
+
 class Stream {
  public:
   Stream(ContextPtr context, bool high_priority);

@@ -36,6 +36,7 @@ void Enqueued::record_end() {
 
 bool Enqueued::is_done() {
   if (has_ended()) return true;
+  const cuda::BesideCaptures beside(driver());
   const auto result = driver().event_query(end_->get());
   if (result == cuda::not_ready) return false;
   if (result == cuda::success) {

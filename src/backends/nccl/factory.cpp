@@ -59,6 +59,7 @@ ProcessGroupPtr make_group(const Engine& engine, const StorePtr& store, int rank
     throw ValueError(
         fmt::format("nccl: global_ranks_in_group has {} entries for a group of {}", chosen.global_ranks.size(), size));
   }
+  cuda::start(engine.driver);
   const auto context = std::make_shared<const cuda::Context>(
       engine.driver, device.index >= 0 ? device.index : cuda::Context::current_device(engine.driver));
   const auto deadline = Deadline::after(store->timeout());

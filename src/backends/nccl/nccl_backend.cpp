@@ -56,7 +56,12 @@ NcclBackend::NcclBackend(const Engine& engine, cuda::ContextPtr context, Communi
       user_is_here_(context_, false),
       captured_user_is_here_(context_, false),
       barrier_memory_(context_, sizeof(std::int32_t)),
-      watchdog_(communicator_, context_) {}
+      watchdog_(communicator_, context_) {
+  const cuda::Current current(*context_);
+  cuda::check(engine_.driver,
+              engine_.driver.memory_set(cuda::address_of(barrier_memory_.data()), 0, barrier_memory_.bytes()),
+              "cuMemsetD8");
+}
 
 NcclBackend::~NcclBackend() {
   try {
@@ -82,7 +87,7 @@ Capabilities NcclBackend::capabilities() const {
           .stream_ordered = true};
 }
 
-void NcclBackend::check(const Request& request) const {
+void NcclBackend::check_request(const Request& request) const {
   const auto context = [&] { return context_of(to_string(request.op)); };
   const auto check_device = [&](const ConstBuffer& buffer) {
     const auto& device = buffer.device();

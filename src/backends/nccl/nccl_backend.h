@@ -30,7 +30,7 @@ class NcclBackend final : public Backend {
   ~NcclBackend() override;
 
   Capabilities capabilities() const override;
-  void check(const Request& request) const override;
+  void check_request(const Request& request) const override;
 
   void all_reduce(const Reduction& reduction, Call& call) override;
   void reduce(const Reduction& reduction, int root, Call& call) override;

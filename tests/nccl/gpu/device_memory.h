@@ -17,7 +17,11 @@
 namespace cohort::test {
 
 inline cuda::ContextPtr gpu_context() {
-  static const auto context = std::make_shared<const cuda::Context>(cuda::system_driver().driver, 0);
+  static const auto context = [] {
+    const auto& driver = cuda::system_driver().driver;
+    cuda::start(driver);
+    return std::make_shared<const cuda::Context>(driver, 0);
+  }();
   return context;
 }
 

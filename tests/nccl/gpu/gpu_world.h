@@ -4,6 +4,7 @@
 // otherwise. The test's own process never touches CUDA, which does not survive a fork.
 #pragma once
 
+#include <cohort/error.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -22,7 +23,12 @@ namespace cohort::test {
 inline bool has_gpu() {
   static const bool has = [] {
     const auto look = [] {
-      const auto missing = nccl::missing();
+      auto missing = nccl::missing();
+      try {
+        if (missing.empty()) cuda::start(cuda::system_driver().driver);
+      } catch (const ValueError& e) {
+        missing = e.what();
+      }
       if (!missing.empty()) std::fprintf(stderr, "GPU tests are skipped: %s\n", missing.c_str());
       return missing.empty() ? 0 : 1;
     };
