@@ -3,21 +3,22 @@
 # Builds and runs what needs a GPU, on a machine with an NVIDIA driver and NCCL (PyTorch's own is found): the conformance
 # and fault tests of backend nccl, and its host time beside PyTorch's ProcessGroupNCCL. About six minutes on 16 cores.
 #
-#   gpu.sh [--deps DIR] [--out DIR] [--no-bench]
+#   gpu.sh [--deps DIR] [--out DIR] [--jobs N] [--no-bench]
 #
 # --deps: a prefix with libraries that the machine lacks (Asio, Highway). --out: where log and results go (default
 # build/gpu/out). What was seen belongs into docs/gpu.md, with its date.
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
-deps="" out=build/gpu/out bench=1
+deps="" out=build/gpu/out jobs=$(nproc) bench=1
 while (($# > 0)); do
   case $1 in
     --deps) deps=$(realpath "$2") && shift 2 ;;
     --out) out=$2 && shift 2 ;;
+    --jobs) jobs=$2 && shift 2 ;;
     --no-bench) bench=0 && shift ;;
     *)
-      echo "gpu.sh: unknown argument $1: --deps DIR, --out DIR, --no-bench" >&2
+      echo "gpu.sh: unknown argument $1: --deps DIR, --out DIR, --jobs N, --no-bench" >&2
       exit 2
       ;;
   esac
@@ -56,7 +57,7 @@ cmake -S . -B $build -G Ninja "${options[@]}" >"$out/configure.txt" 2>&1 || {
 failed=0
 # Tests first: they are worth more than the comparison, should that not build.
 for target in "${targets[@]}"; do
-  timeout 300 ninja -C $build "$target" >"$out/build_$target.txt" 2>&1 || {
+  timeout 300 ninja -C $build -j"$jobs" "$target" >"$out/build_$target.txt" 2>&1 || {
     tail -40 "$out/build_$target.txt"
     failed=1
   }
