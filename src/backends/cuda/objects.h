@@ -3,6 +3,7 @@
 // Owners of what the driver hands out. None outlives its Context, which each holds.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -110,7 +111,7 @@ class Memory {
   ~Memory();
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
-  std::byte* data() const noexcept { return reinterpret_cast<std::byte*>(address_); }
+  std::byte* data() const noexcept { return std::bit_cast<std::byte*>(address_); }
   std::size_t bytes() const noexcept { return bytes_; }
 
  private:

@@ -42,12 +42,12 @@ UniqueId Communicator::new_id(const Engine& engine) {
   return id;
 }
 
-CommunicatorPtr Communicator::create(const Engine& engine, cuda::ContextPtr context, const Place& place,
+CommunicatorPtr Communicator::create(const Engine& engine, const cuda::ContextPtr& context, const Place& place,
                                      const UniqueId& id, Config config, Deadline deadline) {
   const cuda::Current current(*context);
   Comm* comm = nullptr;
   auto result = engine.calls.comm_init(&comm, place.size, id, place.rank, &config);
-  const auto made = std::make_shared<Communicator>(engine, context, place, comm);
+  auto made = std::make_shared<Communicator>(engine, context, place, comm);
   const auto errors = made->context_of("new_group");
   if (result == Result::in_progress) result = made->poll(comm, deadline, [] { return false; });
   if (result == Result::success) return made;
@@ -141,8 +141,18 @@ Comm* Communicator::release() {
   return comm_.exchange(nullptr);
 }
 
-void Communicator::abort() {
+void Communicator::abort() noexcept {
   if (comm_.load() == nullptr) return;
+  try {
+    abort_apart();
+  } catch (const std::exception& e) {
+    // It is broken, and what it holds stays: no thread or memory was left to end it with.
+    log(LogLevel::error,
+        fmt::format("group {}: an NCCL communicator could not be aborted: {}", place_.group, e.what()));
+  }
+}
+
+void Communicator::abort_apart() {
   break_with(std::make_exception_ptr(AbortedError("the communicator was aborted", {.group = place_.group})));
   // Whoever polls leaves at once. One stuck inside NCCL (a launch queue that is full) is freed by the abort alone, and
   // finds the communicator broken when it returns.
@@ -185,7 +195,7 @@ CommunicatorPtr Communicator::split(int color, const Place& place, Config config
   // The parent is through when the child has a handle; then the child may still be connecting.
   settle(*held, result, "ncclCommSplit", deadline, errors);
   if (color < 0) return nullptr;
-  const auto made = std::make_shared<Communicator>(engine_, context_, place, comm);
+  auto made = std::make_shared<Communicator>(engine_, context_, place, comm);
   const auto child = made->use(deadline, errors);
   made->settle(*child, Result::in_progress, "ncclCommSplit", deadline, errors);
   return made;
@@ -204,7 +214,7 @@ CommunicatorPtr Communicator::shrink(std::span<const int> excluded, const Place&
   auto result =
       engine_.calls.comm_shrink(parent, out.data(), static_cast<int>(out.size()), &comm, &config, shrink_abort);
   if (result == Result::in_progress) result = poll(parent, deadline, [] { return false; });
-  const auto made = std::make_shared<Communicator>(engine_, context_, place, comm);
+  auto made = std::make_shared<Communicator>(engine_, context_, place, comm);
   if (result == Result::success && comm != nullptr) result = made->poll(comm, deadline, [] { return false; });
   if (result == Result::success) return made;
   if (result != Result::in_progress) std::rethrow_exception(failure(result, "ncclCommShrink", parent, errors));

@@ -36,8 +36,8 @@ class Communicator {
 
   /// Called by all ranks with the id that one of them got from new_id(). An OperationTimeoutError when the others do
   /// not come in time.
-  static CommunicatorPtr create(const Engine& engine, cuda::ContextPtr context, const Place& place, const UniqueId& id,
-                                Config config, Deadline deadline);
+  static CommunicatorPtr create(const Engine& engine, const cuda::ContextPtr& context, const Place& place,
+                                const UniqueId& id, Config config, Deadline deadline);
   static UniqueId new_id(const Engine& engine);
   /// Of a handle, which is this object's from now on.
   Communicator(const Engine& engine, cuda::ContextPtr context, Place place, Comm* comm)
@@ -78,7 +78,7 @@ class Communicator {
   void break_with(std::exception_ptr error);
 
   /// Ends everything it has on the device. Waits a while for that; NCCL may take longer, and does so apart.
-  void abort();
+  void abort() noexcept;
   /// In good order, with the others; as abort() if they do not come before the deadline.
   void destroy(Deadline deadline);
 
@@ -91,6 +91,7 @@ class Communicator {
   std::exception_ptr failure(Result result, std::string_view what, Comm* comm, const ErrorContext& context) const;
   /// Polls until it is no longer in progress, or `is_enough` says stop.
   Result poll(Comm* comm, Deadline deadline, const std::function<bool()>& is_enough) const;
+  void abort_apart();
   /// The handle, which is nobody's afterwards; null if it is gone.
   Comm* release();
   ErrorContext context_of(std::string_view op) const { return {.group = place_.group, .op = std::string(op)}; }

@@ -209,7 +209,7 @@ void NcclBackend::cancel_batch(Call& /*call*/) noexcept {
   watchdog_.fail(std::current_exception());
 }
 
-void NcclBackend::fail_with(std::exception_ptr error) {
+void NcclBackend::fail_with(const std::exception_ptr& error) {
   watchdog_.fail(error);
   std::rethrow_exception(error);
 }

@@ -76,7 +76,7 @@ class NcclBackend final : public Backend {
   /// input is where the outputs are.
   using Staged = std::function<void(ConstBytes in, std::span<const Bytes> outs, Call& inner)>;
   void staged(Call& call, ConstBytes in, std::span<const Bytes> outs, bool in_place, const Staged& body);
-  [[noreturn]] void fail_with(std::exception_ptr error);
+  [[noreturn]] void fail_with(const std::exception_ptr& error);
   ErrorContext context_of(const Call& call) const;
   ErrorContext context_of(std::string_view op) const { return {.group = group(), .op = std::string(op)}; }
   const std::string& group() const { return communicator_->place().group; }

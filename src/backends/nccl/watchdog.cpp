@@ -82,7 +82,7 @@ void Watchdog::drain() {
   --core_->draining;
 }
 
-void Watchdog::fail(std::exception_ptr error, bool aborts) {
+void Watchdog::fail(const std::exception_ptr& error, bool aborts) {
   core_->fail(error, aborts);
 }
 

@@ -30,7 +30,7 @@ class Watchdog {
   /// Until all that is watched has ended. Not on its own thread, where it returns at once.
   void drain();
   /// Breaks the group: the communicator first, so that nobody begins anew, then all that is under way, then the device.
-  void fail(std::exception_ptr error, bool aborts = true);
+  void fail(const std::exception_ptr& error, bool aborts = true);
 
  private:
   struct Core;
