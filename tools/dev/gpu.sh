@@ -26,11 +26,12 @@ done
 mkdir -p "$out"
 out=$(realpath "$out")
 
-# PyTorch's CMake files and the NCCL it brings, where there is a PyTorch. Importing it takes seconds: once.
+# PyTorch's CMake files and the NCCL that lies beside it, where there is a PyTorch. Importing it takes seconds: once.
 torch="" nccl=""
-if python3 -c 'import torch' 2>/dev/null; then
-  torch=$(python3 -c 'import torch; print(torch.utils.cmake_prefix_path)')
-  nccl=$(python3 -c 'import importlib.util as u; s = u.find_spec("nvidia.nccl"); print(list(s.submodule_search_locations)[0] if s else "")' 2>/dev/null || true)
+if found=$(python3 -c 'import os, torch; print(torch.utils.cmake_prefix_path, os.path.dirname(os.path.dirname(torch.__file__)))' 2>/dev/null); then
+  torch=${found% *}
+  library=$(find "${found#* }" -name libnccl.so.2 -print -quit)
+  nccl=${library%/lib/libnccl.so.2}
 fi
 multiarch=$(gcc -print-multiarch)
 export LD_LIBRARY_PATH="${deps:+$deps/lib:$deps/lib/$multiarch:}${nccl:+$nccl/lib:}${LD_LIBRARY_PATH:-}"
@@ -42,18 +43,21 @@ export LD_LIBRARY_PATH="${deps:+$deps/lib:$deps/lib/$multiarch:}${nccl:+$nccl/li
 } | tee "$out/machine.txt"
 
 build=build/gpu
-targets=(nccl_gpu_test)
 options=(-DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=4 -DCOHORT_EXAMPLES=OFF
   -DCOHORT_TOOLS=OFF -DCOHORT_WERROR=OFF -DCMAKE_PREFIX_PATH="$deps;$torch" "-DCMAKE_LIBRARY_PATH=${deps:+$deps/lib/$multiarch}"
   "-DCMAKE_INCLUDE_PATH=${deps:+$deps/include}")
-if ((bench)) && [[ -n $torch ]]; then
-  options+=(-DCOHORT_BENCH=ON "-DNCCL_INCLUDE_DIR=$nccl/include")
-  targets+=(nccl_host_time)
-fi
-cmake -S . -B $build -G Ninja "${options[@]}" >"$out/configure.txt" 2>&1 || {
-  tail -30 "$out/configure.txt"
-  exit 1
+configure() {
+  cmake -S . -B $build -G Ninja "${options[@]}" "$@" >"$out/configure.txt" 2>&1 || {
+    tail -30 "$out/configure.txt"
+    return 1
+  }
 }
+targets=(nccl_gpu_test)
+if ((bench)) && [[ -n $torch ]] && configure -DCOHORT_BENCH=ON "-DNCCL_INCLUDE_DIR=$nccl/include"; then
+  targets+=(nccl_host_time)
+else
+  configure -DCOHORT_BENCH=OFF
+fi
 failed=0
 # Tests first: they are worth more than the comparison, should that not build.
 for target in "${targets[@]}"; do

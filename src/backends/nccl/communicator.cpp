@@ -215,7 +215,8 @@ CommunicatorPtr Communicator::shrink(std::span<const int> excluded, const Place&
       engine_.calls.comm_shrink(parent, out.data(), static_cast<int>(out.size()), &comm, &config, shrink_abort);
   if (result == Result::in_progress) result = poll(parent, deadline, [] { return false; });
   auto made = std::make_shared<Communicator>(engine_, context_, place, comm);
-  if (result == Result::success && comm != nullptr) result = made->poll(comm, deadline, [] { return false; });
+  // What the parent says may be the very error that made them shrink it: the child knows better.
+  if (result != Result::in_progress && comm != nullptr) result = made->poll(comm, deadline, [] { return false; });
   if (result == Result::success) return made;
   if (result != Result::in_progress) std::rethrow_exception(failure(result, "ncclCommShrink", parent, errors));
   throw OperationTimeoutError("shrink: the other survivors did not all come in time", errors);
