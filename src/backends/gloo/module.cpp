@@ -14,6 +14,7 @@
 #include <gloo/transport/unbound_buffer.h>
 #include <pthread.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <exception>
 #include <map>
@@ -36,7 +37,9 @@ constexpr std::chrono::hours for_ever{24 * 365};
 /// So a caller with time waits itself, with an alarm set, and one without leaves the waiting to a thread.
 class Piece final : public Message {
  public:
-  explicit Piece(std::unique_ptr<::gloo::transport::UnboundBuffer> buffer) : buffer_(std::move(buffer)) {}
+  using Failed = std::shared_ptr<const std::atomic<bool>>;
+  Piece(std::unique_ptr<::gloo::transport::UnboundBuffer> buffer, Failed mesh_failed)
+      : buffer_(std::move(buffer)), mesh_failed_(std::move(mesh_failed)) {}
   ~Piece() override {
     if (!waiter_.joinable()) return;
     end_wait();
@@ -73,6 +76,8 @@ class Piece final : public Message {
     }
     if (has_time) changed_.wait_until(lock, until, [this] { return ended(); });
     if (error_) std::rethrow_exception(error_);
+    // A receive from anybody belongs to no connection, and does not notice that all of them are gone.
+    if (!is_done_ && *mesh_failed_) throw ::gloo::IoException("the mesh failed");
     return is_done_;
   }
   int peer() const override { return peer_; }
@@ -107,6 +112,7 @@ class Piece final : public Message {
   }
 
   std::unique_ptr<::gloo::transport::UnboundBuffer> buffer_;
+  Failed mesh_failed_;
   bool is_send_ = false;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -219,10 +225,11 @@ class TcpMesh final : public Mesh {
   }
 
   std::unique_ptr<Message> message(void* data, std::size_t bytes) override {
-    return std::make_unique<Piece>(context_->createUnboundBuffer(data, bytes));
+    return std::make_unique<Piece>(context_->createUnboundBuffer(data, bytes), has_failed_);
   }
 
   void fail(const std::string& /*why*/) override {
+    *has_failed_ = true;
     // A wait that is in vain is what makes Gloo fail every connection of a context and wake all who wait on them.
     char nothing = 0;
     const auto buffer = context_->createUnboundBuffer(&nothing, 0);
@@ -278,6 +285,7 @@ class TcpMesh final : public Mesh {
   }
 
   std::shared_ptr<OpenContext> context_;
+  std::shared_ptr<std::atomic<bool>> has_failed_ = std::make_shared<std::atomic<bool>>(false);
 };
 
 }  // namespace
