@@ -40,49 +40,26 @@ std::string full_key(const StorePtr& store) {
 
 }  // namespace
 
-std::string encode(const Verdict& verdict) {
-  return fmt::format("{} {} {}", verdict.kind == Verdict::Kind::aborted ? "aborted" : "lost", verdict.rank,
-                     verdict.text);
+std::string encode(const Failure& failure) {
+  return fmt::format("{} {} {}", static_cast<int>(failure.kind), failure.rank, failure.text);
 }
 
-std::optional<Verdict> decode_verdict(const std::string& text) {
-  const auto blank = text.find(' ');
-  const auto second = text.find(' ', blank == std::string::npos ? blank : blank + 1);
-  if (second == std::string::npos) return std::nullopt;
-  const auto kind = text.substr(0, blank);
-  if (kind != "aborted" && kind != "lost") return std::nullopt;
-  try {
-    return Verdict{
-        .kind = kind == "lost" ? Verdict::Kind::lost : Verdict::Kind::aborted,
-        .rank = parse_integer<int>(std::string_view(text).substr(blank + 1, second - blank - 1)).value_or(-1),
-        .text = text.substr(second + 1)};
-  } catch (const ValueError&) {
-    return std::nullopt;
+Failure decode_failure(std::string_view text) {
+  const auto kind = text.substr(0, text.find(' '));
+  auto rest = text.substr(std::min(text.size(), kind.size() + 1));
+  const auto rank = rest.substr(0, rest.find(' '));
+  rest = rest.substr(std::min(rest.size(), rank.size() + 1));
+  const auto number = parse_integer<int>(kind);
+  for (const auto known : {ErrorKind::timeout, ErrorKind::peer_lost, ErrorKind::mismatch, ErrorKind::aborted}) {
+    if (number == static_cast<int>(known)) {
+      return {.kind = known, .rank = parse_integer<int>(rank).value_or(-1), .text = std::string(rest)};
+    }
   }
-}
-
-void throw_verdict(const Verdict& verdict, ErrorContext context) {
-  if (verdict.rank >= 0) context.rank = verdict.rank;
-  switch (verdict.kind) {
-    case Verdict::Kind::lost:
-      throw PeerLostError(
-          fmt::format("rank {} is gone: its process ended, or its host is down or cut off", verdict.rank),
-          std::move(context));
-    case Verdict::Kind::aborted:
-      throw AbortedError(
-          fmt::format("rank {} aborted the group{}{}", verdict.rank, verdict.text.empty() ? "" : ": ", verdict.text),
-          std::move(context));
-    case Verdict::Kind::cut_off:
-      break;
-  }
-  throw PeerLostError(fmt::format("the job's store cannot be reached any more: its host is down, or this one is cut "
-                                  "off ({})",
-                                  verdict.text),
-                      std::move(context));
+  return {.text = std::string(text)};
 }
 
 std::unique_ptr<Lifeline> Lifeline::tie(const StorePtr& store, int rank, Deadline deadline,
-                                        std::function<void(const Verdict&)> on_end) {
+                                        std::function<void(const Failure&)> on_end) {
   if (tcp_store_below(store) == nullptr) return nullptr;
   std::unique_ptr<Lifeline> line(new Lifeline(std::move(on_end)));
   line->will_store_ = store->clone();
@@ -90,16 +67,16 @@ std::unique_ptr<Lifeline> Lifeline::tie(const StorePtr& store, int rank, Deadlin
   line->ear_store_ = store->clone();
   line->ear_ = tcp_store_below(line->ear_store_);
   line->ear_->notice_silence(patience);
-  line->will_->set_on_disconnect({full_key(store)}, {encode(Verdict{.rank = rank})}, deadline, patience);
+  const Failure lost{.kind = ErrorKind::peer_lost,
+                     .rank = rank,
+                     .text = fmt::format("rank {} is gone: its process ended, or its host is down or cut off", rank)};
+  line->will_->set_on_disconnect({full_key(store)}, {encode(lost)}, deadline, patience);
   line->listener_ = start_thread([&lifeline = *line] { lifeline.listen(); });
   return line;
 }
 
 Lifeline::~Lifeline() {
-  {
-    const std::lock_guard lock(mutex_);
-    is_leaving_ = true;
-  }
+  is_leaving_ = true;
   try {
     will_->set_on_disconnect({}, {}, farewell_patience);
   } catch (const Error& e) {
@@ -112,35 +89,25 @@ Lifeline::~Lifeline() {
 void Lifeline::listen() {
   ::pthread_setname_np(::pthread_self(), "cohort-lifeline");
   try {
-    const auto text = ear_store_->get(ended_key, Deadline::never());
-    conclude(decode_verdict(text).value_or(Verdict{.kind = Verdict::Kind::aborted, .text = text}));
+    conclude(decode_failure(ear_store_->get(ended_key, Deadline::never())));
   } catch (const Error& e) {
-    conclude({.kind = Verdict::Kind::cut_off, .text = e.message()});
+    conclude({.kind = ErrorKind::peer_lost,
+              .text = fmt::format("the job's store cannot be reached any more: its host is down, or this one is cut off "
+                                  "({})",
+                                  e.message())});
   }
 }
 
-void Lifeline::conclude(const Verdict& verdict) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (is_leaving_) return;
-    verdict_ = verdict;
-    concluded_.notify_all();
-  }
-  on_end_(verdict);
+void Lifeline::conclude(const Failure& failure) {
+  if (!is_leaving_) on_end_(failure);
 }
 
-void Lifeline::declare(const Verdict& verdict) {
+void Lifeline::declare(const Failure& failure) {
   try {
-    will_store_->compare_set(ended_key, "", encode(verdict), farewell_patience);
+    will_store_->compare_set(ended_key, "", encode(failure), farewell_patience);
   } catch (const Error& e) {
     log_debug("the end of a group could not be told to the others: {}", e.what());
   }
-}
-
-std::optional<Verdict> Lifeline::verdict(std::chrono::milliseconds at_most) const {
-  std::unique_lock lock(mutex_);
-  if (at_most.count() > 0) concluded_.wait_for(lock, at_most, [this] { return verdict_.has_value(); });
-  return verdict_;
 }
 
 }  // namespace cohort
