@@ -2,6 +2,7 @@
 //
 // The backends that come with the library.
 #include "backends/fake/fake_backend.h"
+#include "backends/mpi/mpi_factory.h"
 #include "backends/shm/local_factory.h"
 #include "group/factories.h"
 
@@ -9,6 +10,7 @@ namespace cohort {
 
 KnownBackends builtin_backends() {
   return {{"fake", {.factory = fake::make_group}},
+          {"mpi", {.factory = mpi::make_group, .missing = mpi::missing}},
           {"shm", {.factory = shm::make_shm_group}},
           {"thread", {.factory = shm::make_thread_group}}};
 }
