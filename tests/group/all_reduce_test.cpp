@@ -44,7 +44,7 @@ struct Case {
   void check(ProcessGroup& group, Place place, std::size_t offset = 0) const {
     const Memory memory(group, place, inputs[index(group.rank())], offset);
     group.all_reduce(memory.buffer(dtype), {.op = op_of(kind, group.rank())});
-    EXPECT_TRUE(holds(memory, dtype, expected))
+    EXPECT_TRUE(reduced(group, memory, dtype, kind, expected))
         << to_string(dtype) << " " << to_string(kind) << " x " << count << ", " << to_string(place) << " + " << offset;
   }
 };
@@ -307,7 +307,7 @@ TEST_P(AllReduce, CoalescedKeepsShapesApart) {
     std::vector<std::vector<std::int32_t>> each;
     for (const std::size_t count : {1UL, 0UL, 7UL, 50'000UL, 2048UL}) each.emplace_back(count, pg->rank() + 1);
     std::vector<std::int32_t> matrix(6, 2);
-    auto shared = pg->allocate(40'000);
+    auto shared = memory_of(*pg, 40'000);
     const auto in_group = shared.as<std::int32_t>();
     std::fill(in_group.begin(), in_group.end(), pg->rank());
 

@@ -47,7 +47,7 @@ TEST_P(SameBits, InAVectorOrAlone) {
       const auto check = [&](std::size_t first, std::size_t elements, Place place) {
         const Memory memory(*pg, place, values(dtype, pg->rank(), elements, first));
         pg->all_reduce(memory.buffer(dtype));
-        EXPECT_TRUE(holds(memory, dtype, part(dtype, whole, first, elements)))
+        EXPECT_TRUE(reduced(*pg, memory, dtype, ReduceOp::Kind::sum, part(dtype, whole, first, elements), first))
             << elements << " from " << first << " in " << to_string(place) << " memory";
       };
       for (const auto place : all_places) {
@@ -74,21 +74,23 @@ TEST_P(SameBits, WhicheverOperationReducesIt) {
           for (const auto place : all_places) {
             const Memory coalesced(*pg, place, mine);
             pg->all_reduce_coalesced(BufferList{coalesced.buffer(dtype)}, {.op = op});
-            EXPECT_TRUE(holds(coalesced, dtype, whole)) << "all_reduce_coalesced, " << to_string(place);
+            EXPECT_TRUE(reduced(*pg, coalesced, dtype, kind, whole)) << "all_reduce_coalesced, " << to_string(place);
 
             const Memory queued(*pg, place, mine);
             pg->all_reduce(queued.buffer(dtype), {.op = op, .async_op = true}).wait();
-            EXPECT_TRUE(holds(queued, dtype, whole)) << "asynchronous all_reduce, " << to_string(place);
+            EXPECT_TRUE(reduced(*pg, queued, dtype, kind, whole)) << "asynchronous all_reduce, " << to_string(place);
 
             const int root = pg->size() - 1;
-            const Memory reduced(*pg, place, mine);
-            pg->reduce(reduced.buffer(dtype), {.root = root, .op = op});
-            EXPECT_TRUE(holds(reduced, dtype, pg->rank() == root ? whole : mine)) << "reduce, " << to_string(place);
+            const Memory at_root(*pg, place, mine);
+            pg->reduce(at_root.buffer(dtype), {.root = root, .op = op});
+            EXPECT_TRUE(pg->rank() == root ? reduced(*pg, at_root, dtype, kind, whole) : holds(at_root, dtype, mine))
+                << "reduce, " << to_string(place);
 
             const Memory input(*pg, place, mine);
             const Memory output(*pg, place, each * size_of(dtype));
             pg->reduce_scatter(output.buffer(dtype), input.buffer(dtype), {.op = op});
-            EXPECT_TRUE(holds(output, dtype, part(dtype, whole, index(pg->rank()) * each, each)))
+            const auto first = index(pg->rank()) * each;
+            EXPECT_TRUE(reduced(*pg, output, dtype, kind, part(dtype, whole, first, each), first))
                 << "reduce_scatter, " << to_string(place);
             EXPECT_TRUE(holds(input, dtype, mine)) << "reduce_scatter's input, " << to_string(place);
           }

@@ -77,23 +77,18 @@ constexpr Own own() {
   return {dtype, kind, combine_with_kernel<dtype, kind>};
 }
 
-/// MPI does not say what NaN does to its minimum, and bools of ours may be any bits.
+/// MPI does not say what NaN does to its minimum, and bools of ours may be any bits. Its integers shorter than 32 bits
+/// cannot be relied on: the sums of Open MPI 4.1 saturate (op/avx), the minima of MPICH 4.0 take u8 for signed.
 constexpr auto own_operations = std::to_array<Own>({
-    own<DType::f16, Kind::min>(),
-    own<DType::f16, Kind::max>(),
-    own<DType::bf16, Kind::min>(),
-    own<DType::bf16, Kind::max>(),
-    own<DType::f32, Kind::min>(),
-    own<DType::f32, Kind::max>(),
-    own<DType::f64, Kind::min>(),
-    own<DType::f64, Kind::max>(),
-    own<DType::boolean, Kind::sum>(),
-    own<DType::boolean, Kind::product>(),
-    own<DType::boolean, Kind::min>(),
-    own<DType::boolean, Kind::max>(),
-    own<DType::boolean, Kind::band>(),
-    own<DType::boolean, Kind::bor>(),
-    own<DType::boolean, Kind::bxor>(),
+    own<DType::f16, Kind::min>(),         own<DType::f16, Kind::max>(),     own<DType::bf16, Kind::min>(),
+    own<DType::bf16, Kind::max>(),        own<DType::f32, Kind::min>(),     own<DType::f32, Kind::max>(),
+    own<DType::f64, Kind::min>(),         own<DType::f64, Kind::max>(),     own<DType::i8, Kind::sum>(),
+    own<DType::i8, Kind::product>(),      own<DType::i8, Kind::min>(),      own<DType::i8, Kind::max>(),
+    own<DType::u8, Kind::sum>(),          own<DType::u8, Kind::product>(),  own<DType::u8, Kind::min>(),
+    own<DType::u8, Kind::max>(),          own<DType::i16, Kind::sum>(),     own<DType::i16, Kind::product>(),
+    own<DType::i16, Kind::min>(),         own<DType::i16, Kind::max>(),     own<DType::boolean, Kind::sum>(),
+    own<DType::boolean, Kind::product>(), own<DType::boolean, Kind::min>(), own<DType::boolean, Kind::max>(),
+    own<DType::boolean, Kind::band>(),    own<DType::boolean, Kind::bor>(), own<DType::boolean, Kind::bxor>(),
 });
 
 }  // namespace
