@@ -111,7 +111,8 @@ class Overhead {
 
   void measure(const Operation& operation, std::size_t bytes) {
     const auto floats = bytes / sizeof(float);
-    // About a millisecond a round, short enough to lie between the interruptions of a busy machine, as many for both; the ranks agree by taking rank 0's.
+    // About a millisecond a round, short enough to lie between the interruptions of a busy machine, as many for both;
+    // the ranks agree by taking rank 0's.
     std::fill(part_.begin(), part_.end(), 0.0F);
     time(operation.raw, floats, 3);
     const double once = time(operation.raw, floats, 5);

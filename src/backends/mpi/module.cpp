@@ -209,6 +209,9 @@ class RealLibrary final : public Library {
   ThreadLevel initialize() override {
     int provided = MPI_THREAD_SINGLE;
     check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
+    // By default an error ends the process. Where the program initialised MPI, that is its own to decide.
+    check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    check(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     return level_of(provided);
   }
   ThreadLevel thread_level() override {

@@ -164,9 +164,11 @@ void MpiBackend::wait(Started started, Call& call, std::size_t bytes, int culpri
   Waiting waiting(own_cpus_, bytes);
   for (;;) {
     Outcome outcome;
-    {
+    try {
       const auto turn = runtime_.turn(call);
       outcome = library_.test(started.request);
+    } catch (const OperationTimeoutError&) {
+      give_up(std::move(started), call, culprit);
     }
     if (outcome.is_done) {
       if (outcome.error == 0) return;
