@@ -13,11 +13,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
-#include <cstdlib>
 #include <functional>
+#include <iostream>
 #include <string>
 #include <vector>
+
+#include "core/parse.h"
 
 namespace {
 
@@ -124,9 +127,9 @@ class Overhead {
     std::vector<double> ratios;
     std::vector<double> differences;
     for (int round = 0; round < rounds_; ++round) {
-      double both[2]{};
+      std::array<double, 2> both{};
       for (const int which : {round % 2, 1 - round % 2}) {
-        both[which] = time(which == 0 ? operation.raw : operation.cohort, floats, repeats);
+        both.at(static_cast<std::size_t>(which)) = time(which == 0 ? operation.raw : operation.cohort, floats, repeats);
       }
       theirs.push_back(both[0]);
       ours.push_back(both[1]);
@@ -136,9 +139,10 @@ class Overhead {
     if (group_.rank() != 0) return;
     const bool is_large = bytes >= (64U << 10U);
     const double result = is_large ? median(ratios) : median(differences);
-    fmt::print("{:<11} {:>9} {:>11.2f} {:>11.2f}   {:>7.3f} {:<6} {}\n", operation.name, bytes, median(theirs),
-               median(ours), result, is_large ? "times" : "us more", result <= (is_large ? 1.05 : 3) ? "" : "OVER");
-    std::fflush(stdout);
+    std::cout << fmt::format("{:<11} {:>9} {:>11.2f} {:>11.2f}   {:>7.3f} {:<6} {}\n", operation.name, bytes,
+                             median(theirs), median(ours), result, is_large ? "times" : "us more",
+                             result <= (is_large ? 1.05 : 3) ? "" : "OVER");
+    std::cout.flush();
   }
 
   ProcessGroup& group_;
@@ -154,13 +158,15 @@ class Overhead {
 int main(int argc, char** argv) {
   const auto group = new_group("mpi", std::chrono::seconds(60), "cpu");
   if (group->rank() == 0) {
-    char text[MPI_MAX_LIBRARY_VERSION_STRING];
+    std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
     int length = 0;
-    MPI_Get_library_version(text, &length);
-    const std::string version(text, static_cast<std::size_t>(length));
-    fmt::print("{}; {} ranks; microseconds on rank 0\n", version.substr(0, version.find('\n')), group->size());
-    fmt::print("{:<11} {:>9} {:>11} {:>11}   {}\n", "operation", "bytes", "raw", "cohort", "cohort against raw");
+    MPI_Get_library_version(text.data(), &length);
+    const std::string version(text.data(), static_cast<std::size_t>(length));
+    std::cout << fmt::format("{}; {} ranks; microseconds on rank 0\n", version.substr(0, version.find('\n')),
+                             group->size());
+    std::cout << fmt::format("{:<11} {:>9} {:>11} {:>11}   {}\n", "operation", "bytes", "raw", "cohort",
+                             "cohort against raw");
   }
-  Overhead(*group, argc > 1 ? std::max(1, std::atoi(argv[1])) : 201).run();
+  Overhead(*group, std::max(1, parse_integer<int>(argc > 1 ? argv[1] : "201").value_or(201))).run();
   return 0;
 }

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <numeric>
 
 #include "mpi/mpi_double.h"
 #include "support/expect_error.h"
@@ -23,8 +24,8 @@ class MpiBackendTest : public ::testing::Test {
   MpiBackendTest() { runtime_.start(Deadline::after(60s)); }
 
   std::shared_ptr<mpi::MpiBackend> backend(int size = 2, std::size_t largest_count = 1U << 30U) {
-    std::vector<int> ranks;
-    for (int rank = 0; rank < size; ++rank) ranks.push_back(rank);
+    std::vector<int> ranks(static_cast<std::size_t>(size));
+    std::iota(ranks.begin(), ranks.end(), 0);
     return std::make_shared<mpi::MpiBackend>(
         mpi::MpiParts{.runtime = &runtime_, .world_ranks = ranks, .group = "g", .largest_count = largest_count});
   }
@@ -199,6 +200,7 @@ TEST(MpiBackendThreads, CallsDoNotOverlapWhereMpiTakesOneAtATime) {
   mpi::Runtime runtime(library);
   runtime.start(Deadline::after(60s));
   std::vector<std::jthread> threads;
+  threads.reserve(3);
   for (int i = 0; i < 3; ++i) {
     threads.emplace_back([&] {
       mpi::MpiBackend pg({.runtime = &runtime, .world_ranks = {0, 1}, .group = "g"});

@@ -43,9 +43,10 @@ bool has(const std::string& text, const std::string& part) {
 
 /// MPI's own, whichever it is; the numbers of thread levels are the same in all.
 int init_as_a_program_would(int level) {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): there is one thread
   const char* const library = std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr ? "libmpi.so.40" : "libmpich.so.12";
   void* const handle = ::dlopen(library, RTLD_NOW | RTLD_GLOBAL);
-  if (handle == nullptr) throw std::runtime_error(::dlerror());
+  require(handle != nullptr, library);
   const auto init = reinterpret_cast<int (*)(int*, char***, int, int*)>(::dlsym(handle, "MPI_Init_thread"));
   int provided = -1;
   require(init(nullptr, nullptr, level, &provided) == 0, "MPI_Init_thread");
@@ -110,6 +111,7 @@ void own_init_serialized() {
     const auto pg = new_group("mpi", 30s, "cpu");
     std::vector<std::vector<int>> data(20, std::vector<int>(5000, 1));
     std::vector<Work> works;
+    works.reserve(data.size() + 1);
     for (auto& each : data) works.push_back(pg->all_reduce(each, {.async_op = true}));
     std::vector<int> out(10, pg->rank());
     std::vector<int> in(10);

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <bit>
-#include <random>
 
 #include "backends/mpi/halves.h"
 #include "backends/mpi/meeting.h"
@@ -39,11 +38,15 @@ TEST(MpiHalves, AreWidenedExactly) {
 }
 
 TEST(MpiHalves, AreRoundedToNearestEven) {
-  std::mt19937 random(1);
+  std::uint64_t state = 1;
+  const auto random = [&state] {
+    state = state * 6364136223846793005U + 1442695040888963407U;
+    return static_cast<std::uint32_t>(state >> 32U);
+  };
   for (const auto& [dtype, mantissa] : {std::pair{DType::f16, 10}, std::pair{DType::bf16, 7}}) {
     for (int i = 0; i < 200'000; ++i) {
       // Any bits; half of them near the range of f16, and some that lie just between two halves.
-      auto bits = static_cast<std::uint32_t>(random());
+      auto bits = random();
       if (i % 2 == 0) bits = (bits & 0x8FFFFFFFU) | 0x30000000U;
       if (i % 3 == 0) bits &= dtype == DType::f16 ? 0xFFFFF000U : 0xFFFF8000U;
       const auto value = std::bit_cast<float>(bits);

@@ -33,16 +33,17 @@ void check(int code, const char* call) {
 /// Handles are pointers in one MPI and integers in another.
 template <class Ours, class Theirs>
 Ours wrap(Theirs handle) {
-  static_assert(sizeof(Theirs) <= sizeof(Ours));
+  constexpr auto size = sizeof(Theirs);  // NOLINT(bugprone-sizeof-expression): of the handle, not of what it names
+  static_assert(size <= sizeof(Ours));
   std::uint64_t bits = 0;
-  std::memcpy(&bits, &handle, sizeof(handle));
+  std::memcpy(&bits, &handle, size);
   return static_cast<Ours>(bits);
 }
 template <class Theirs, class Ours>
 Theirs unwrap(Ours ours) {
   const auto bits = static_cast<std::uint64_t>(ours);
   Theirs handle;
-  std::memcpy(&handle, &bits, sizeof(handle));
+  std::memcpy(&handle, &bits, sizeof(Theirs));  // NOLINT(bugprone-sizeof-expression): as above
   return handle;
 }
 
@@ -132,12 +133,12 @@ struct Side {
     for (const auto& piece : pieces) {
       if (piece.bytes == 0) continue;
       const auto begin = reinterpret_cast<std::uintptr_t>(piece.data);
+      if (begin < low) base = piece.data;
       low = std::min(low, begin);
       high = std::max(high, begin + piece.bytes);
     }
     if (high == 0) return;
     if (high - low <= INT_MAX) {
-      base = reinterpret_cast<const void*>(low);
       for (std::size_t i = 0; i < pieces.size(); ++i) {
         if (pieces[i].bytes == 0) continue;
         counts[i] = static_cast<int>(pieces[i].bytes);

@@ -82,20 +82,15 @@ class MpiBackend::Scratch {
 
   std::byte* get(Use use, std::size_t bytes) {
     auto& area = areas_[static_cast<std::size_t>(use)];
-    if (area.bytes < bytes) {
-      area.memory.reset();
-      area.memory = std::make_unique_for_overwrite<std::byte[]>(bytes);
-      area.bytes = bytes;
+    if (area.size() < bytes) {
+      area.clear();  // nothing to be copied
+      area.resize(bytes);
     }
-    return area.memory.get();
+    return area.data();
   }
 
  private:
-  struct Area {
-    std::unique_ptr<std::byte[]> memory{};
-    std::size_t bytes = 0;
-  };
-  std::array<Area, 2> areas_{};
+  std::array<std::vector<std::byte>, 2> areas_{};
 };
 
 MpiBackend::MpiBackend(MpiParts parts)

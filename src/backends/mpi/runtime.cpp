@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <condition_variable>
 #include <exception>
 #include <thread>
@@ -23,19 +22,57 @@ namespace cohort::mpi {
 
 namespace {
 
-/// As late as clocks can be asked to wait for: they add to it.
-Deadline::Clock::time_point far_away() {
-  return Deadline::Clock::now() + std::chrono::hours(24 * 365);
-}
+struct BoundedRun {
+  std::function<void()> blocking{};
+  std::mutex mutex{};
+  std::condition_variable changed{};
+  bool is_done = false;
+  std::exception_ptr error{};
 
-/// Process-wide and thread-safe: threads that MPI keeps. They are neither joined (that could take for ever) nor
-/// detached; the end of the process ends them.
-void keep_for_ever(std::thread thread) {
-  static Immortal<std::mutex> mutex;
-  static Immortal<std::vector<std::thread>> threads;
-  const std::lock_guard lock(*mutex);
-  threads->push_back(std::move(thread));
-}
+  void run() {
+    std::exception_ptr thrown;
+    try {
+      blocking();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    const std::lock_guard lock(mutex);
+    error = thrown;
+    is_done = true;
+    changed.notify_all();
+  }
+};
+
+/// Process-wide and thread-safe: threads that MPI keeps. They are not joined before they have ended (that could take
+/// for ever), nor detached; the end of the process ends them.
+class LateThreads {
+ public:
+  static LateThreads& instance() {
+    static Immortal<LateThreads> threads;
+    return *threads;
+  }
+  void keep(std::thread thread, std::shared_ptr<BoundedRun> run) {
+    const std::lock_guard lock(mutex_);
+    threads_.emplace_back(std::move(thread), std::move(run));
+  }
+  std::size_t join_ended() {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(threads_, [](auto& each) {
+      auto& [thread, run] = each;
+      {
+        const std::lock_guard of_run(run->mutex);
+        if (!run->is_done) return false;
+      }
+      thread.join();
+      return true;
+    });
+    return threads_.size();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::pair<std::thread, std::shared_ptr<BoundedRun>>> threads_;
+};
 
 Library& load_library() {
   const auto env = Env::read();
@@ -66,8 +103,8 @@ void Runtime::start(Deadline deadline) {
   const auto late = [] {
     return OperationTimeoutError("MPI_Init did not end: not all processes of the job have come", {.op = "new_group"});
   };
-  const std::unique_lock lock(start_mutex_, std::min(deadline.when(), far_away()));
-  if (!lock.owns_lock()) throw late();
+  const Turn::Holder alone(start_turn_, deadline);
+  if (!alone) throw late();
   if (is_started_) return;
   if (is_lost_) throw BackendError("backend mpi: MPI_Init missed its deadline, and cannot be called again");
   if (library_.is_finalized()) throw ValueError("backend mpi: the program has called MPI_Finalize already");
@@ -108,40 +145,17 @@ void Runtime::finish() {
   }
 }
 
-std::unique_lock<std::timed_mutex> Runtime::turn(Deadline deadline) {
-  if (!is_serialized()) return {};
-  if (deadline.is_never()) return std::unique_lock(turns_);
-  std::unique_lock lock(turns_, deadline.when());
-  if (!lock.owns_lock()) {
-    throw OperationTimeoutError(
-        "MPI was initialised for one call at a time (MPI_THREAD_SERIALIZED), and another one "
-        "did not end");
-  }
-  return lock;
+Runtime::Held::Held(Turn& turns, Deadline deadline) {
+  if (holder_.emplace(turns, deadline)) return;
+  throw OperationTimeoutError(
+      "MPI was initialised for one call at a time (MPI_THREAD_SERIALIZED), and another one did not end");
 }
 
 bool Runtime::run_bounded(std::function<void()> blocking, Deadline deadline) {
-  struct Run {
-    std::function<void()> blocking{};
-    std::mutex mutex{};
-    std::condition_variable changed{};
-    bool is_done = false;
-    std::exception_ptr error{};
-  };
-  const auto run = std::make_shared<Run>();
+  LateThreads::instance().join_ended();
+  const auto run = std::make_shared<BoundedRun>();
   run->blocking = std::move(blocking);
-  auto thread = start_thread([run] {
-    std::exception_ptr error;
-    try {
-      run->blocking();
-    } catch (...) {
-      error = std::current_exception();
-    }
-    const std::lock_guard lock(run->mutex);
-    run->error = error;
-    run->is_done = true;
-    run->changed.notify_all();
-  });
+  auto thread = start_thread([run] { run->run(); });
   {
     std::unique_lock lock(run->mutex);
     const auto is_done = [&] { return run->is_done; };
@@ -149,13 +163,17 @@ bool Runtime::run_bounded(std::function<void()> blocking, Deadline deadline) {
       run->changed.wait(lock, is_done);
     } else if (!run->changed.wait_until(lock, deadline.when(), is_done)) {
       lock.unlock();
-      keep_for_ever(std::move(thread));
+      LateThreads::instance().keep(std::move(thread), run);
       return false;
     }
   }
   thread.join();
   if (run->error) std::rethrow_exception(run->error);
   return true;
+}
+
+std::size_t join_late_threads() {
+  return LateThreads::instance().join_ended();
 }
 
 void Runtime::leave_behind(std::shared_ptr<const void> what) {

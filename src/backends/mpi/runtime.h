@@ -11,10 +11,12 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "backends/mpi/calls.h"
+#include "core/turn.h"
 
 namespace cohort::mpi {
 
@@ -39,14 +41,24 @@ class Runtime {
   bool is_serialized() const noexcept { return level_.load(std::memory_order_relaxed) == ThreadLevel::serialized; }
   int largest_tag() const noexcept { return largest_tag_; }
 
-  /// To be held during each call of the library. Costs nothing unless MPI takes one call at a time; then it is refused
-  /// with an OperationTimeoutError if another call (one that makes a group) takes longer than `deadline`.
-  std::unique_lock<std::timed_mutex> turn(Deadline deadline);
-  std::unique_lock<std::timed_mutex> turn(const Call& call) {
+  /// To be held during each call of the library.
+  class Held {
+   public:
+    Held() = default;
+    /// An OperationTimeoutError if another call takes longer than that.
+    Held(Turn& turns, Deadline deadline);
+    explicit operator bool() const { return holder_.has_value(); }
+
+   private:
+    std::optional<Turn::Holder> holder_{};
+  };
+  /// Costs nothing unless MPI takes one call at a time; then a call that makes a group may keep it for long.
+  Held turn(Deadline deadline) { return is_serialized() ? Held(turns_, deadline) : Held(); }
+  Held turn(const Call& call) {
     if (!is_serialized()) [[likely]]
       return {};
     Call mine = call;
-    return turn(mine.deadline());
+    return {turns_, mine.deadline()};
   }
 
   /// Runs what may block on a thread of its own. False: not done by the deadline; the thread is left as it is, since
@@ -64,18 +76,21 @@ class Runtime {
   void accept(ThreadLevel level, bool is_ours);
 
   Library& library_;
-  std::timed_mutex start_mutex_;
+  Turn start_turn_;
   bool is_started_ = false;
   bool is_lost_ = false;  // MPI_Init runs on a thread that nobody waits for
   bool is_ours_ = false;
   int pid_ = 0;
   int largest_tag_ = 32767;
   std::atomic<ThreadLevel> level_{ThreadLevel::single};
-  std::timed_mutex turns_;
+  Turn turns_;
   std::atomic<bool> has_left_behind_{false};
   std::mutex mutex_;
   std::vector<std::shared_ptr<const void>> left_behind_{};
   std::vector<std::pair<std::size_t, Op>> own_ops_{};
 };
+
+/// Of the threads that run_bounded() left, joins those that have ended; says how many have not.
+std::size_t join_late_threads();
 
 }  // namespace cohort::mpi
