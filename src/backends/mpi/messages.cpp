@@ -40,6 +40,7 @@ class Messages::Sending final : public Transfer {
     const auto outcome = messages_.guarded(call_, peer_, [&](Library& library) { return library.test(request_); });
     if (!outcome.is_done) return false;
     is_done_ = true;
+    messages_.ended_.fetch_add(1, std::memory_order_relaxed);
     if (outcome.error == 0) return true;
     auto context = messages_.ending_.context(call_);
     context.rank = peer_;
@@ -116,6 +117,7 @@ class Messages::Receiving final : public Transfer {
     const auto outcome = messages_.guarded(call_, source_, [&](Library& library) { return library.test(request_); });
     if (!outcome.is_done) return;
     state_ = State::done;
+    messages_.ended_.fetch_add(1, std::memory_order_relaxed);
     if (outcome.error == 0) return;
     auto context = messages_.ending_.context(call_);
     context.rank = source_;

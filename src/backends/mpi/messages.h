@@ -11,6 +11,8 @@
 
 #include <cohort/backend.h>
 
+#include <atomic>
+#include <cstdint>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -31,6 +33,9 @@ class Messages {
 
   /// Messages of the wrong size that MPI still writes to memory of ours.
   bool has_unwanted();
+
+  /// How many transfers have ended so far.
+  std::uint64_t ended() const noexcept { return ended_.load(std::memory_order_relaxed); }
 
   std::unique_ptr<Transfer> start_send(ConstBytes data, int peer, int tag, Call& call);
   std::unique_ptr<Transfer> start_recv(Bytes data, int peer_or_any, int tag, Call& call);
@@ -58,6 +63,7 @@ class Messages {
   std::mutex mutex_;
   std::list<Receiving*> posted_;  // in order, those that have no message yet
   std::vector<Unwanted> unwanted_;
+  std::atomic<std::uint64_t> ended_{0};
 };
 
 }  // namespace cohort::mpi

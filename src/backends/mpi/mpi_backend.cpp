@@ -491,8 +491,14 @@ int MpiBackend::recv(Bytes data, int peer_or_any, int tag, Call& call) {
 }
 
 void MpiBackend::rest(Deadline until) {
-  // One thread of the group rests; it cannot tell for how long nothing has moved, so every so many rounds it naps.
-  if (rests_.fetch_add(1, std::memory_order_relaxed) % 64 != 63) {
+  // Relaxed: a hint that several threads may get wrong, and then one naps a little early or late.
+  if (const auto ended = messages_.ended(); seen_ended_.exchange(ended, std::memory_order_relaxed) != ended) {
+    rests_.store(0, std::memory_order_relaxed);
+  }
+  constexpr std::uint32_t yields = 1000;  // about a millisecond
+  const auto round = rests_.load(std::memory_order_relaxed);
+  if (round < yields) {
+    rests_.store(round + 1, std::memory_order_relaxed);
     ::sched_yield();
     return;
   }

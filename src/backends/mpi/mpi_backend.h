@@ -100,7 +100,8 @@ class MpiBackend final : public Backend {
   Ending ending_;
   Messages messages_;
   std::shared_ptr<Scratch> scratch_;
-  std::atomic<std::uint32_t> rests_{0};
+  std::atomic<std::uint32_t> rests_{0};  // since a transfer ended
+  std::atomic<std::uint64_t> seen_ended_{0};
 };
 
 }  // namespace cohort::mpi
