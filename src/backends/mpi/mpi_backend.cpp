@@ -4,94 +4,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <exception>
-#include <numeric>
 #include <optional>
 #include <utility>
 
 #include "backends/mpi/communicators.h"
-#include "backends/mpi/halves.h"
+#include "backends/mpi/pieces.h"
 #include "backends/mpi/waiting.h"
-#include "reduce/copy.h"
-#include "reduce/kernels.h"
 
 namespace cohort::mpi {
-
-namespace {
-
-using Kind = ReduceOp::Kind;
-
-std::size_t place_of(int rank) {
-  return static_cast<std::size_t>(rank);
-}
-
-bool is_aligned(const void* data, std::size_t width) {
-  return reinterpret_cast<std::uintptr_t>(data) % width == 0;
-}
-
-void copy_bytes(void* to, const void* from, std::size_t bytes) {
-  if (bytes > 0 && to != from) reduce::copy(to, from, bytes);
-}
-
-template <class Spans>
-std::size_t total_of(const Spans& spans) {
-  std::size_t total = 0;
-  for (const auto& each : spans) total += each.size();
-  return total;
-}
-
-template <class Spans>
-bool all_equal(const Spans& spans) {
-  return std::all_of(spans.begin(), spans.end(), [&](const auto& each) { return each.size() == spans[0].size(); });
-}
-
-/// Where the pieces begin if they lie one after another. Nothing: they do not.
-template <class Spans>
-auto packed_start(const Spans& spans) -> std::optional<decltype(spans[0].data())> {
-  std::size_t offset = 0;
-  std::optional<decltype(spans[0].data())> start;
-  for (const auto& each : spans) {
-    if (each.empty()) continue;
-    if (!start) start = each.data() - offset;
-    if (each.data() != *start + offset) return std::nullopt;
-    offset += each.size();
-  }
-  return start;
-}
-
-/// One source, one output: what is left of avg and premul_sum when MPI has done the sum.
-void apply(DType dtype, Kind kind, const void* from, void* to, std::size_t count, double factor, double divisor) {
-  if (count == 0) return;
-  reduce::find_kernel(dtype, kind)({.data = &from, .factors = &factor, .count = 1}, {.data = &to, .count = 1}, count,
-                                   divisor);
-}
-
-/// MPI takes a null address for something else.
-std::byte* somewhere() {
-  static std::array<std::byte, 16> bytes{};
-  return bytes.data();
-}
-
-}  // namespace
-
-class MpiBackend::Scratch {
- public:
-  enum class Use { in, out };
-
-  std::byte* get(Use use, std::size_t bytes) {
-    auto& area = areas_[static_cast<std::size_t>(use)];
-    if (area.size() < bytes) {
-      area.clear();  // nothing to be copied
-      area.resize(bytes);
-    }
-    return area.data();
-  }
-
- private:
-  std::array<std::vector<std::byte>, 2> areas_{};
-};
 
 MpiBackend::MpiBackend(MpiParts parts)
     : Backend("mpi", parts.rank, static_cast<int>(parts.world_ranks.size())),
@@ -134,25 +55,12 @@ void MpiBackend::check(Call& call) const {
   if (runtime_.is_serialized()) static_cast<void>(call.deadline());
 }
 
-template <class Start>
-void MpiBackend::run(Call& call, std::size_t bytes, int culprit, Start&& start) {
-  Started started;
-  try {
-    const auto turn = runtime_.turn(call);
-    if constexpr (std::is_same_v<decltype(start()), Request>) {
-      started.request = start();
-    } else {
-      started = start();
-    }
-  } catch (const Error&) {
-    throw;
-  } catch (const std::runtime_error& e) {
-    ending_.end(fmt::format("the group ended when {} #{} failed: {}", to_string(call.op()), call.sequence(), e.what()));
-    auto context = ending_.context(call);
-    context.cause = std::current_exception();
-    throw BackendError(e.what(), std::move(context));
-  }
-  wait(std::move(started), call, bytes, culprit);
+void MpiBackend::fail_to_start(const std::runtime_error& error, const Call& call) {
+  ending_.end(
+      fmt::format("the group ended when {} #{} failed: {}", to_string(call.op()), call.sequence(), error.what()));
+  auto context = ending_.context(call);
+  context.cause = std::current_exception();
+  throw BackendError(error.what(), std::move(context));
 }
 
 void MpiBackend::wait(Started started, Call& call, std::size_t bytes, int culprit) {
@@ -191,151 +99,6 @@ void MpiBackend::give_up(Started started, Call& call, int culprit) {
                   "operation's memory must stay",
                   to_string(call.op()), call.sequence(), call.timeout().count()),
       std::move(context));
-}
-
-// --- reductions
-// ------------------------------------------------------------------------------------------------------
-
-void MpiBackend::reduce_alone(const void* in, const Reduction& reduction) const {
-  apply(reduction.dtype, reduction.op.kind(), in, reduction.out, reduction.count, reduction.op.factor(), 1);
-}
-
-void MpiBackend::fill(const Reduction& reduction, const Recipe& recipe, const void* from, std::size_t count,
-                      void* to) const {
-  const bool multiplies = reduction.op.kind() == Kind::premul_sum;
-  if (recipe.is_wide) {
-    widen(reduction.dtype, from, static_cast<float*>(to), count);
-    if (multiplies) apply(DType::f32, Kind::premul_sum, to, to, count, reduction.op.factor(), 1);
-  } else if (multiplies) {
-    apply(reduction.dtype, Kind::premul_sum, from, to, count, reduction.op.factor(), 1);
-  } else {
-    copy_bytes(to, from, count * size_of(reduction.dtype));
-  }
-}
-
-MpiBackend::Operands MpiBackend::prepare(const Reduction& reduction, const Recipe& recipe) {
-  const bool is_fit = !recipe.is_wide && is_aligned(reduction.in, recipe.width) &&
-                      (reduction.out == nullptr || is_aligned(reduction.out, recipe.width));
-  if (is_fit && reduction.op.kind() != Kind::premul_sum) {
-    return {.in = reduction.in == reduction.out ? nullptr : reduction.in, .out = reduction.out};
-  }
-  if (is_fit && reduction.out != nullptr) {
-    fill(reduction, recipe, reduction.in, reduction.count, reduction.out);
-    return {.out = reduction.out};
-  }
-  void* const ours = scratch_->get(Scratch::Use::in, reduction.count * recipe.per_value * recipe.width);
-  fill(reduction, recipe, reduction.in, reduction.count, ours);
-  return {.in = reduction.out == nullptr ? ours : nullptr, .out = reduction.out == nullptr ? nullptr : ours};
-}
-
-void MpiBackend::finish(const Reduction& reduction, const Recipe& recipe, void* at) const {
-  const auto dtype = recipe.is_wide ? DType::f32 : reduction.dtype;
-  if (reduction.op.kind() == Kind::avg) apply(dtype, Kind::avg, at, at, reduction.count, 1, size());
-  if (recipe.is_wide) {
-    narrow(reduction.dtype, static_cast<const float*>(at), reduction.out, reduction.count);
-  } else {
-    copy_bytes(reduction.out, at, reduction.bytes());
-  }
-}
-
-namespace {
-
-const void* advanced(const void* data, std::size_t bytes) {
-  return data == nullptr ? nullptr : static_cast<const std::byte*>(data) + bytes;
-}
-void* advanced(void* data, std::size_t bytes) {
-  return data == nullptr ? nullptr : static_cast<std::byte*>(data) + bytes;
-}
-
-}  // namespace
-
-void MpiBackend::all_reduce(const Reduction& reduction, Call& call) {
-  check(call);
-  if (size() == 1) return reduce_alone(reduction.in, reduction);
-  if (reduction.count == 0) return barrier(call);
-  const auto recipe = recipe_for(reduction.dtype, reduction.op.kind());
-  const auto operands = prepare(reduction, recipe);
-  const auto all = reduction.count * recipe.per_value;
-  for (std::size_t done = 0; done < all; done += largest_count_) {
-    const auto count = std::min(all - done, largest_count_);
-    const auto at = done * recipe.width;
-    run(call, count * recipe.width, -1, [&] {
-      return library_.all_reduce(advanced(operands.in, at), advanced(operands.out, at), static_cast<int>(count),
-                                 recipe.element, recipe.op_in(runtime_), communicator_);
-    });
-  }
-  finish(reduction, recipe, operands.out);
-}
-
-void MpiBackend::reduce(const Reduction& reduction, int root, Call& call) {
-  check(call);
-  if (size() == 1) return reduce_alone(reduction.in, reduction);
-  if (reduction.count == 0) return;
-  const auto recipe = recipe_for(reduction.dtype, reduction.op.kind());
-  const auto operands = prepare(reduction, recipe);
-  const auto all = reduction.count * recipe.per_value;
-  for (std::size_t done = 0; done < all; done += largest_count_) {
-    const auto count = std::min(all - done, largest_count_);
-    const auto at = done * recipe.width;
-    run(call, count * recipe.width, root, [&] {
-      return library_.reduce(advanced(operands.in, at), advanced(operands.out, at), static_cast<int>(count),
-                             recipe.element, recipe.op_in(runtime_), root, communicator_);
-    });
-  }
-  if (rank() == root) finish(reduction, recipe, operands.out);
-}
-
-void MpiBackend::reduce_scatter(std::span<const ConstBytes> ins, const Reduction& reduction, Call& call) {
-  check(call);
-  const auto own = place_of(rank());
-  if (size() == 1) return reduce_alone(ins[0].data(), reduction);
-  const auto total = total_of(ins) / size_of(reduction.dtype);
-  if (total == 0) return barrier(call);
-  const auto recipe = recipe_for(reduction.dtype, reduction.op.kind());
-  if (total * recipe.per_value > largest_count_) {
-    for (int root = 0; root < size(); ++root) {
-      auto part = reduction;
-      part.in = ins[place_of(root)].data();
-      part.out = root == rank() ? reduction.out : nullptr;
-      part.count = ins[place_of(root)].size() / size_of(reduction.dtype);
-      reduce(part, root, call);
-    }
-    return;
-  }
-  std::vector<int> counts;
-  counts.reserve(ins.size());
-  for (const auto& each : ins) counts.push_back(static_cast<int>(each.size() / recipe.width));
-  if (recipe.is_wide) {
-    for (std::size_t i = 0; i < ins.size(); ++i) counts[i] = static_cast<int>(ins[i].size() / size_of(reduction.dtype));
-  }
-
-  // MPI wants the result apart from what goes in.
-  const auto* const out = static_cast<const std::byte*>(reduction.out);
-  const bool is_apart = std::none_of(ins.begin(), ins.end(), [&](const ConstBytes& each) {
-    return each.data() < out + reduction.bytes() && out < each.data() + each.size();
-  });
-  const auto start = packed_start(ins);
-  const void* in = nullptr;
-  if (start && is_apart && !recipe.is_wide && reduction.op.kind() != Kind::premul_sum &&
-      is_aligned(*start, recipe.width)) {
-    in = *start;
-  } else {
-    auto* const ours = scratch_->get(Scratch::Use::in, total * recipe.per_value * recipe.width);
-    std::size_t at = 0;
-    for (const auto& each : ins) {
-      const auto count = each.size() / size_of(reduction.dtype);
-      if (count > 0) fill(reduction, recipe, each.data(), count, ours + at);
-      at += count * recipe.per_value * recipe.width;
-    }
-    in = ours;
-  }
-  void* const to = reduction.count == 0 ? somewhere()
-                   : recipe.is_wide || !is_aligned(out, recipe.width)
-                       ? scratch_->get(Scratch::Use::out, place_of(counts[own]) * recipe.width)
-                       : reduction.out;
-  run(call, total * size_of(reduction.dtype), -1,
-      [&] { return library_.reduce_scatter(in, to, counts, recipe.element, recipe.op_in(runtime_), communicator_); });
-  if (reduction.count > 0) finish(reduction, recipe, to);
 }
 
 // --- moving data

@@ -12,16 +12,22 @@
 
 #include <cohort/backend.h>
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "backends/mpi/ending.h"
 #include "backends/mpi/messages.h"
 #include "backends/mpi/recipe.h"
 #include "backends/mpi/runtime.h"
+#include "backends/mpi/scratch.h"
 
 namespace cohort::mpi {
 
@@ -66,8 +72,6 @@ class MpiBackend final : public Backend {
   void abort(std::string_view reason) override;
 
  private:
-  /// Memory of ours that is kept from call to call, and for ever once MPI may use it unasked.
-  class Scratch;
   struct Operands {
     const void* in = nullptr;  ///< null: where the result goes
     void* out = nullptr;
@@ -76,7 +80,23 @@ class MpiBackend final : public Backend {
   void check(Call& call) const;
   /// Starts one of MPI's operations and sees it through.
   template <class Start>
-  void run(Call& call, std::size_t bytes, int culprit, Start&& start);
+  void run(Call& call, std::size_t bytes, int culprit, Start&& start) {
+    Started started;
+    try {
+      const auto turn = runtime_.turn(call);
+      if constexpr (std::is_same_v<decltype(start()), Request>) {
+        started.request = start();
+      } else {
+        started = start();
+      }
+    } catch (const Error&) {
+      throw;
+    } catch (const std::runtime_error& e) {
+      fail_to_start(e, call);
+    }
+    wait(std::move(started), call, bytes, culprit);
+  }
+  [[noreturn]] void fail_to_start(const std::runtime_error& error, const Call& call);
   void wait(Started started, Call& call, std::size_t bytes, int culprit);
   [[noreturn]] void give_up(Started started, Call& call, int culprit);
   void complete(Transfer& transfer, Call& call, std::size_t bytes, int peer);
