@@ -22,15 +22,15 @@ namespace cohort::mpi {
 
 class Waiting {
  public:
-  Waiting(bool own_cpus, std::size_t bytes) : spins_(own_cpus ? 2000U : 0U), bytes_(bytes) {}
+  Waiting(bool own_cpus, std::size_t bytes) : own_cpus_(own_cpus), bytes_(bytes) {}
 
-  /// Whether the clock, and what else may have changed, is to be looked at before the next round.
-  bool is_spinning() noexcept { return round_++ < spins_; }
+  /// Whether to ask again at once; otherwise the clock, and what else may have changed, is to be looked at first.
+  bool is_spinning() noexcept { return own_cpus_ && round_++ < spins; }
 
   void pause(Deadline::Clock::time_point now, Deadline deadline) {
     if (naps_from_ == Deadline::Clock::time_point{}) naps_from_ = now + patience();
     if (now < naps_from_) {
-      ::sched_yield();
+      if (!own_cpus_) ::sched_yield();
       return;
     }
     std::this_thread::sleep_for(std::min<Deadline::Clock::duration>(nap_, deadline.remaining()));
@@ -38,6 +38,7 @@ class Waiting {
   }
 
  private:
+  static constexpr std::uint32_t spins = 2000;  // some 200 us: less than any deadline is exact to
   static constexpr std::chrono::microseconds longest_nap{100};
 
   /// A millisecond, and what the bytes take at 100 MB/s.
@@ -45,7 +46,7 @@ class Waiting {
     return std::chrono::milliseconds(1) + std::chrono::microseconds(bytes_ / 100);
   }
 
-  const std::uint32_t spins_;
+  const bool own_cpus_;
   const std::size_t bytes_;
   std::uint32_t round_ = 0;
   std::chrono::microseconds nap_{10};
