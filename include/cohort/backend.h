@@ -108,6 +108,8 @@ class COHORT_API Transfer {
   virtual bool advance() = 0;
   /// Throws if it never will be done: its peer is dead, the group aborted. May cost a system call.
   virtual void check() {}
+  /// Whether a receive has been matched with a message, which would be lost if it were destroyed now.
+  virtual bool has_begun() const { return false; }
   /// Once done: who sent it, in this group.
   virtual int source() const = 0;
 };

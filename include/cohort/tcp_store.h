@@ -79,8 +79,14 @@ class COHORT_API TcpStore final : public Store {
   StorePtr clone() override;
 
   /// The server sets these keys when this connection ends, however it ends: how others learn that a process is gone.
-  /// Replaces what was registered before; with nothing, withdraws it.
-  void set_on_disconnect(const Keys& keys, const Values& values, Within within = {});
+  /// Replaces what was registered before; with nothing, withdraws it. A host that was cut off is noticed after
+  /// `silence`; nothing said: about a minute.
+  void set_on_disconnect(const Keys& keys, const Values& values, Within within = {},
+                         std::chrono::milliseconds silence = {});
+  /// The same for the other side: calls here fail when the server's host has not been heard of for this long.
+  void notice_silence(std::chrono::milliseconds after);
+  /// Ends what another thread waits for on this object: that call, and every later one, is a NetworkError.
+  void interrupt();
 
  private:
   struct Hosted;

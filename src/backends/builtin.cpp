@@ -2,6 +2,8 @@
 //
 // The backends that come with the library.
 #include "backends/fake/fake_backend.h"
+#include "backends/gloo/factory.h"
+#include "backends/hybrid/factory.h"
 #include "backends/mpi/mpi_factory.h"
 #include "backends/shm/local_factory.h"
 #include "group/factories.h"
@@ -9,7 +11,10 @@
 namespace cohort {
 
 KnownBackends builtin_backends() {
-  return {{"fake", {.factory = fake::make_group}},
+  return {{"auto", {.factory = hybrid::make_auto_group}},
+          {"fake", {.factory = fake::make_group}},
+          {"gloo", {.factory = gloo::make_group, .missing = gloo::what_is_missing}},
+          {"hybrid", {.factory = hybrid::make_hybrid_group}},
           {"mpi", {.factory = mpi::make_group, .missing = mpi::missing}},
           {"shm", {.factory = shm::make_shm_group}},
           {"thread", {.factory = shm::make_thread_group}}};

@@ -19,6 +19,7 @@ class Immortal {
   Immortal& operator=(const Immortal&) = delete;
 
   T& operator*() { return value_; }
+  const T& operator*() const { return value_; }
   T* operator->() { return &value_; }
 
  private:

@@ -237,8 +237,18 @@ void StoreConnection::check_limits(const wire::Request& request) const {
 }
 
 void StoreConnection::fail(const NetworkError& cause) {
-  stream_.close();
+  close();
   throw NetworkError(fmt::format("store at {}: {}", where_, cause.message()));
+}
+
+void StoreConnection::close() {
+  const std::lock_guard lock(closing_);
+  stream_.close();
+}
+
+void StoreConnection::interrupt() {
+  const std::lock_guard lock(closing_);
+  if (stream_.is_open()) ::shutdown(stream_.descriptor(), SHUT_RDWR);
 }
 
 OwnedReply StoreConnection::call(const wire::Request& request, Deadline deadline) {
@@ -263,7 +273,7 @@ OwnedReply StoreConnection::call(const wire::Request& request, Deadline deadline
   } catch (const NetworkError& e) {
     fail(e);
   }
-  stream_.close();
+  close();
   throw StoreTimeoutError(fmt::format("the store at {} does not answer; the connection was given up", where_));
 }
 

@@ -12,10 +12,12 @@
 #include <unistd.h>
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 
 #include "store/handshake.h"
+#include "store/socket.h"
 #include "store/stream.h"
 #include "store/wire.h"
 
@@ -51,13 +53,19 @@ class StoreConnection {
   /// every later call a NetworkError.
   OwnedReply call(const wire::Request& request, Deadline deadline);
 
+  void notice_silence(std::chrono::milliseconds after) { cohort::notice_silence(stream_.descriptor(), after); }
+  /// From another thread than the one that is in call(): that one fails, as does every later one.
+  void interrupt();
+
  private:
   void check_limits(const wire::Request& request) const;
   bool receive_reply(OwnedReply& into, Deadline deadline);
+  void close();
   [[noreturn]] void fail(const NetworkError& cause);
 
   std::string where_;
   pid_t owner_ = ::getpid();
+  std::mutex closing_;  ///< a descriptor that is closed here must not be somebody else's there
   Stream stream_;
   handshake::Limits limits_;
   std::string outbox_;

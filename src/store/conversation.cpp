@@ -225,6 +225,7 @@ void Conversation::execute(const wire::Request& request) {
     case Op::will:
       will_.clear();
       for (std::size_t i = 0; i < request.keys.size(); ++i) will_.emplace_back(request.keys[i], request.values[i]);
+      if (request.number > 0) silence_ = std::chrono::milliseconds(std::min<std::int64_t>(request.number, 60'000));
       return answer({});
     case Op::cancel:
       return;

@@ -38,6 +38,8 @@ class Conversation {
 
   bool is_proven() const { return claim_.has_value(); }
   bool is_rejected() const { return rejected_; }
+  /// How soon this client wants its silence to be taken for its end; nothing if it did not say, or was asked already.
+  std::optional<std::chrono::milliseconds> take_silence() { return std::exchange(silence_, std::nullopt); }
   const std::string& outbox() const { return outbox_; }
   std::string take_outbox() { return std::exchange(outbox_, {}); }
 
@@ -76,6 +78,7 @@ class Conversation {
   std::optional<handshake::Claim> claim_;
   std::unique_ptr<Waiting> waiting_;
   std::vector<std::pair<std::string, std::string>> will_;
+  std::optional<std::chrono::milliseconds> silence_;
   std::string inbox_;  ///< an incomplete message
   std::string outbox_;
   bool backlog_ = false;

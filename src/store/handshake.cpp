@@ -67,8 +67,13 @@ std::string unproven(const Claim& claim) {
 }
 
 Proof proof_of(std::string_view label, const Secret* secret, const Hello& hello, const Claim& claim) {
-  const auto said = std::string(label) + encode(hello) + unproven(claim);
-  const std::span<const std::uint8_t> key = secret == nullptr ? std::span<const std::uint8_t>() : secret->bytes();
+  return proof_under(secret == nullptr ? std::span<const std::uint8_t>() : secret->bytes(),
+                     std::string(label) + encode(hello) + unproven(claim));
+}
+
+}  // namespace
+
+Proof proof_under(std::span<const std::uint8_t> key, std::string_view said) {
   Proof proof{};
   unsigned size = 0;
   static constexpr std::uint8_t no_key = 0;
@@ -79,8 +84,6 @@ Proof proof_of(std::string_view label, const Secret* secret, const Hello& hello,
   }
   return proof;
 }
-
-}  // namespace
 
 void prepare_crypto() {
   if (::OPENSSL_init_ssl(0, nullptr) != 1) throw Error("OpenSSL cannot be initialised");

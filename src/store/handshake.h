@@ -78,6 +78,8 @@ Proof client_proof(const Secret* secret, const Hello& hello, const Claim& claim)
 Proof server_proof(const Secret* secret, const Hello& hello, const Claim& claim);
 /// In time that does not depend on where they differ.
 bool equal(const Proof& a, const Proof& b);
+/// HMAC-SHA256.
+Proof proof_under(std::span<const std::uint8_t> key, std::string_view said);
 
 std::string encode(const Hello& hello);
 std::string encode(const Claim& claim, const Proof& proof);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "store/conversation.h"
+#include "store/socket.h"
 
 namespace cohort {
 
@@ -105,7 +106,12 @@ class Session final : public SessionHandle, public std::enable_shared_from_this<
     read();
   }
 
-  void feed(std::string_view bytes) { closing_ = conversation_->feed(bytes) == Conversation::Next::close; }
+  void feed(std::string_view bytes) {
+    closing_ = conversation_->feed(bytes) == Conversation::Next::close;
+    if (const auto silence = conversation_->take_silence()) {
+      notice_silence(stream_.lowest_layer().native_handle(), *silence);
+    }
+  }
 
   void write() {
     if (writing_ || !conversation_) return;

@@ -251,6 +251,21 @@ bool wait_ready(int fd, short events, Deadline deadline) {
   }
 }
 
+void notice_silence(int fd, std::chrono::milliseconds after) {
+  // Half of the time idle, the rest in probes of a second or more.
+  const auto whole = std::max<std::int64_t>(2, after.count() / 1000);
+  const int on = 1;
+  const auto idle = static_cast<int>(whole - whole / 2);
+  const auto interval = static_cast<int>(std::max<std::int64_t>(1, whole / 2 / 3));
+  const auto count = std::max(1, static_cast<int>(whole / 2) / interval);
+  const auto unanswered = static_cast<unsigned>(after.count());
+  ::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
+  ::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unanswered, sizeof(unanswered));
+}
+
 bool peer_is_trusted(int fd) {
   ucred peer{};
   socklen_t size = sizeof(peer);

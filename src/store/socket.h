@@ -8,6 +8,7 @@
 
 #include <sys/socket.h>
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,10 @@ ConnectAttempt try_connect(const SocketAddress& address, Deadline deadline);
 
 /// Waits until `fd` is ready for `events` (POLLIN, POLLOUT). False: the deadline passed.
 bool wait_ready(int fd, short events, Deadline deadline);
+
+/// Has the kernel end a TCP connection whose other side's host has not been heard of for this long, whether idle or
+/// not. Nothing for other sockets.
+void notice_silence(int fd, std::chrono::milliseconds after);
 
 /// Whether the process at the other end of a unix socket runs as this user or as root.
 bool peer_is_trusted(int fd);

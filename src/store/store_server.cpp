@@ -23,18 +23,8 @@ namespace cohort {
 
 namespace {
 
-/// A peer whose host vanished without a word is noticed within about a minute.
-void keep_alive(int fd) {
-  const int on = 1;
-  const int idle = 30;
-  const int interval = 10;
-  const int count = 3;
-  ::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
-  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
-  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
-  ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-}
+/// For a peer whose host vanished without a word; a client may ask for less (Op::will).
+constexpr std::chrono::seconds usual_silence{60};
 
 /// Before anything listens: who could reach it must not be more than who may.
 void check_exposure(const Endpoint& endpoint, const StoreServerOptions& options) {
@@ -153,7 +143,11 @@ class StoreServer::Impl {
       hub_.connection_closed(false, true);
       return;
     }
-    if (!is_unix) keep_alive(socket.native_handle());
+    if (!is_unix) {
+      const int on = 1;
+      ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+      notice_silence(socket.native_handle(), usual_silence);
+    }
     if (tls_) {
       start<TlsSocket>(TlsSocket(std::move(socket), *tls_));
     } else {

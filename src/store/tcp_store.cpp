@@ -164,9 +164,16 @@ std::vector<std::string_view> views(const std::vector<std::string>& items) {
 
 }  // namespace
 
-void TcpStore::set_on_disconnect(const Keys& keys, const Values& values, Within within) {
+void TcpStore::set_on_disconnect(const Keys& keys, const Values& values, Within within,
+                                 std::chrono::milliseconds silence) {
   if (keys.size() != values.size()) throw StoreError("set_on_disconnect: as many values as keys");
-  call({Op::will, views(keys), views(values)}, within.or_after(timeout()), nothing);
+  call({Op::will, views(keys), views(values), silence.count()}, within.or_after(timeout()), nothing);
+}
+void TcpStore::notice_silence(std::chrono::milliseconds after) {
+  connection_->notice_silence(after);
+}
+void TcpStore::interrupt() {
+  connection_->interrupt();
 }
 
 void TcpStore::do_set(std::string_view key, std::string_view value, Deadline deadline) {

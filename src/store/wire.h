@@ -30,8 +30,9 @@ enum class Op : std::uint8_t {
   push,         ///< key, value
   pop,          ///< key; flag block: waits; reply: value
   length,       ///< key; reply: number
-  will,         ///< keys, values: set when this connection ends, however it ends; replaces an earlier will
-  cancel,       ///< ends the waiting request, if there is one, with Status::cancelled; has no reply of its own
+  will,    ///< keys, values: set when this connection ends, however it ends; replaces an earlier will. A number: how
+           ///< many milliseconds of silence are its end
+  cancel,  ///< ends the waiting request, if there is one, with Status::cancelled; has no reply of its own
 };
 inline constexpr Op last_op = Op::cancel;
 inline constexpr std::uint8_t flag_block = 1;

@@ -17,7 +17,7 @@ class AllToAll : public OnEveryArrangement {};
 TEST_P(AllToAll, EqualBlocks) {
   run([](const ProcessGroupPtr& pg) {
     const auto n = index(pg->size());
-    for (const auto place : all_places) {
+    for (const auto place : places()) {
       for (const auto dtype : all_dtypes) {
         for (const std::size_t count : {0UL, 1UL, 30UL, 17'000 / size_of(dtype)}) {
           const auto block = count * size_of(dtype);
@@ -72,7 +72,7 @@ void check_uneven(ProcessGroup& pg, Place place, std::size_t columns, const Rows
 
 TEST_P(AllToAll, UnevenBlocksSomeOfThemEmpty) {
   run([](const ProcessGroupPtr& pg) {
-    for (const auto place : all_places) {
+    for (const auto place : places()) {
       for (const std::size_t columns : {1UL, 3UL, 500UL}) {
         check_uneven(*pg, place, columns, [](int from, int to) { return index(from * 2 + to); });
         check_uneven(*pg, place, columns, [](int from, int to) { return index((from + to) % 2 * 40); });

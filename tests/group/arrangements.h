@@ -85,11 +85,6 @@ inline void expect_works(ProcessGroup& group) {
   EXPECT_EQ(ranks, group.size());
 }
 
-/// Whether one who sends hears that its message was refused for its size.
-inline bool senders_are_told(const ProcessGroup& group) {
-  return group.name() == "shm" || group.name() == "thread";
-}
-
 inline std::size_t index(int rank) {
   return static_cast<std::size_t>(rank);
 }

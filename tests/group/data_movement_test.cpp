@@ -26,7 +26,7 @@ ByteVector untouched(std::size_t bytes) {
 
 template <class Body>
 void sweep(const Body& body) {
-  for (const auto place : all_places) {
+  for (const auto place : places()) {
     for (const auto count : counts(DType::f32)) body(DType::f32, count, place);
   }
   for (const auto dtype : all_dtypes) {
@@ -53,7 +53,7 @@ TEST_P(DataMovement, BroadcastFromEveryRoot) {
 TEST_P(DataMovement, ReduceToEveryRootLeavesTheOthersAlone) {
   const auto n = size();
   run([n](const ProcessGroupPtr& pg) {
-    for (const auto place : all_places) {
+    for (const auto place : places()) {
       for (const std::size_t count : {0UL, 1UL, 9UL, 2049UL, 100'003UL}) {
         for (int root = 0; root < n; ++root) {
           std::vector<std::int32_t> mine(count, pg->rank() + 1);
@@ -98,7 +98,7 @@ TEST_P(DataMovement, AllGatherIntoOneBuffer) {
 
 TEST_P(DataMovement, AllGatherIntoAListOfUnevenSizes) {
   run([](const ProcessGroupPtr& pg) {
-    for (const auto place : all_places) {
+    for (const auto place : places()) {
       for (const std::size_t step : {0UL, 1UL, 700UL, 3000UL, 50'000UL}) {
         // Rank 0 has nothing, unless all have the same.
         const auto count_of = [&](int rank) { return step == 1 ? 4 : index(rank) * step; };
@@ -229,7 +229,7 @@ TEST_P(DataMovement, ReduceScatterInEveryForm) {
   run([](const ProcessGroupPtr& pg) {
     const auto n = pg->size();
     const auto rank = pg->rank();
-    for (const auto place : all_places) {
+    for (const auto place : places()) {
       for (const auto count : counts(DType::f32)) {
         std::vector<float> mine(count * index(n), static_cast<float>(rank + 1));
         const Memory input(*pg, place, mine.size() * 4);

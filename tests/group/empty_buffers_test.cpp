@@ -51,7 +51,7 @@ void every_operation(ProcessGroup& pg, const Buffer& none) {
 TEST_P(EmptyBuffers, WorkInEveryOperation) {
   run([](const ProcessGroupPtr& pg) {
     std::vector<float> some(8, 3);
-    const auto shared = memory_of(*pg, 64);
+    const Memory shared(*pg, Place::group, 64);
     every_operation(*pg, Buffer(nullptr, DType::f32, {0}));
     every_operation(*pg, Buffer(some.data(), DType::f32, {0}));
     every_operation(*pg, Buffer(some.data(), DType::f32, {0, 3, 2}));

@@ -11,32 +11,41 @@
 
 namespace cohort::shm {
 
-namespace {
-
-ProcessGroupPtr make(const std::string& name, Founder founder, const StorePtr& store, int rank, int size,
-                     std::chrono::milliseconds timeout, const Device& device, const Options& options) {
-  OptionReader(options, name).finish();
-  if (device.type != DeviceType::cpu) {
-    throw ValueError(fmt::format("backend {} is for cpu memory, not for {}", name, to_string(device)));
-  }
+BackendPtr make_part(bool are_threads, const StorePtr& store, const std::string& group, int rank, int size,
+                     Deadline deadline) {
+  const std::string name = are_threads ? "thread" : "shm";
   if (size > most_ranks) throw ValueError(fmt::format("backend {}: at most {} ranks, not {}", name, most_ranks, size));
-  const auto deadline = Deadline::after(store->timeout());
-  const auto id = agree_on_id(*store, name);
   const auto exchange = [&](std::string_view ticket) {
     if (ticket.empty()) {
       try {
         return store->get("founder", deadline);
       } catch (const StoreTimeoutError&) {
-        throw OperationTimeoutError("rank 0 did not come", {.group = id, .op = "new_group", .rank = 0});
+        throw OperationTimeoutError("rank 0 did not come", {.group = group, .op = "new_group", .rank = 0});
       }
     }
     store->set("founder", ticket, deadline);
     return std::string(ticket);
   };
+  const Founder founder = are_threads ? found_among_threads : found_among_processes;
   auto parts =
-      founder({.name = name, .group = id, .rank = rank, .size = size, .deadline = deadline, .exchange = exchange});
+      founder({.name = name, .group = group, .rank = rank, .size = size, .deadline = deadline, .exchange = exchange});
+  return std::make_shared<LocalBackend>(std::move(parts), founder);
+}
+
+namespace {
+
+ProcessGroupPtr make(bool are_threads, const StorePtr& store, int rank, int size, std::chrono::milliseconds timeout,
+                     const Device& device, const Options& options) {
+  const std::string name = are_threads ? "thread" : "shm";
+  OptionReader(options, name).finish();
+  if (device.type != DeviceType::cpu) {
+    throw ValueError(fmt::format("backend {} is for cpu memory, not for {}", name, to_string(device)));
+  }
+  const auto deadline = Deadline::after(store->timeout());
+  const auto id = agree_on_id(*store, name);
+  auto backend = make_part(are_threads, store, id, rank, size, deadline);
   auto group = std::make_shared<ProcessGroup>(store, rank, size, timeout, id);
-  group->add_backend(DeviceType::cpu, std::make_shared<LocalBackend>(std::move(parts), founder));
+  group->add_backend(DeviceType::cpu, std::move(backend));
   return group;
 }
 
@@ -44,12 +53,12 @@ ProcessGroupPtr make(const std::string& name, Founder founder, const StorePtr& s
 
 ProcessGroupPtr make_shm_group(const StorePtr& store, int rank, int size, std::chrono::milliseconds timeout,
                                const Device& device, const Options& options) {
-  return make("shm", found_among_processes, store, rank, size, timeout, device, options);
+  return make(false, store, rank, size, timeout, device, options);
 }
 
 ProcessGroupPtr make_thread_group(const StorePtr& store, int rank, int size, std::chrono::milliseconds timeout,
                                   const Device& device, const Options& options) {
-  return make("thread", found_among_threads, store, rank, size, timeout, device, options);
+  return make(true, store, rank, size, timeout, device, options);
 }
 
 }  // namespace cohort::shm

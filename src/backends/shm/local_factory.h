@@ -5,6 +5,10 @@
 
 namespace cohort::shm {
 
+/// The backend alone, for ranks of one host; a part of something larger, perhaps.
+BackendPtr make_part(bool are_threads, const StorePtr& store, const std::string& group, int rank, int size,
+                     Deadline deadline);
+
 ProcessGroupPtr make_shm_group(const StorePtr& store, int rank, int size, std::chrono::milliseconds timeout,
                                const Device& device, const Options& options);
 ProcessGroupPtr make_thread_group(const StorePtr& store, int rank, int size, std::chrono::milliseconds timeout,

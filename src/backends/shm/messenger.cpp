@@ -55,6 +55,10 @@ class Messenger::Receiving final : public Transfer {
     return message_->is_done;
   }
   void check() override { messenger_.check(message_->peer_or_any, call_, is_hopeless_); }
+  bool has_begun() const override {
+    const std::lock_guard lock(messenger_.mutex_);
+    return message_->source >= 0 || message_->received > 0;
+  }
   int source() const override { return message_->source; }
 
  private:

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/gloo/factory.h"
+
+#include <cohort/env.h>
+#include <cohort/error.h>
+
+#include <fmt/format.h>
+
+#include "backends/engine/local_address.h"
+#include "backends/gloo/gloo_backend.h"
+#include "core/immortal.h"
+#include "core/module.h"
+#include "group/group_ids.h"
+
+namespace cohort::gloo {
+
+namespace {
+
+const Module& gloo_module() {
+  static const Immortal<Module> module(Module::of_engine("gloo", Env::read().text("COHORT_MODULE_PATH")));
+  return *module;
+}
+
+}  // namespace
+
+MakeMesh module_function() {
+  return gloo_module().find<MakeMesh>(make_mesh_symbol);
+}
+
+std::string what_is_missing() {
+  if (module_function() != nullptr) return {};
+  if (gloo_module().is_loaded()) return "its module libcohort_gloo.so is of another version of Cohort";
+  return fmt::format(
+      "its module could not be loaded ({}): install libgloo-dev and build Cohort again, or set "
+      "COHORT_MODULE_PATH to the folder of libcohort_gloo.so",
+      gloo_module().why_not());
+}
+
+ProcessGroupPtr make_group(const StorePtr& store, int rank, int size, std::chrono::milliseconds timeout,
+                           const Device& device, const Options& options) {
+  if (!options.empty()) throw AssertionError("backend gloo takes no options");
+  if (device.type != DeviceType::cpu) {
+    throw ValueError(fmt::format("backend gloo is for cpu memory, not for {}", to_string(device)));
+  }
+  const auto deadline = Deadline::after(store->timeout());
+  const auto id = agree_on_id(*store, "gloo");
+  auto group = std::make_shared<ProcessGroup>(store, rank, size, timeout, id);
+  group->add_backend(DeviceType::cpu,
+                     std::make_shared<GlooBackend>(GlooParts{.group = id,
+                                                             .store = store,
+                                                             .rank = rank,
+                                                             .size = size,
+                                                             .address = local_address(Env::read(), store, deadline),
+                                                             .make_mesh = module_function()},
+                                                   deadline));
+  return group;
+}
+
+}  // namespace cohort::gloo

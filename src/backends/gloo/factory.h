@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <cohort/new_group.h>
+
+#include "backends/gloo/mesh.h"
+
+namespace cohort::gloo {
+
+ProcessGroupPtr make_group(const StorePtr& store, int rank, int size, std::chrono::milliseconds timeout,
+                           const Device& device, const Options& options);
+
+/// What it takes to have it; empty if it is there.
+std::string what_is_missing();
+/// Null where it is missing.
+MakeMesh module_function();
+
+}  // namespace cohort::gloo

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/hybrid/factory.h"
+
+#include <cohort/env.h>
+#include <cohort/error.h>
+#include <cohort/prefix_store.h>
+
+#include <fmt/format.h>
+
+#include "backends/engine/local_address.h"
+#include "backends/gloo/factory.h"
+#include "backends/gloo/gloo_backend.h"
+#include "backends/hybrid/hybrid_backend.h"
+#include "backends/hybrid/parts.h"
+#include "backends/shm/local_factory.h"
+#include "core/bytes.h"
+#include "core/log_format.h"
+#include "core/random.h"
+#include "group/factories.h"
+#include "group/group_ids.h"
+
+namespace cohort::hybrid {
+
+namespace {
+
+std::chrono::milliseconds left(Deadline deadline) {
+  return std::max(std::chrono::milliseconds(1), std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()));
+}
+
+/// Ranks of this host in shared memory, or why that cannot be.
+struct Mapped {
+  BackendPtr backend{};
+  std::string why_not{};
+};
+
+Mapped map_host(const StorePtr& store, const Placement& placement, const std::string& group, bool are_threads,
+                Deadline deadline) {
+  const auto keys = std::make_shared<PrefixStore>(fmt::format("host/{}", placement.host()), store);
+  try {
+    return {.backend = shm::make_part(are_threads, keys, local_id(group, placement), placement.local_rank(),
+                                      static_cast<int>(placement.here().size()), deadline)};
+  } catch (const Error& e) {
+    return {.why_not = e.message()};
+  }
+}
+
+/// Host names are a guess until memory was mapped: hosts where that failed are taken apart, on every rank alike.
+Placement confirm(Store& store, const Placement& guess, const Mapped& mapped, int rank, Deadline deadline) {
+  const auto key = [](int of) { return fmt::format("mapped/{}", of); };
+  store.set(key(rank), mapped.backend != nullptr ? "yes" : mapped.why_not, deadline);
+  Store::Keys keys;
+  for (int each = 0; each < guess.size(); ++each) keys.push_back(key(each));
+  const auto outcomes = store.multi_get(keys, deadline);
+  std::vector<std::vector<int>> hosts;
+  for (const auto& host : guess.hosts()) {
+    const auto failed = std::find_if(host.begin(), host.end(),
+                                     [&](int each) { return outcomes[static_cast<std::size_t>(each)] != "yes"; });
+    if (failed == host.end()) {
+      hosts.push_back(host);
+      continue;
+    }
+    if (host.front() == rank) {
+      log_warn("ranks that seem to share a host cannot share memory, and will talk through the network: {}",
+               outcomes[static_cast<std::size_t>(*failed)]);
+    }
+    for (const int each : host) hosts.push_back({each});
+  }
+  std::sort(hosts.begin(), hosts.end(), [](const auto& a, const auto& b) { return a.front() < b.front(); });
+  return Placement(std::move(hosts), rank);
+}
+
+BackendPtr make_world(const std::string& engine, const StorePtr& store, int rank, int size, const std::string& group,
+                      const Env& env, Deadline deadline) {
+  const auto keys = std::make_shared<PrefixStore>("world", store);
+  if (engine != "gloo") {
+    const StoreTimeoutGuard guard(*keys, left(deadline));
+    return find_backend(engine)(keys, rank, size, left(deadline), Device(DeviceType::cpu), {})->default_backend();
+  }
+  if (const auto why = gloo::what_is_missing(); !why.empty()) {
+    throw ValueError(fmt::format("several hosts need an engine, and backend gloo cannot be used here: {}", why));
+  }
+  return std::make_shared<gloo::GlooBackend>(gloo::GlooParts{.group = group,
+                                                             .store = keys,
+                                                             .rank = rank,
+                                                             .size = size,
+                                                             .address = local_address(env, store, deadline),
+                                                             .make_mesh = gloo::module_function(),
+                                                             .is_watched = false},
+                                             deadline);
+}
+
+HybridParts make_parts(const StorePtr& store, int rank, int size, const std::string& engine, Deadline deadline) {
+  const auto env = Env::read();
+  HybridParts parts;
+  parts.store = store;
+  parts.rank = rank;
+  parts.group = agree_on_id(*store, "hybrid");
+  // Ranks that are threads of one process share more than a host.
+  const auto process = process_nonce();
+  const auto nonce = std::string(process.begin(), process.end());
+  const auto names =
+      exchange_host_names(*store, fmt::format("{}\n{}", host_name_of_this_process(env), nonce), rank, size, deadline);
+  std::vector<std::string> hosts;
+  for (const auto& name : names) hosts.push_back(name.substr(0, name.size() - nonce.size() - 1));
+  const Placement guess(hosts, rank);
+  bool are_threads = guess.here().size() > 1;
+  for (const int each : guess.here())
+    are_threads = are_threads && names[static_cast<std::size_t>(each)].ends_with(nonce);
+  auto mapped = map_host(store, guess, parts.group, are_threads, deadline);
+  parts.placement = confirm(*store, guess, mapped, rank, deadline);
+  if (parts.placement.here() != guess.here() || mapped.backend == nullptr) {
+    const auto alone = std::make_shared<PrefixStore>(fmt::format("alone/{}", rank), store);
+    mapped = map_host(alone, parts.placement, parts.group, true, deadline);
+    if (mapped.backend == nullptr) throw BackendError(mapped.why_not, {.group = parts.group, .op = "new_group"});
+  }
+  parts.local = std::move(mapped.backend);
+  if (parts.placement.hosts().size() > 1) {
+    parts.world = make_world(engine, store, rank, size, parts.group, env, deadline);
+    parts.rail = make_rail(*parts.world, parts.placement, parts.group, deadline);
+  }
+  return parts;
+}
+
+void refuse_device(const std::string& name, const Device& device) {
+  if (device.type == DeviceType::cpu) return;
+  throw ValueError(fmt::format("backend {} is for cpu memory, not for {}", name, to_string(device)));
+}
+
+std::string engine_of(const Options& options, const std::string& reader) {
+  OptionReader read(options, reader);
+  const auto env = Env::read();
+  const auto fallback = env.text("COHORT_ENGINE");
+  const auto engine = read.get("engine", fallback.empty() ? "gloo" : std::string(fallback));
+  read.finish();
+  if (engine != "gloo" && engine != "mpi") {
+    throw ValueError(fmt::format("backend {}: engine \"{}\": gloo or mpi", reader, engine));
+  }
+  return engine;
+}
+
+}  // namespace
+
+ProcessGroupPtr make_hybrid_group(const StorePtr& store, int rank, int size, std::chrono::milliseconds timeout,
+                                  const Device& device, const Options& options) {
+  refuse_device("hybrid", device);
+  const auto engine = engine_of(options, "hybrid");
+  const auto deadline = Deadline::after(store->timeout());
+  auto parts = make_parts(store, rank, size, engine, deadline);
+  const auto id = parts.group;
+  if (rank == 0) log_info("group {}: hybrid over {}, {}", id, engine, to_string(parts.placement));
+  auto group = std::make_shared<ProcessGroup>(store, rank, size, timeout, id);
+  group->add_backend(DeviceType::cpu, std::make_shared<HybridBackend>(std::move(parts), deadline));
+  return group;
+}
+
+ProcessGroupPtr make_auto_group(const StorePtr& store, int rank, int size, std::chrono::milliseconds timeout,
+                                const Device& device, const Options& options) {
+  if (device.type == DeviceType::cuda) {
+    if (rank == 0) log_info("backend auto: nccl, for {}", to_string(device));
+    return find_backend("nccl")(store, rank, size, timeout, device, options);
+  }
+  const auto engine = engine_of(options, "auto");
+  const auto deadline = Deadline::after(store->timeout());
+  auto parts = make_parts(store, rank, size, engine, deadline);
+  const auto id = parts.group;
+  const bool is_one_host = parts.world == nullptr;
+  if (rank == 0) {
+    log_info("group {}: backend auto: {}, {}", id, is_one_host ? "shm" : "hybrid over " + engine,
+             to_string(parts.placement));
+  }
+  auto group = std::make_shared<ProcessGroup>(store, rank, size, timeout, id);
+  if (is_one_host) {
+    group->add_backend(DeviceType::cpu, parts.local);
+  } else {
+    group->add_backend(DeviceType::cpu, std::make_shared<HybridBackend>(std::move(parts), deadline));
+  }
+  return group;
+}
+
+}  // namespace cohort::hybrid

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Which ranks share a host.
+#pragma once
+
+#include <cohort/deadline.h>
+#include <cohort/env.h>
+#include <cohort/store.h>
+
+#include <string>
+#include <vector>
+
+namespace cohort::hybrid {
+
+/// Hosts in the order of their lowest ranks, the ranks of a host ascending. Every rank is on one of them.
+class Placement {
+ public:
+  Placement() = default;
+  /// `names[r]` is the host of rank r.
+  Placement(const std::vector<std::string>& names, int rank);
+  explicit Placement(std::vector<std::vector<int>> hosts, int rank);
+
+  const std::vector<std::vector<int>>& hosts() const { return hosts_; }
+  /// Ranks of this host.
+  const std::vector<int>& here() const { return hosts_[host_]; }
+  std::size_t host() const { return host_; }
+  /// Of this rank among those of its host.
+  int local_rank() const { return local_rank_; }
+  std::size_t host_of(int rank) const { return host_of_[static_cast<std::size_t>(rank)]; }
+  int local_rank_of(int rank) const { return local_rank_of_[static_cast<std::size_t>(rank)]; }
+  bool is_here(int rank) const { return host_of(rank) == host_; }
+  int size() const { return static_cast<int>(host_of_.size()); }
+  /// Ranks on the host with the fewest: as many leaders has each host.
+  int fewest() const;
+
+  /// The placement of a subgroup whose rank i is rank ranks[i] here. `rank` is the new one.
+  Placement among(const std::vector<int>& ranks, int rank) const;
+
+  bool operator==(const Placement&) const = default;
+
+ private:
+  void index(int rank);
+
+  std::vector<std::vector<int>> hosts_;
+  std::size_t host_ = 0;
+  int local_rank_ = 0;
+  std::vector<std::size_t> host_of_;
+  std::vector<int> local_rank_of_;
+};
+
+/// Names the host for ranks that may share memory: the kernel's boot, the user and the network namespace (where
+/// abstract sockets live), or COHORT_HOST_ID. Equal names are confirmed by a mapping later; never guessed from
+/// LOCAL_WORLD_SIZE.
+std::string host_name_of_this_process(const Env& env);
+
+/// Every rank publishes its host and learns the others'; waits for all until the deadline.
+std::vector<std::string> exchange_host_names(Store& store, const std::string& mine, int rank, int size,
+                                             Deadline deadline);
+
+/// "2 hosts: 0-3 | 4-7"
+std::string to_string(const Placement& placement);
+
+}  // namespace cohort::hybrid
