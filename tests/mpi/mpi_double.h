@@ -93,14 +93,6 @@ class MpiDouble final : public mpi::Library {
                                  mpi::Communicator /*on*/) override {
     return {.request = note("all_gather_uneven", bytes.size())};
   }
-  mpi::Request gather(const void* /*in*/, void* /*out*/, int bytes_each, int /*root*/,
-                      mpi::Communicator /*on*/) override {
-    return note("gather", bytes_each);
-  }
-  mpi::Request scatter(const void* /*in*/, void* /*out*/, int bytes_each, int /*root*/,
-                       mpi::Communicator /*on*/) override {
-    return note("scatter", bytes_each);
-  }
   mpi::Started reduce_scatter(const void* /*in*/, void* /*out*/, std::span<const int> counts, mpi::Element /*element*/,
                               mpi::Op /*op*/, mpi::Communicator /*on*/) override {
     return {.request = note("reduce_scatter", counts.size())};

@@ -87,8 +87,6 @@ class Library {
   virtual Request broadcast(void* data, int bytes, int root, Communicator on) = 0;
   virtual Request all_gather(const void* in, void* out, int bytes_each, Communicator on) = 0;
   virtual Started all_gather_uneven(const void* in, void* out, std::span<const int> bytes, Communicator on) = 0;
-  virtual Request gather(const void* in, void* out, int bytes_each, int root, Communicator on) = 0;
-  virtual Request scatter(const void* in, void* out, int bytes_each, int root, Communicator on) = 0;
   virtual Started reduce_scatter(const void* in, void* out, std::span<const int> counts, Element element, Op op,
                                  Communicator on) = 0;
   /// Pieces may lie anywhere and be of any size.

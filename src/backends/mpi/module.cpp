@@ -304,19 +304,6 @@ class RealLibrary final : public Library {
           "MPI_Iallgatherv");
     return {.request = wrap<Request>(request), .kept = std::move(layout)};
   }
-  Request gather(const void* in, void* out, int bytes_each, int root, Communicator on) override {
-    MPI_Request request = MPI_REQUEST_NULL;
-    check(MPI_Igather(or_in_place(in), bytes_each, MPI_BYTE, out, bytes_each, MPI_BYTE, root, comm_of(on), &request),
-          "MPI_Igather");
-    return wrap<Request>(request);
-  }
-  Request scatter(const void* in, void* out, int bytes_each, int root, Communicator on) override {
-    MPI_Request request = MPI_REQUEST_NULL;
-    void* const to = out == nullptr ? MPI_IN_PLACE : out;
-    check(MPI_Iscatter(in, bytes_each, MPI_BYTE, to, bytes_each, MPI_BYTE, root, comm_of(on), &request),
-          "MPI_Iscatter");
-    return wrap<Request>(request);
-  }
   Started reduce_scatter(const void* in, void* out, std::span<const int> counts, Element element, Op op,
                          Communicator on) override {
     MPI_Request request = MPI_REQUEST_NULL;

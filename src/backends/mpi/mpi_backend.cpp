@@ -149,48 +149,42 @@ void MpiBackend::all_gather(ConstBytes in, std::span<const Bytes> outs, Call& ca
   }
 }
 
+void MpiBackend::exchange(std::span<const Piece> sent, std::span<const Piece> received, int culprit, Call& call) {
+  std::size_t bytes = 0;
+  for (const auto& each : sent) bytes += each.bytes;
+  for (const auto& each : received) bytes += each.bytes;
+  run(call, bytes, culprit, [&] { return library_.all_to_all(sent, received, communicator_); });
+}
+
+// Gather and scatter are exchanges in which most have nothing for each other, which sends nothing: MPI's own would want
+// all the sizes on all the ranks to be the same, or all the pieces within 2 GiB.
+
 void MpiBackend::gather(ConstBytes in, std::span<const Bytes> outs, int root, Call& call) {
   check(call);
-  if (in.empty()) return;
   if (size() == 1) return copy_bytes(outs[0].data(), in.data(), in.size());
-  const auto most = std::max<std::size_t>(1, largest_count_ / place_of(size()));
-  const bool is_root = rank() == root;
-  const auto start = is_root && in.size() <= most ? packed_start(outs) : std::nullopt;
-  for (std::size_t done = 0; done < in.size(); done += most) {
-    const auto each = std::min(in.size() - done, most);
-    std::byte* to = nullptr;
-    if (is_root) to = start ? *start : scratch_->get(Scratch::Use::out, each * outs.size());
-    const void* from = in.data() + done;
-    if (is_root && from == to + place_of(rank()) * each) from = nullptr;
-    run(call, each * place_of(size()), root,
-        [&] { return library_.gather(from, to, static_cast<int>(each), root, communicator_); });
-    if (!is_root || start) continue;
-    for (std::size_t i = 0; i < outs.size(); ++i) copy_bytes(outs[i].data() + done, to + i * each, each);
+  std::vector<Piece> sent(place_of(size()));
+  std::vector<Piece> received(place_of(size()));
+  if (rank() != root) sent[place_of(root)] = {in.data(), in.size()};
+  for (std::size_t i = 0; i < outs.size(); ++i) received[i] = {outs[i].data(), outs[i].size()};
+  if (rank() == root) {
+    received[place_of(root)] = {};
+    copy_bytes(outs[place_of(root)].data(), in.data(), in.size());
   }
+  exchange(sent, received, root, call);
 }
 
 void MpiBackend::scatter(std::span<const ConstBytes> ins, Bytes out, int root, Call& call) {
   check(call);
-  if (out.empty()) return;
   if (size() == 1) return copy_bytes(out.data(), ins[0].data(), out.size());
-  const auto most = std::max<std::size_t>(1, largest_count_ / place_of(size()));
-  const bool is_root = rank() == root;
-  const auto start = is_root && out.size() <= most ? packed_start(ins) : std::nullopt;
-  for (std::size_t done = 0; done < out.size(); done += most) {
-    const auto each = std::min(out.size() - done, most);
-    const std::byte* from = nullptr;
-    if (start) {
-      from = *start;
-    } else if (is_root) {
-      auto* const ours = scratch_->get(Scratch::Use::in, each * ins.size());
-      for (std::size_t i = 0; i < ins.size(); ++i) copy_bytes(ours + i * each, ins[i].data() + done, each);
-      from = ours;
-    }
-    void* to = out.data() + done;
-    if (is_root && to == from + place_of(rank()) * each) to = nullptr;
-    run(call, each * place_of(size()), root,
-        [&] { return library_.scatter(from, to, static_cast<int>(each), root, communicator_); });
+  std::vector<Piece> sent(place_of(size()));
+  std::vector<Piece> received(place_of(size()));
+  if (rank() != root) received[place_of(root)] = {out.data(), out.size()};
+  for (std::size_t i = 0; i < ins.size(); ++i) sent[i] = {ins[i].data(), ins[i].size()};
+  if (rank() == root) {
+    sent[place_of(root)] = {};
+    copy_bytes(out.data(), ins[place_of(root)].data(), out.size());
   }
+  exchange(sent, received, root, call);
 }
 
 void MpiBackend::all_to_all(std::span<const ConstBytes> ins, std::span<const Bytes> outs, Call& call) {
@@ -202,7 +196,7 @@ void MpiBackend::all_to_all(std::span<const ConstBytes> ins, std::span<const Byt
   received.reserve(outs.size());
   for (const auto& each : ins) sent.push_back({each.data(), each.size()});
   for (const auto& each : outs) received.push_back({each.data(), each.size()});
-  run(call, total_of(ins) + total_of(outs), -1, [&] { return library_.all_to_all(sent, received, communicator_); });
+  exchange(sent, received, -1, call);
 }
 
 void MpiBackend::barrier(Call& call) {

@@ -108,6 +108,8 @@ class MpiBackend final : public Backend {
   void fill(const Reduction& reduction, const Recipe& recipe, const void* from, std::size_t count, void* to) const;
   /// Of this rank alone.
   void reduce_alone(const void* in, const Reduction& reduction) const;
+  /// Pieces of any size, anywhere.
+  void exchange(std::span<const Piece> sent, std::span<const Piece> received, int culprit, Call& call);
   void broadcast_pieces(Bytes data, int root, Call& call);
 
   Runtime& runtime_;
