@@ -37,8 +37,8 @@ inline std::vector<Ranks> arrangements(bool with_one) {
   if (backend.empty()) {
     with_one ? add(Are::threads, {1, 2, 3, 4, 5, 8}, "thread") : add(Are::threads, {2, 3, 5}, "thread");
     with_one ? add(Are::processes, {1, 2, 3, 5}, "shm") : add(Are::processes, {2, 3}, "shm");
-  } else if (backend.starts_with(launched)) {
-    add(Are::launched, {launched_size()}, backend.substr(launched.size()));
+  } else if (is_launched()) {
+    add(Are::launched, {launched_size()}, backend);
   } else if (backend == "hybrid") {
     add(Are::processes, {1, 2, 5}, backend);
     add(Are::processes, {2, 4, 5}, backend, 2);

@@ -103,15 +103,20 @@ struct Ranks {
   friend void PrintTo(const Ranks& ranks, std::ostream* out) { *out << to_string(ranks); }
 };
 
-/// The backend that is tested: COHORT_TEST_BACKEND=gloo, or =launched:mpi for one rank of a world that is there
-/// already; without it, threads and shm. Everything here is then the conformance suite of that backend
-/// (tests/conformance).
-inline std::string backend_under_test() {
+/// COHORT_TEST_BACKEND=gloo, or =launched:mpi for one rank of a world that is there already (of COHORT_TEST_SIZE ranks):
+/// then the tests are the conformance suite of that backend (tests/conformance). Without it, threads and shm.
+inline constexpr std::string_view launched = "launched:";
+inline std::string test_backend_variable() {
   const char* const name = std::getenv("COHORT_TEST_BACKEND");
   return name == nullptr ? "" : name;
 }
-
-inline constexpr std::string_view launched = "launched:";
+inline bool is_launched() {
+  return test_backend_variable().starts_with(launched);
+}
+/// The backend that is tested; empty: threads and shm.
+inline std::string backend_under_test() {
+  return test_backend_variable().substr(is_launched() ? launched.size() : 0);
+}
 inline int launched_size() {
   const char* const size = std::getenv("COHORT_TEST_SIZE");
   return size == nullptr ? 1 : std::atoi(size);
@@ -130,7 +135,7 @@ inline std::vector<Ranks> on_backends(std::vector<Ranks> usual) {
   if (backend.empty()) return usual;
   std::vector<Ranks> others;
   for (auto& each : usual) {
-    if (!each.are_processes()) continue;
+    if (!each.are_processes() || is_launched()) continue;
     each.backend = backend;
     if (backend == "hybrid") each.hosts = 2;
     others.push_back(each);
