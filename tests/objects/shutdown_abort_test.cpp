@@ -81,6 +81,7 @@ void expect_abort_frees(Ranks ranks, const std::function<void(const ProcessGroup
   ranks.size = 3;
   run_breakable(ranks, [&](const ProcessGroupPtr& group) {
     group->barrier();
+    meet(group, "begun");  // an abort ends the barrier of a rank that has not left it yet
     group->add_pre_hook([&](const HookEvent&) { say(group, "stuck/" + std::to_string(group->rank())); });
     std::thread aborter;
     if (group->rank() == 0) {
@@ -178,6 +179,7 @@ TEST_P(Ends, AbortFreesAStuckSplit) {
 TEST_P(Ends, OperationsAfterAnAbortCarryItsReason) {
   run_breakable(GetParam(), [](const ProcessGroupPtr& group) {
     group->barrier();
+    meet(group, "begun");
     if (group->rank() == 0) group->abort("the loss is NaN");
     meet(group, "aborted");
     EXPECT_ERROR(AbortedError, group->barrier(), "the loss is NaN");

@@ -15,6 +15,7 @@
 #include "backends/gloo/slots.h"
 #include "core/log_format.h"
 #include "core/random.h"
+#include "group/transfer_timeout.h"
 #include "store/handshake.h"
 
 namespace cohort::gloo {
@@ -474,15 +475,7 @@ std::unique_ptr<Transfer> GlooBackend::start_recv(Bytes data, int peer_or_any, i
 }
 
 void GlooBackend::finish(PointToPoint::Pending& transfer, int peer, Call& call) {
-  if (transfer.finish(call.deadline())) return;
-  auto where = fate_->context(call);
-  if (peer >= 0) where.rank = peer;
-  const auto whom = peer < 0 ? std::string("any rank") : fmt::format("rank {}", peer);
-  const bool sends = call.op() == OpType::send;
-  throw OperationTimeoutError(
-      fmt::format("{} {} {} did not end within {} ms: {} has not {}", to_string(call.op()), sends ? "to" : "from", whom,
-                  call.timeout().count(), whom, sends ? "received it" : "sent it"),
-      std::move(where));
+  if (!transfer.finish(call.deadline())) throw transfer_timeout(call, peer, fate_->context(call));
 }
 
 void GlooBackend::send(ConstBytes data, int peer, int tag, Call& call) {

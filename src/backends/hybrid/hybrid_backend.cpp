@@ -11,6 +11,7 @@
 #include "backends/engine/arithmetic.h"
 #include "backends/hybrid/parts.h"
 #include "backends/hybrid/transfers.h"
+#include "group/transfer_timeout.h"
 
 namespace cohort::hybrid {
 
@@ -445,7 +446,14 @@ void HybridBackend::send(ConstBytes data, int peer, int tag, Call& call) {
 }
 
 int HybridBackend::recv(Bytes data, int peer_or_any, int tag, Call& call) {
-  if (peer_or_any == any_source && parts_.world != nullptr) return Backend::recv(data, peer_or_any, tag, call);
+  if (peer_or_any == any_source && parts_.world != nullptr) {
+    const auto transfer = start_recv(data, any_source, tag, call);
+    while (!transfer->advance()) {
+      if (call.deadline().expired()) throw transfer_timeout(call, any_source, fate_->context(call));
+      rest(call.deadline());
+    }
+    return transfer->source();
+  }
   fate_->check(call);
   const auto road = peer_or_any == any_source ? Road{&local(), any_source} : road_to(peer_or_any);
   try {
@@ -468,6 +476,7 @@ GroupMemory HybridBackend::allocate(std::size_t bytes) {
 }
 
 BackendPtr HybridBackend::split(const BackendSplit& split, Deadline deadline) {
+  fate_->check(Call(OpType::coalesced, 0, deadline));
   const auto number = splits_++;
   const auto& placement = parts_.placement;
   std::vector<int> ranks_here;
