@@ -24,6 +24,8 @@
 
 #include "backends/engine/alarm.h"
 #include "backends/gloo/mesh.h"
+#include "backends/gloo/quiet_pipes.h"
+#include "backends/gloo/watched_transport.h"
 
 namespace cohort::gloo {
 
@@ -46,11 +48,16 @@ class Piece final : public Message {
   Piece& operator=(const Piece&) = delete;
 
   void send(int to, std::uint64_t slot, std::size_t bytes) override {
+    const QuietPipes quiet;
     is_send_ = true;
     buffer_->send(to, slot, 0, bytes);
   }
-  void recv(int from, std::uint64_t slot, std::size_t bytes) override { buffer_->recv(from, slot, 0, bytes); }
+  void recv(int from, std::uint64_t slot, std::size_t bytes) override {
+    const QuietPipes quiet;
+    buffer_->recv(from, slot, 0, bytes);
+  }
   void recv_any(std::span<const int> from, std::uint64_t slot, std::size_t bytes) override {
+    const QuietPipes quiet;
     buffer_->recv(std::vector<int>(from.begin(), from.end()), slot, 0, bytes);
   }
 
@@ -125,10 +132,15 @@ class OpenContext final : public ::gloo::Context {
   void attach(std::shared_ptr<::gloo::transport::Device> device, std::chrono::milliseconds timeout) {
     device_ = std::move(device);
     setTimeout(timeout);
-    transportContext_ = device_->createContext(rank, size);
-    transportContext_->setTimeout(timeout);
+    const auto inner = device_->createContext(rank, size);
+    inner->setTimeout(timeout);
+    watched_ = std::make_shared<WatchedTransport>(inner);
+    transportContext_ = watched_;
   }
-  ::gloo::transport::Context& transport() { return *transportContext_; }
+  WatchedTransport& transport() { return *watched_; }
+
+ private:
+  std::shared_ptr<WatchedTransport> watched_;
 };
 
 /// One thread moves the bytes of all meshes on an address.
@@ -139,6 +151,7 @@ std::shared_ptr<::gloo::transport::Device> device_of(const std::string& address)
   auto& known = devices[address];
   auto device = known.lock();
   if (device == nullptr) {
+    const QuietPipes quiet;  // for its thread
     device = ::gloo::transport::tcp::CreateDevice(::gloo::transport::tcp::attr(address.c_str()));
     known = device;
   }
@@ -156,6 +169,7 @@ class TcpMesh final : public Mesh {
   TcpMesh& operator=(const TcpMesh&) = delete;
 
   void connect(const Put& put, const Get& get) override {
+    const QuietPipes quiet;
     // Each pair listens at an address of its own; a rank publishes those of all its pairs in the order of the ranks.
     std::string mine;
     std::size_t each = 0;
@@ -179,6 +193,7 @@ class TcpMesh final : public Mesh {
 
   void all_reduce(const Operands& data, const Combine& combine, std::uint32_t tag,
                   std::chrono::milliseconds timeout) override {
+    const QuietPipes quiet;
     ::gloo::AllreduceOptions options(context_);
     fill(options, data, tag, timeout);
     options.setReduceFunction(combine);
@@ -186,6 +201,7 @@ class TcpMesh final : public Mesh {
   }
   void reduce(const Operands& data, const Combine& combine, int root, std::uint32_t tag,
               std::chrono::milliseconds timeout) override {
+    const QuietPipes quiet;
     ::gloo::ReduceOptions options(context_);
     fill(options, data, tag, timeout);
     options.setReduceFunction(combine);
@@ -194,6 +210,7 @@ class TcpMesh final : public Mesh {
   }
   void broadcast(void* data, std::size_t bytes, int root, std::uint32_t tag,
                  std::chrono::milliseconds timeout) override {
+    const QuietPipes quiet;
     ::gloo::BroadcastOptions options(context_);
     options.setOutput(static_cast<char*>(data), bytes);
     options.setRoot(root);
@@ -203,6 +220,7 @@ class TcpMesh final : public Mesh {
   }
   void all_gather(const void* in, void* out, std::size_t bytes, std::uint32_t tag,
                   std::chrono::milliseconds timeout) override {
+    const QuietPipes quiet;
     ::gloo::AllgatherOptions options(context_);
     // Gloo reads it only, but says so nowhere.
     if (in != nullptr) options.setInput(static_cast<char*>(const_cast<void*>(in)), bytes);
@@ -212,6 +230,7 @@ class TcpMesh final : public Mesh {
     ::gloo::allgather(options);
   }
   void barrier(std::uint32_t tag, std::chrono::milliseconds timeout) override {
+    const QuietPipes quiet;
     ::gloo::BarrierOptions options(context_);
     options.setTag(tag);
     options.setTimeout(timeout);
@@ -223,6 +242,7 @@ class TcpMesh final : public Mesh {
   }
 
   void fail(const std::string& /*why*/) override {
+    context_->transport().give_up();
     // A wait that is in vain is what makes Gloo fail every connection of a context and wake all who wait on them.
     char nothing = 0;
     const auto buffer = context_->createUnboundBuffer(&nothing, 0);
@@ -230,8 +250,10 @@ class TcpMesh final : public Mesh {
       buffer->waitRecv(std::chrono::milliseconds(1));
     } catch (const ::gloo::Exception&) {  // as it should
     }
+    context_->transport().end_waits();
   }
   bool is_broken(int rank) override {
+    const QuietPipes quiet;
     char nothing = 0;
     const auto buffer = context_->createUnboundBuffer(&nothing, 0);
     try {
