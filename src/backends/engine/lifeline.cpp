@@ -21,6 +21,9 @@ namespace {
 constexpr auto ended_key = "ended";
 /// For telling others that this rank gives up, or leaves: what is left to do then is not worth much waiting.
 constexpr std::chrono::seconds farewell_patience{2};
+/// How long who declares a group's end stays for it: a store in reach has it by then.
+constexpr std::chrono::milliseconds declaring_patience{200};
+constexpr std::string_view reason_mark = "verdict: ";
 
 TcpStore* tcp_store_below(const StorePtr& store) {
   const auto* const prefixed = dynamic_cast<PrefixStore*>(store.get());
@@ -41,8 +44,20 @@ std::string full_key(const StorePtr& store) {
 }  // namespace
 
 std::string encode(const Verdict& verdict) {
-  return fmt::format("{} {} {}", verdict.kind == Verdict::Kind::aborted ? "aborted" : "lost", verdict.rank,
-                     verdict.text);
+  const auto* const kind = verdict.kind == Verdict::Kind::aborted   ? "aborted"
+                           : verdict.kind == Verdict::Kind::cut_off ? "cut_off"
+                                                                    : "lost";
+  return fmt::format("{} {} {}", kind, verdict.rank, verdict.text);
+}
+
+std::string as_reason(const Verdict& verdict) {
+  return std::string(reason_mark) + encode(verdict);
+}
+
+std::optional<Verdict> verdict_in(const std::string& message) {
+  const auto mark = message.find(reason_mark);
+  if (mark == std::string::npos) return std::nullopt;
+  return decode_verdict(message.substr(mark + reason_mark.size()));
 }
 
 std::optional<Verdict> decode_verdict(const std::string& text) {
@@ -50,10 +65,12 @@ std::optional<Verdict> decode_verdict(const std::string& text) {
   const auto second = text.find(' ', blank == std::string::npos ? blank : blank + 1);
   if (second == std::string::npos) return std::nullopt;
   const auto kind = text.substr(0, blank);
-  if (kind != "aborted" && kind != "lost") return std::nullopt;
+  if (kind != "aborted" && kind != "lost" && kind != "cut_off") return std::nullopt;
   try {
     return Verdict{
-        .kind = kind == "lost" ? Verdict::Kind::lost : Verdict::Kind::aborted,
+        .kind = kind == "lost"      ? Verdict::Kind::lost
+                : kind == "cut_off" ? Verdict::Kind::cut_off
+                                    : Verdict::Kind::aborted,
         .rank = parse_integer<int>(std::string_view(text).substr(blank + 1, second - blank - 1)).value_or(-1),
         .text = text.substr(second + 1)};
   } catch (const ValueError&) {
@@ -96,14 +113,19 @@ std::unique_ptr<Lifeline> Lifeline::tie(const StorePtr& store, int rank, Deadlin
 }
 
 Lifeline::~Lifeline() {
+  declaring_.finish();
+  bool is_in_reach = false;
   {
     const std::lock_guard lock(mutex_);
     is_leaving_ = true;
+    is_in_reach = !is_out_of_reach_ && !(verdict_ && verdict_->kind == Verdict::Kind::cut_off);
   }
-  try {
-    will_->set_on_disconnect({}, {}, farewell_patience);
-  } catch (const Error& e) {
-    log_debug("a group's end could not be told to the store: {}", e.what());
+  if (is_in_reach) {
+    try {
+      will_->set_on_disconnect({}, {}, farewell_patience);
+    } catch (const Error& e) {
+      log_debug("a group's end could not be told to the store: {}", e.what());
+    }
   }
   ear_->interrupt();
   join_now_or_later(std::move(listener_));
@@ -130,8 +152,17 @@ void Lifeline::conclude(const Verdict& verdict) {
 }
 
 void Lifeline::declare(const Verdict& verdict) {
+  const auto tell = [this, verdict] {
+    try {
+      will_store_->compare_set(ended_key, "", encode(verdict), farewell_patience);
+    } catch (const Error& e) {
+      log_debug("the end of a group could not be told to the others: {}", e.what());
+      const std::lock_guard lock(mutex_);
+      is_out_of_reach_ = true;
+    }
+  };
   try {
-    will_store_->compare_set(ended_key, "", encode(verdict), farewell_patience);
+    declaring_.run(tell, declaring_patience);
   } catch (const Error& e) {
     log_debug("the end of a group could not be told to the others: {}", e.what());
   }

@@ -20,6 +20,8 @@
 #include <string>
 #include <thread>
 
+#include "backends/engine/errand.h"
+
 namespace cohort {
 
 class TcpStore;
@@ -39,6 +41,9 @@ struct Verdict {
 std::string encode(const Verdict& verdict);
 /// Nothing if the text is no verdict.
 std::optional<Verdict> decode_verdict(const std::string& text);
+/// For aborting a part of a group: whoever meets it there finds the verdict in the message of its error.
+std::string as_reason(const Verdict& verdict);
+std::optional<Verdict> verdict_in(const std::string& message);
 
 /// PeerLostError or AbortedError, with the rank at fault.
 [[noreturn]] void throw_verdict(const Verdict& verdict, ErrorContext context);
@@ -56,7 +61,7 @@ class Lifeline {
   Lifeline(const Lifeline&) = delete;
   Lifeline& operator=(const Lifeline&) = delete;
 
-  /// Tells everybody; the first verdict stands.
+  /// Tells everybody; the first verdict stands. Keeps the caller a moment only, even if the store is out of reach.
   void declare(const Verdict& verdict);
   /// What is known, waiting for it at most this long.
   std::optional<Verdict> verdict(std::chrono::milliseconds at_most = {}) const;
@@ -76,7 +81,9 @@ class Lifeline {
   mutable std::condition_variable concluded_;
   std::optional<Verdict> verdict_;
   bool is_leaving_ = false;
+  bool is_out_of_reach_ = false;  ///< the store
   std::thread listener_;
+  Errand declaring_;  ///< last: uses the others
 };
 
 }  // namespace cohort

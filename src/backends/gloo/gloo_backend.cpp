@@ -28,6 +28,9 @@ constexpr milliseconds verdict_patience{1000};
 
 constexpr milliseconds leaving_patience{2000};
 
+/// How long ranks whose time is up are asked what they are in.
+constexpr milliseconds asking_patience{500};
+
 /// For Gloo, which adds it to the clock, and for which zero is "no timeout".
 milliseconds gloo_timeout(Deadline deadline) {
   constexpr auto longest = std::chrono::hours(24 * 365);
@@ -224,8 +227,10 @@ void GlooBackend::guarded(const Doing& doing, Call& call, Run&& run) {
 void GlooBackend::explain(const std::exception& error, const Doing& doing, Call& call) {
   // A deadline that passed makes Gloo's connections fail too; one that has not may still be told the reason.
   const bool is_late = call.deadline().expired();
-  if (!is_late && lifeline_ != nullptr) lifeline_->verdict(verdict_patience);
+  std::optional<Verdict> known;
+  if (!is_late && lifeline_ != nullptr) known = lifeline_->verdict(verdict_patience);
   check_open(call);
+  if (known) throw_verdict(*known, context(call));  // it is about to end this group
   if (is_late) explain_timeout(doing, call);
   std::vector<int> broken;
   for (int each = 0; each < size(); ++each) {
@@ -250,31 +255,34 @@ void GlooBackend::explain_timeout(const Doing& doing, Call& call) {
                                      doing.root < 0 ? "" : fmt::format(", root {}", doing.root));
   const auto mine = fmt::format("{}|{}", doing.digest(), described);
   auto where = context(call);
-  std::vector<int> silent;
-  const auto patience = Deadline::after(milliseconds(500));
-  try {
-    const auto key = [](int rank) { return fmt::format("late/{}", rank); };
-    parts_.store->set(key(rank()), mine, patience);
-    for (int each = 0; each < size(); ++each) {
-      std::string theirs;
+  const auto answers = std::make_shared<std::vector<std::string>>(index_of(size()));
+  const auto ask = [answers, mine, store = parts_.store, me = rank()] {
+    const auto patience = Deadline::after(asking_patience);
+    const auto key = [](std::size_t rank) { return fmt::format("late/{}", rank); };
+    store->set(key(index_of(me)), mine, patience);
+    for (std::size_t each = 0; each < answers->size(); ++each) {
       try {
-        theirs = parts_.store->get(key(each), patience);
+        (*answers)[each] = store->get(key(each), patience);
       } catch (const StoreTimeoutError&) {
-        silent.push_back(each);
-        continue;
       }
-      if (theirs == mine) continue;
-      where.rank = each;
-      throw MismatchError(fmt::format("the ranks are not in the same operation: rank {} is in {}, rank {} in {}",
-                                      rank(), described, each, theirs.substr(theirs.find('|') + 1)),
-                          where);
     }
-  } catch (const StoreError&) {
-  } catch (const NetworkError&) {
+  };
+  // The store may be what cannot be reached.
+  if (!asking_.run(ask, asking_patience + milliseconds(100)) || (*answers)[index_of(rank())].empty()) {
+    throw OperationTimeoutError(fmt::format("{}, and the job's store does not answer", text), where);
   }
-  if (!silent.empty()) where.rank = silent.front();
-  throw OperationTimeoutError(silent.empty() ? text : fmt::format("{}: rank {} has not come", text, silent.front()),
-                              where);
+  for (int each = 0; each < size(); ++each) {
+    const auto& theirs = (*answers)[index_of(each)];
+    if (theirs.empty() || theirs == mine) continue;
+    where.rank = each;
+    throw MismatchError(fmt::format("the ranks are not in the same operation: rank {} is in {}, rank {} in {}", rank(),
+                                    described, each, theirs.substr(theirs.find('|') + 1)),
+                        where);
+  }
+  const auto silent = std::find(answers->begin(), answers->end(), std::string());
+  if (silent == answers->end()) throw OperationTimeoutError(text, where);
+  where.rank = static_cast<int>(silent - answers->begin());
+  throw OperationTimeoutError(fmt::format("{}: rank {} has not come", text, *where.rank), where);
 }
 
 // --- collectives

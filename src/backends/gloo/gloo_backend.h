@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/engine/errand.h"
 #include "backends/engine/lifeline.h"
 #include "backends/gloo/mesh.h"
 #include "backends/gloo/point_to_point.h"
@@ -106,6 +107,7 @@ class GlooBackend final : public Backend {
   std::atomic<bool> has_ended_{false};
   std::atomic<unsigned> idle_rounds_{0};
 
+  Errand asking_;                       ///< what the others are in
   std::unique_ptr<Lifeline> lifeline_;  ///< last: its thread uses the others
 };
 

@@ -92,9 +92,11 @@ void HybridBackend::end(const Verdict& verdict) {
     verdict_ = verdict;
     has_ended_ = true;
   }
-  local().abort(verdict.text);
-  if (parts_.world != nullptr) parts_.world->abort(verdict.text);
-  if (parts_.rail != nullptr) parts_.rail->abort(verdict.text);
+  // Ranks of this host may meet it here before they hear of it themselves.
+  const auto reason = as_reason(verdict);
+  local().abort(reason);
+  if (parts_.world != nullptr) parts_.world->abort(reason);
+  if (parts_.rail != nullptr) parts_.rail->abort(reason);
 }
 
 void HybridBackend::abort(std::string_view reason) {
@@ -143,6 +145,7 @@ void HybridBackend::guarded(Call& call, Run&& run) {
 }
 
 void HybridBackend::rethrow_here(const BackendError& error, const Call& call) const {
+  if (const auto told = verdict_in(error.message())) throw_verdict(*told, context(call));
   auto where = context(call);
   auto text = error.message();
   if (const auto& whose = error.context(); whose.rank && whose.group == local_id(parts_.group, parts_.placement)) {
@@ -170,11 +173,19 @@ void HybridBackend::rethrow_here(const BackendError& error, const Call& call) co
   }
 }
 
+std::optional<Verdict> HybridBackend::known_verdict(const BackendError& error) const {
+  if (auto told = verdict_in(error.message())) return told;
+  const bool speaks_for_itself = error.kind() == ErrorKind::timeout || error.kind() == ErrorKind::mismatch;
+  if (speaks_for_itself || lifeline_ == nullptr) return std::nullopt;
+  return lifeline_->verdict(verdict_patience);
+}
+
 void HybridBackend::explain(const BackendError& error, const Call& call) {
   // Somebody who is gone, or gave up, is known to all by name; a part only knows that it failed.
-  if (error.kind() != ErrorKind::timeout && error.kind() != ErrorKind::mismatch && lifeline_ != nullptr) {
-    lifeline_->verdict(verdict_patience);
-  }
+  if (const auto known = known_verdict(error)) end(*known);
+  // Who has waited until its own deadline says so, also if another rank was quicker to give up.
+  const bool is_late = error.kind() == ErrorKind::timeout;
+  if (has_ended_ && is_late && verdict_->kind == Verdict::Kind::aborted) rethrow_here(error, call);
   check_open(call);
   const Verdict verdict{
       .kind = Verdict::Kind::aborted,
@@ -490,10 +501,9 @@ int HybridBackend::recv(Bytes data, int peer_or_any, int tag, Call& call) {
 }
 
 void HybridBackend::explain_transfer(const BackendError& error, const Call& call) {
-  if (error.kind() != ErrorKind::timeout && error.kind() != ErrorKind::mismatch && lifeline_ != nullptr) {
-    lifeline_->verdict(verdict_patience);
-  }
+  const auto known = known_verdict(error);
   check_open(call);
+  if (known) throw_verdict(*known, context(call));
   rethrow_here(error, call);
 }
 

@@ -94,6 +94,8 @@ class HybridBackend final : public Backend {
   [[noreturn]] void explain(const BackendError& error, const Call& call);
   /// The same for a send or receive, which takes nothing with it.
   [[noreturn]] void explain_transfer(const BackendError& error, const Call& call);
+  /// What ended the group, from the error of a part or, waiting a moment for it, from the store.
+  std::optional<Verdict> known_verdict(const BackendError& error) const;
   /// A part's error as one of this group: ranks by their numbers here.
   [[noreturn]] void rethrow_here(const BackendError& error, const Call& call) const;
   void check_open(const Call& call) const;
@@ -107,7 +109,7 @@ class HybridBackend final : public Backend {
   int splits_ = 0;                  ///< likewise
 
   mutable std::mutex mutex_;
-  std::optional<Verdict> verdict_;
+  std::optional<Verdict> verdict_;  ///< does not change once has_ended_ is set
   std::atomic<bool> has_ended_{false};
 
   std::unique_ptr<Lifeline> lifeline_;  ///< last: its thread uses the others
