@@ -26,18 +26,12 @@ Job::Job(const Hosts& hosts, const Command& program, const JobOptions& options)
   variables["COHORT_SECRET_FILE"] = secret;
   for (int host = 0; host < hosts.count(); ++host) {
     // Each host has its own ports, so this one is free.
-    Command command{COHORT_TOOL,
-                    "run",
-                    "--nnodes",
-                    std::to_string(hosts.count()),
-                    "--nproc-per-node",
-                    std::to_string(ranks_per_host_),
-                    "--node-rank",
-                    std::to_string(host),
-                    "--master-addr",
-                    Hosts::address(0),
-                    "--master-port",
-                    "29500"};
+    Command command{COHORT_TOOL,        "run",
+                    "--nnodes",         std::to_string(hosts.count()),
+                    "--nproc-per-node", std::to_string(ranks_per_host_),
+                    "--node-rank",      std::to_string(host),
+                    "--master-addr",    Hosts::address(0),
+                    "--master-port",    "29500"};
     command.insert(command.end(), options.flags.begin(), options.flags.end());
     command.insert(command.end(), program.begin(), program.end());
     launchers_.emplace_back(command, ProgramOptions{.variables = variables, .network = hosts.network(host)});

@@ -41,7 +41,9 @@ TEST_P(SuiteOnHosts, Passes) {
 INSTANTIATE_TEST_SUITE_P(Clusters, SuiteOnHosts,
                          ::testing::Values(SuiteRun{"gloo", 2}, SuiteRun{"gloo", 3}, SuiteRun{"hybrid", 2},
                                            SuiteRun{"hybrid", 3}),
-                         [](const auto& each) { return fmt::format("{}On{}Hosts", each.param.backend, each.param.hosts); });
+                         [](const auto& each) {
+                           return fmt::format("{}On{}Hosts", each.param.backend, each.param.hosts);
+                         });
 
 }  // namespace
 }  // namespace cohort::test

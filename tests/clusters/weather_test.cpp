@@ -69,7 +69,7 @@ TEST(SilentNetwork, AJobThatCannotFormSaysWhoIsMissing) {
   Job job(hosts, {STREAM_RANK, "auto", "1000"}, {.flags = {"--rdzv-conf", "join_timeout=3"}});
   EXPECT_THAT(job.wait(20s), Each(1)) << job.output();
   EXPECT_THAT(job.launcher(0).output(), HasSubstr("not all hosts arrived within 3 s; missing: node 1"));
-  EXPECT_THAT(job.launcher(1).output(), HasSubstr("no launcher of node 0 at 10.77.0.1:29500 within 3 s"));
+  EXPECT_THAT(job.launcher(1).output(), HasSubstr("no launcher of node 0 at tcp://10.77.0.1:29500 within 3 s"));
 }
 
 }  // namespace
