@@ -158,14 +158,15 @@ TEST_P(PointToPoint, BlockingAndQueuedCallsMayBeMixed) {
     std::iota(order.begin(), order.end(), 0);
     std::mt19937 random(static_cast<unsigned>(pg->rank()));
     // On hybrid a receive from anybody takes what no other receive waits for, so the two are not mixed there.
-    const bool from_any = backend_under_test() != "hybrid";
+    const bool from_any = !backend_under_test().ends_with("hybrid");
     for (std::size_t i = 0; i + tags <= messages; i += tags) {
       std::shuffle(order.begin() + static_cast<std::ptrdiff_t>(i),
                    order.begin() + static_cast<std::ptrdiff_t>(i + tags), random);
     }
     for (int from = 0; from < pg->size(); ++from) {
       std::vector<ByteVector> data(messages * index(pg->size()));
-      std::vector<Work> works;
+      std::vector<ByteVector> got(messages);
+      std::vector<Work> works;  // last: an error waits for what is under way before its memory goes
       if (pg->rank() == from) {
         for (std::size_t i = 0; i < messages; ++i) {
           for (int to = 0; to < pg->size(); ++to) {
@@ -175,7 +176,6 @@ TEST_P(PointToPoint, BlockingAndQueuedCallsMayBeMixed) {
           }
         }
       }
-      std::vector<ByteVector> got(messages);
       for (const auto i : order) {
         got[i].assign(content(from, i).size(), 255);
         const RecvOptions how{.tag = static_cast<int>(i) % tags, .async_op = random() % 2 == 0};
@@ -255,7 +255,8 @@ class PointToPointErrors : public OnEveryArrangement {
   static bool tells_the_sender() {
     const auto& ranks = GetParam();
     const bool share_a_host = ranks.hosts / ranks.size == 0;  // ranks 0 and 1
-    return backend_under_test().empty() || (ranks.backend == "hybrid" && share_a_host);
+    // Launched ranks 0 and 1 share a host too.
+    return backend_under_test().empty() || (ranks.backend != "gloo" && share_a_host);
   }
 };
 

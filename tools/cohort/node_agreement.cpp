@@ -22,10 +22,12 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-/// How long leaving may take, and how often the store is asked whether it is still there.
+/// How long an attempt to connect may take, and so leaving meanwhile.
 constexpr milliseconds slice{200};
 /// For calls that wait for nobody.
 constexpr seconds patience{10};
+/// A host that is not heard of for so long is gone. A network may pause for seconds, and so may a host that is moved.
+constexpr milliseconds silence{10'000};
 /// After so long the user is told whom we wait for.
 constexpr seconds noticeable{5};
 
@@ -49,7 +51,11 @@ NodeAgreement::NodeAgreement(asio::io_context& loop, const LaunchPlan& plan, Tcp
       events_(std::make_shared<const Events>(std::move(events))) {}
 
 NodeAgreement::~NodeAgreement() {
-  is_leaving_ = true;
+  {
+    const std::lock_guard lock(leaving_);
+    is_leaving_ = true;
+    if (store_ != nullptr && !has_verdict_) store_->interrupt();
+  }
   waiting_thread_.join();
   talking_thread_.join();
   if (!has_verdict_) return;
@@ -82,6 +88,7 @@ void NodeAgreement::join(int attempt) {
     } catch (const Leaving&) {
       return;
     } catch (const std::exception& e) {
+      if (is_leaving_) return;
       announce({Verdict::Kind::failed, 1, true, e.what()});
     }
   });
@@ -94,7 +101,11 @@ void NodeAgreement::connect(Deadline deadline) {
   for (;;) {
     options.timeout = std::max(milliseconds(1), std::min(slice, std::chrono::ceil<milliseconds>(deadline.remaining())));
     try {
-      store_ = std::make_shared<TcpStore>(options);
+      auto store = std::make_shared<TcpStore>(options);
+      store->notice_silence(silence);
+      const std::lock_guard lock(leaving_);
+      if (is_leaving_) throw Leaving{};
+      store_ = std::move(store);
       break;
     } catch (const TimeoutError&) {
       if (is_leaving_) throw Leaving{};
@@ -137,7 +148,7 @@ World NodeAgreement::meet(int attempt, Deadline deadline) {
   // For the next attempt as well: a launcher may die between two of them.
   const Store::Keys keys{key("start", attempt), key("verdict", attempt), key("start", attempt + 1),
                          key("verdict", attempt + 1)};
-  store_->set_on_disconnect(keys, Store::Values(keys.size(), encode(gone)), patience);
+  store_->set_on_disconnect(keys, Store::Values(keys.size(), encode(gone)), patience, silence);
   if (store_->add(key("arrived", attempt), 1, patience) == plan_.nodes) {
     store_->compare_set(key("start", attempt), "", encode({.kind = Verdict::Kind::go}), patience);
   }
@@ -187,15 +198,11 @@ World NodeAgreement::place() const {
 }
 
 std::string NodeAgreement::await(const std::string& name, Deadline deadline) {
-  for (;;) {
-    try {
-      return store_->get(name, earlier(deadline, Deadline::after(slice)));
-    } catch (const StoreTimeoutError&) {
-      if (is_leaving_) throw Leaving{};
-      if (deadline.expired()) throw;
-    } catch (const NetworkError& e) {
-      throw NetworkError(fmt::format("the launcher of node 0 is gone ({})", e.message()));
-    }
+  try {
+    return store_->get(name, deadline);
+  } catch (const NetworkError& e) {
+    if (is_leaving_) throw Leaving{};
+    throw NetworkError(fmt::format("the launcher of node 0 is gone ({})", e.message()));
   }
 }
 

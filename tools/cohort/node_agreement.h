@@ -15,6 +15,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "launch_plan.h"
@@ -50,7 +51,7 @@ class NodeAgreement {
   void introduce();
   World meet(int attempt, Deadline deadline);
   World place() const;
-  /// The key's value; waits in slices, so that leaving does not have to wait for others.
+  /// The key's value; leaving interrupts it.
   std::string await(const std::string& key, Deadline deadline);
   std::string await_start(int attempt, Deadline deadline);
   std::string missing_nodes() const;
@@ -63,10 +64,11 @@ class NodeAgreement {
   const LaunchPlan& plan_;
   TcpStoreOptions options_;
   std::shared_ptr<const Events> events_;  // what is posted may outlive this object
-  std::atomic<bool> is_leaving_ = false;
-  std::shared_ptr<TcpStore> store_;  // the one with the will; waits
-  bool has_verdict_ = false;         // of the current attempt; the waiting thread's
-  StorePtr talker_;                  // does not wait
+  std::mutex leaving_;
+  std::atomic<bool> is_leaving_ = false;   // set under the lock
+  std::shared_ptr<TcpStore> store_;        // the one with the will; waits. Set under the lock
+  std::atomic<bool> has_verdict_ = false;  // of the current attempt
+  StorePtr talker_;                        // does not wait
   // Store calls block, the loop must not: one thread for those that wait for others, one for those that do not.
   asio::thread_pool waiting_thread_{1};
   asio::thread_pool talking_thread_{1};

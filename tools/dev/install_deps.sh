@@ -15,7 +15,7 @@ packages_of() {
     lint) echo clang-14 clang-format-14 clang-tidy-14 ;;
     fuzz) echo clang-14 libclang-rt-14-dev ;;
     bench) echo libtorch-dev libbenchmark-dev openmpi-bin libopenmpi-dev mpich libmpich-dev libgloo-dev ;;
-    long) echo openmpi-bin mpich iproute2 ;;
+    long) echo openmpi-bin mpich iproute2 slurm-wlm munge ;;
     arm) echo g++-aarch64-linux-gnu qemu-user ;;
     *)
       echo "install_deps.sh: unknown group \"$1\": build, lint, fuzz, bench, long or arm" >&2

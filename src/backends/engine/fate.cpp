@@ -40,7 +40,7 @@ struct Note {
 
 }  // namespace
 
-Fate::Fate(Group group, Deadline deadline, std::function<void(const std::string& why)> stop)
+Fate::Fate(Group group, Deadline deadline, std::function<void(const Failure&)> stop)
     : group_(std::move(group)), stop_(std::move(stop)) {
   if (group_.is_part || group_.size == 1) return;
   notes_ = group_.store->clone();
@@ -78,8 +78,8 @@ bool Fate::end(const Failure& failure) {
     is_over_ = true;
     over_.notify_all();
   }
+  stop_(failure);
   if (failure.kind == ErrorKind::timeout) testify();
-  stop_(failure.text);
   return true;
 }
 
@@ -90,29 +90,34 @@ void Fate::testify() {
     const std::lock_guard lock(mutex_);
     note = fmt::format("{} {} {}", is_in_ ? "in" : "out", last_ ? last_->digest() : 0, last_ ? last_->text() : "");
   }
-  try {
-    notes_->set(note_key(group_.rank), note, notes_patience);
-  } catch (const Error& e) {
-    log_debug("group {}: no note could be left for the others: {}", group_.id, e.what());
-  }
+  testifying_.run([store = notes_, key = note_key(group_.rank), note] { store->clone()->set(key, note, notes_patience); },
+                  notes_patience);
 }
 
 void Fate::hold_inquest() {
   const std::lock_guard turn(inquest_);
-  std::string own;
   {
     const std::lock_guard lock(mutex_);
     if (is_examined_ || failure_->kind != ErrorKind::timeout || notes_ == nullptr) return;
     is_examined_ = true;
   }
-  std::vector<std::optional<Note>> notes(static_cast<std::size_t>(group_.size));
-  const auto patience = Deadline::after(notes_patience);
-  for (int each = 0; each < group_.size; ++each) {
-    try {
-      notes[static_cast<std::size_t>(each)] = Note::parse(notes_->get(note_key(each), patience));
-    } catch (const DistributedError&) {  // it cannot, or is not there to, leave one
+  const auto answers = std::make_shared<std::vector<std::string>>(static_cast<std::size_t>(group_.size));
+  const auto ask = [answers, store = notes_] {
+    const auto patience = Deadline::after(notes_patience);
+    for (std::size_t each = 0; each < answers->size(); ++each) {
+      try {
+        (*answers)[each] = store->get(note_key(static_cast<int>(each)), patience);
+      } catch (const StoreTimeoutError&) {  // it is not there to leave one
+      }
     }
+  };
+  if (!asking_.run(ask, notes_patience + milliseconds(200))) {
+    const std::lock_guard lock(mutex_);
+    failure_->text += ", and the job's store does not answer";
+    return;
   }
+  std::vector<std::optional<Note>> notes;
+  for (const auto& answer : *answers) notes.push_back(answer.empty() ? std::nullopt : std::optional(Note::parse(answer)));
   std::vector<int> missing;
   std::vector<std::string> places;
   int first_in = -1;

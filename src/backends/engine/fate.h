@@ -20,6 +20,7 @@
 #include <string>
 
 #include "backends/engine/doing.h"
+#include "backends/engine/errand.h"
 #include "backends/engine/lifeline.h"
 #include "backends/failure.h"
 
@@ -36,7 +37,7 @@ class Fate {
     bool is_part = false;
   };
   /// `stop` ends whatever waits in the engine; any thread, for good.
-  Fate(Group group, Deadline deadline, std::function<void(const std::string& why)> stop);
+  Fate(Group group, Deadline deadline, std::function<void(const Failure&)> stop);
   ~Fate();
   Fate(const Fate&) = delete;
   Fate& operator=(const Fate&) = delete;
@@ -60,6 +61,8 @@ class Fate {
 
   /// Something broke, and whoever knows why may be about to say so: waits a moment for that, then check()s.
   void await_news(const Call& call);
+  /// Somebody else's word that the group is over.
+  void adopt(const Failure& failure) { end(failure); }
   /// The group is over; what is thrown is what all agree on.
   [[noreturn]] void fail(const Failure& failure, const Call& call);
   [[noreturn]] void miss_deadline(const Call& call);
@@ -78,7 +81,7 @@ class Fate {
   [[noreturn]] void throw_end(const Call& call);
 
   const Group group_;
-  const std::function<void(const std::string& why)> stop_;
+  const std::function<void(const Failure&)> stop_;
   StorePtr notes_;  ///< a handle of its own: the group's may be busy
 
   std::mutex mutex_;
@@ -89,6 +92,8 @@ class Fate {
   bool is_in_ = false;
   std::atomic<bool> is_over_{false};
   std::mutex inquest_;
+  Errand testifying_;  ///< the store may be what cannot be reached
+  Errand asking_;
 
   std::unique_ptr<Lifeline> lifeline_;  ///< last: its thread uses the others
 };

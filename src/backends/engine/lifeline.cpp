@@ -21,6 +21,9 @@ namespace {
 constexpr auto ended_key = "ended";
 /// For telling others that this rank gives up, or leaves: what is left to do then is not worth much waiting.
 constexpr std::chrono::seconds farewell_patience{2};
+/// How long who declares a group's end stays for it: a store in reach has it by then.
+constexpr std::chrono::milliseconds declaring_patience{200};
+constexpr std::string_view reason_mark = "failure: ";
 
 TcpStore* tcp_store_below(const StorePtr& store) {
   const auto* const prefixed = dynamic_cast<PrefixStore*>(store.get());
@@ -58,6 +61,16 @@ Failure decode_failure(std::string_view text) {
   return {.text = std::string(text)};
 }
 
+std::string as_reason(const Failure& failure) {
+  return std::string(reason_mark) + encode(failure);
+}
+
+std::optional<Failure> failure_in(std::string_view message) {
+  const auto mark = message.find(reason_mark);
+  if (mark == std::string_view::npos) return std::nullopt;
+  return decode_failure(message.substr(mark + reason_mark.size()));
+}
+
 std::unique_ptr<Lifeline> Lifeline::tie(const StorePtr& store, int rank, Deadline deadline,
                                         std::function<void(const Failure&)> on_end) {
   if (tcp_store_below(store) == nullptr) return nullptr;
@@ -76,11 +89,14 @@ std::unique_ptr<Lifeline> Lifeline::tie(const StorePtr& store, int rank, Deadlin
 }
 
 Lifeline::~Lifeline() {
+  declaring_.finish();
   is_leaving_ = true;
-  try {
-    will_->set_on_disconnect({}, {}, farewell_patience);
-  } catch (const Error& e) {
-    log_debug("a group's end could not be told to the store: {}", e.what());
+  if (!is_out_of_reach_) {
+    try {
+      will_->set_on_disconnect({}, {}, farewell_patience);
+    } catch (const Error& e) {
+      log_debug("a group's end could not be told to the store: {}", e.what());
+    }
   }
   ear_->interrupt();
   join_now_or_later(std::move(listener_));
@@ -91,6 +107,7 @@ void Lifeline::listen() {
   try {
     conclude(decode_failure(ear_store_->get(ended_key, Deadline::never())));
   } catch (const Error& e) {
+    is_out_of_reach_ = true;
     conclude({.kind = ErrorKind::peer_lost,
               .text = fmt::format("the job's store cannot be reached any more: its host is down, or this one is cut off "
                                   "({})",
@@ -103,8 +120,18 @@ void Lifeline::conclude(const Failure& failure) {
 }
 
 void Lifeline::declare(const Failure& failure) {
+  if (is_out_of_reach_) return;
   try {
-    will_store_->compare_set(ended_key, "", encode(failure), farewell_patience);
+    declaring_.run(
+        [this, text = encode(failure)] {
+          try {
+            will_store_->compare_set(ended_key, "", text, farewell_patience);
+          } catch (const Error& e) {
+            log_debug("the end of a group could not be told to the others: {}", e.what());
+            is_out_of_reach_ = true;
+          }
+        },
+        declaring_patience);
   } catch (const Error& e) {
     log_debug("the end of a group could not be told to the others: {}", e.what());
   }

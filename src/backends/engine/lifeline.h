@@ -14,10 +14,12 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
 
+#include "backends/engine/errand.h"
 #include "backends/failure.h"
 
 namespace cohort {
@@ -27,6 +29,9 @@ class TcpStore;
 std::string encode(const Failure& failure);
 /// Whatever the text is, it is why the group is over.
 Failure decode_failure(std::string_view text);
+/// For aborting a part of a group: whoever meets it there finds the failure in the message of its error.
+std::string as_reason(const Failure& failure);
+std::optional<Failure> failure_in(std::string_view message);
 
 class Lifeline {
  public:
@@ -41,7 +46,7 @@ class Lifeline {
   Lifeline(const Lifeline&) = delete;
   Lifeline& operator=(const Lifeline&) = delete;
 
-  /// Tells everybody; the first word stands.
+  /// Tells everybody; the first word stands. Keeps the caller a moment only, even if the store is out of reach.
   void declare(const Failure& failure);
 
  private:
@@ -56,7 +61,9 @@ class Lifeline {
   TcpStore* ear_ = nullptr;
 
   std::atomic<bool> is_leaving_{false};
+  std::atomic<bool> is_out_of_reach_{false};  ///< the store
   std::thread listener_;
+  Errand declaring_;  ///< last: uses the others
 };
 
 }  // namespace cohort

@@ -68,9 +68,9 @@ GlooBackend::GlooBackend(GlooParts parts, Deadline deadline)
                                              .rank = rank(),
                                              .size = size(),
                                              .is_part = parts_.is_part},
-                                 deadline, [this](const std::string& why) {
+                                 deadline, [this](const Failure& failure) {
                                    has_failed_ = true;
-                                   if (mesh_ != nullptr) mesh_->fail(why);
+                                   if (mesh_ != nullptr) mesh_->fail(failure.text);
                                  });
 }
 

@@ -14,7 +14,6 @@
 #include <gloo/transport/unbound_buffer.h>
 #include <pthread.h>
 
-#include <atomic>
 #include <condition_variable>
 #include <exception>
 #include <map>
@@ -25,6 +24,8 @@
 
 #include "backends/engine/alarm.h"
 #include "backends/gloo/mesh.h"
+#include "backends/gloo/quiet_pipes.h"
+#include "backends/gloo/watched_transport.h"
 
 namespace cohort::gloo {
 
@@ -37,9 +38,7 @@ constexpr std::chrono::hours for_ever{24 * 365};
 /// So a caller with time waits itself, with an alarm set, and one without leaves the waiting to a thread.
 class Piece final : public Message {
  public:
-  using Failed = std::shared_ptr<const std::atomic<bool>>;
-  Piece(std::unique_ptr<::gloo::transport::UnboundBuffer> buffer, Failed mesh_failed)
-      : buffer_(std::move(buffer)), mesh_failed_(std::move(mesh_failed)) {}
+  explicit Piece(std::unique_ptr<::gloo::transport::UnboundBuffer> buffer) : buffer_(std::move(buffer)) {}
   ~Piece() override {
     if (!waiter_.joinable()) return;
     end_wait();
@@ -49,11 +48,16 @@ class Piece final : public Message {
   Piece& operator=(const Piece&) = delete;
 
   void send(int to, std::uint64_t slot, std::size_t bytes) override {
+    const QuietPipes quiet;
     is_send_ = true;
     buffer_->send(to, slot, 0, bytes);
   }
-  void recv(int from, std::uint64_t slot, std::size_t bytes) override { buffer_->recv(from, slot, 0, bytes); }
+  void recv(int from, std::uint64_t slot, std::size_t bytes) override {
+    const QuietPipes quiet;
+    buffer_->recv(from, slot, 0, bytes);
+  }
   void recv_any(std::span<const int> from, std::uint64_t slot, std::size_t bytes) override {
+    const QuietPipes quiet;
     buffer_->recv(std::vector<int>(from.begin(), from.end()), slot, 0, bytes);
   }
 
@@ -76,8 +80,6 @@ class Piece final : public Message {
     }
     if (has_time) changed_.wait_until(lock, until, [this] { return ended(); });
     if (error_) std::rethrow_exception(error_);
-    // A receive from anybody belongs to no connection, and does not notice that all of them are gone.
-    if (!is_done_ && *mesh_failed_) throw ::gloo::IoException("the mesh failed");
     return is_done_;
   }
   int peer() const override { return peer_; }
@@ -112,7 +114,6 @@ class Piece final : public Message {
   }
 
   std::unique_ptr<::gloo::transport::UnboundBuffer> buffer_;
-  Failed mesh_failed_;
   bool is_send_ = false;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -131,10 +132,15 @@ class OpenContext final : public ::gloo::Context {
   void attach(std::shared_ptr<::gloo::transport::Device> device, std::chrono::milliseconds timeout) {
     device_ = std::move(device);
     setTimeout(timeout);
-    transportContext_ = device_->createContext(rank, size);
-    transportContext_->setTimeout(timeout);
+    const auto inner = device_->createContext(rank, size);
+    inner->setTimeout(timeout);
+    watched_ = std::make_shared<WatchedTransport>(inner);
+    transportContext_ = watched_;
   }
-  ::gloo::transport::Context& transport() { return *transportContext_; }
+  WatchedTransport& transport() { return *watched_; }
+
+ private:
+  std::shared_ptr<WatchedTransport> watched_;
 };
 
 /// One thread moves the bytes of all meshes on an address.
@@ -145,6 +151,7 @@ std::shared_ptr<::gloo::transport::Device> device_of(const std::string& address)
   auto& known = devices[address];
   auto device = known.lock();
   if (device == nullptr) {
+    const QuietPipes quiet;  // for its thread
     device = ::gloo::transport::tcp::CreateDevice(::gloo::transport::tcp::attr(address.c_str()));
     known = device;
   }
@@ -162,6 +169,7 @@ class TcpMesh final : public Mesh {
   TcpMesh& operator=(const TcpMesh&) = delete;
 
   void connect(const Put& put, const Get& get) override {
+    const QuietPipes quiet;
     // Each pair listens at an address of its own; a rank publishes those of all its pairs in the order of the ranks.
     std::string mine;
     std::size_t each = 0;
@@ -185,6 +193,7 @@ class TcpMesh final : public Mesh {
 
   void all_reduce(const Operands& data, const Combine& combine, std::uint32_t tag,
                   std::chrono::milliseconds timeout) override {
+    const QuietPipes quiet;
     ::gloo::AllreduceOptions options(context_);
     fill(options, data, tag, timeout);
     options.setReduceFunction(combine);
@@ -192,6 +201,7 @@ class TcpMesh final : public Mesh {
   }
   void reduce(const Operands& data, const Combine& combine, int root, std::uint32_t tag,
               std::chrono::milliseconds timeout) override {
+    const QuietPipes quiet;
     ::gloo::ReduceOptions options(context_);
     fill(options, data, tag, timeout);
     options.setReduceFunction(combine);
@@ -200,6 +210,7 @@ class TcpMesh final : public Mesh {
   }
   void broadcast(void* data, std::size_t bytes, int root, std::uint32_t tag,
                  std::chrono::milliseconds timeout) override {
+    const QuietPipes quiet;
     ::gloo::BroadcastOptions options(context_);
     options.setOutput(static_cast<char*>(data), bytes);
     options.setRoot(root);
@@ -209,6 +220,7 @@ class TcpMesh final : public Mesh {
   }
   void all_gather(const void* in, void* out, std::size_t bytes, std::uint32_t tag,
                   std::chrono::milliseconds timeout) override {
+    const QuietPipes quiet;
     ::gloo::AllgatherOptions options(context_);
     // Gloo reads it only, but says so nowhere.
     if (in != nullptr) options.setInput(static_cast<char*>(const_cast<void*>(in)), bytes);
@@ -218,6 +230,7 @@ class TcpMesh final : public Mesh {
     ::gloo::allgather(options);
   }
   void barrier(std::uint32_t tag, std::chrono::milliseconds timeout) override {
+    const QuietPipes quiet;
     ::gloo::BarrierOptions options(context_);
     options.setTag(tag);
     options.setTimeout(timeout);
@@ -225,11 +238,11 @@ class TcpMesh final : public Mesh {
   }
 
   std::unique_ptr<Message> message(void* data, std::size_t bytes) override {
-    return std::make_unique<Piece>(context_->createUnboundBuffer(data, bytes), has_failed_);
+    return std::make_unique<Piece>(context_->createUnboundBuffer(data, bytes));
   }
 
   void fail(const std::string& /*why*/) override {
-    *has_failed_ = true;
+    context_->transport().give_up();
     // A wait that is in vain is what makes Gloo fail every connection of a context and wake all who wait on them.
     char nothing = 0;
     const auto buffer = context_->createUnboundBuffer(&nothing, 0);
@@ -237,8 +250,10 @@ class TcpMesh final : public Mesh {
       buffer->waitRecv(std::chrono::milliseconds(1));
     } catch (const ::gloo::Exception&) {  // as it should
     }
+    context_->transport().end_waits();
   }
   bool is_broken(int rank) override {
+    const QuietPipes quiet;
     char nothing = 0;
     const auto buffer = context_->createUnboundBuffer(&nothing, 0);
     try {
@@ -285,7 +300,6 @@ class TcpMesh final : public Mesh {
   }
 
   std::shared_ptr<OpenContext> context_;
-  std::shared_ptr<std::atomic<bool>> has_failed_ = std::make_shared<std::atomic<bool>>(false);
 };
 
 }  // namespace

@@ -73,10 +73,12 @@ HybridBackend::HybridBackend(HybridParts parts, Deadline deadline)
                   .rank = rank(),
                   .size = size(),
                   .is_part = parts_.world == nullptr},  // on one host all is said in shared memory
-      deadline, [this](const std::string& why) {
-        local().abort(why);
-        if (parts_.world != nullptr) parts_.world->abort(why);
-        if (parts_.rail != nullptr) parts_.rail->abort(why);
+      deadline, [this](const Failure& failure) {
+        // Ranks of this host may meet it there before they hear of it themselves.
+        const auto reason = as_reason(failure);
+        local().abort(reason);
+        if (parts_.world != nullptr) parts_.world->abort(reason);
+        if (parts_.rail != nullptr) parts_.rail->abort(reason);
       });
 }
 
@@ -142,6 +144,8 @@ Failure HybridBackend::translated(const BackendError& error) const {
 }
 
 void HybridBackend::explain(const BackendError& error, Call& call) {
+  if (const auto told = failure_in(error.message())) fate_->adopt(*told);
+  fate_->check(call);
   if (error.kind() == ErrorKind::timeout && parts_.world != nullptr) fate_->miss_deadline(call);
   // Somebody who is gone, or gave up, is known to all by name; a part only knows that it failed.
   if (error.kind() != ErrorKind::mismatch) fate_->await_news(call);
@@ -149,6 +153,7 @@ void HybridBackend::explain(const BackendError& error, Call& call) {
 }
 
 void HybridBackend::explain_transfer(const BackendError& error, const Call& call) {
+  if (const auto told = failure_in(error.message())) fate_->adopt(*told);
   if (error.kind() != ErrorKind::timeout && error.kind() != ErrorKind::mismatch) fate_->await_news(call);
   fate_->check(call);
   throw_failure(translated(error), fate_->context(call));

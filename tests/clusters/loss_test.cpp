@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// In the middle of a stream of sums over three hosts one host is cut off, or its ranks are killed: what the others get,
+// and how soon.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cstdio>
+#include <sstream>
+
+#include "job.h"
+
+namespace cohort::test {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+constexpr int host_count = 3;
+/// Of each sum: far more than it may take to notice.
+constexpr auto patience = 20s;
+/// What is expected of backend hybrid, and seen on gloo alone too.
+constexpr auto cut_off_limit = 5s;
+constexpr auto killed_limit = 2s;
+
+/// What one rank said.
+struct Caught {
+  std::string kind{};
+  int rank = -1;
+  std::chrono::duration<double> after{};
+  std::string text{};
+};
+
+Caught parse(const std::string& line, Clock::time_point begin) {
+  // caught at NANOSECONDS KIND rank RANK: TEXT
+  std::istringstream in(line);
+  std::string word;
+  std::int64_t at = 0;
+  Caught caught;
+  in >> word >> word >> at >> caught.kind >> word >> caught.rank;
+  std::getline(in, caught.text);
+  caught.after = std::chrono::nanoseconds(at) - begin.time_since_epoch();
+  return caught;
+}
+
+Caught caught_by(const Job& job, int rank, Clock::time_point begin) {
+  for (const auto& line : job.lines_of(rank)) {
+    if (line.starts_with("caught")) return parse(line, begin);
+  }
+  return {};
+}
+
+struct Loss {
+  std::string backend;
+  int host;
+};
+
+class LossOfAHost : public ::testing::TestWithParam<Loss> {
+ protected:
+  void SetUp() override {
+    if (!Hosts::what_is_missing().empty()) GTEST_SKIP() << Hosts::what_is_missing();
+  }
+  static int victim() { return GetParam().host; }
+  static bool is_victim(int rank) { return rank / 2 == victim(); }
+
+  static Job start(const Hosts& hosts, const Command& flags = {}) {
+    // The launchers would end the ranks of a job that has failed at once.
+    Command all{"--grace-period", "40"};
+    all.insert(all.end(), flags.begin(), flags.end());
+    return Job(hosts, {STREAM_RANK, GetParam().backend, std::to_string(std::chrono::milliseconds(patience).count())},
+               {.flags = all});
+  }
+  static void report(const char* what, int rank, const Caught& caught) {
+    std::printf("%s, %s, host %d, rank %d: %s after %.2f s%s\n", GetParam().backend.c_str(), what, victim(), rank,
+                caught.kind.c_str(), caught.after.count(), caught.text.c_str());
+  }
+  /// Every rank of the other hosts learns that it has lost one, which if it can be known is of this host.
+  static void expect_noticed(const Job& job, const char* what, Clock::time_point begin,
+                             std::chrono::duration<double> limit) {
+    for (int rank = 0; rank < job.ranks(); ++rank) {
+      if (is_victim(rank)) continue;
+      const auto caught = caught_by(job, rank, begin);
+      report(what, rank, caught);
+      EXPECT_EQ(caught.kind, "peer_lost") << rank << job.output();
+      EXPECT_LE(caught.after, limit) << rank;
+      EXPECT_TRUE(caught.rank < 0 || is_victim(caught.rank)) << caught.text;
+    }
+  }
+};
+
+TEST_P(LossOfAHost, CutOff) {
+  const Hosts hosts(host_count);
+  auto job = start(hosts);
+  ASSERT_TRUE(job.wait_for_all("ready", 60s)) << job.output();
+  const auto begin = Clock::now();
+  hosts.cut_off(victim());
+  job.wait(90s);
+  expect_noticed(job, "cut off", begin, cut_off_limit);
+  // Those who were cut off are not left waiting either.
+  for (const int rank : {2 * victim(), 2 * victim() + 1}) {
+    const auto caught = caught_by(job, rank, begin);
+    report("cut off itself", rank, caught);
+    EXPECT_THAT(caught.kind, ::testing::AnyOf("peer_lost", "timeout")) << job.output();
+    EXPECT_LE(caught.after, patience + 1s);
+  }
+}
+
+TEST_P(LossOfAHost, RanksKilled) {
+  const Hosts hosts(host_count);
+  auto job = start(hosts);
+  ASSERT_TRUE(job.wait_for_all("ready", 60s)) << job.output();
+  std::vector<pid_t> pids;
+  for (const int rank : {2 * victim(), 2 * victim() + 1}) {
+    for (const auto& line : job.lines_of(rank)) {
+      if (line.starts_with("ready pid ")) pids.push_back(std::stoi(line.substr(10)));
+    }
+  }
+  ASSERT_EQ(pids.size(), 2U);
+  const auto begin = Clock::now();
+  for (const auto pid : pids) ::kill(pid, SIGKILL);
+  EXPECT_THAT(job.wait(90s), Each(128 + SIGKILL)) << job.output();
+  expect_noticed(job, "killed", begin, killed_limit);
+  for (int rank = 0; rank < job.ranks(); ++rank) {
+    EXPECT_TRUE(is_victim(rank) || is_victim(caught_by(job, rank, begin).rank)) << rank;
+  }
+}
+
+/// With the launcher: on host 0 the job's store goes as well.
+TEST_P(LossOfAHost, EverythingKilled) {
+  const Hosts hosts(host_count);
+  auto job = start(hosts);
+  ASSERT_TRUE(job.wait_for_all("ready", 60s)) << job.output();
+  const auto begin = Clock::now();
+  job.launcher(victim()).signal(SIGKILL);
+  job.wait(90s);
+  expect_noticed(job, "host killed", begin, killed_limit);
+}
+
+INSTANTIATE_TEST_SUITE_P(Clusters, LossOfAHost,
+                         ::testing::Values(Loss{"hybrid", 2}, Loss{"hybrid", 0}, Loss{"gloo", 2}, Loss{"gloo", 0}),
+                         [](const auto& each) { return fmt::format("{}Host{}", each.param.backend, each.param.host); });
+
+}  // namespace
+}  // namespace cohort::test

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// A switch in user space, for the weather that `tc netem` makes where the kernel has it: every frame is handed on late,
+// and some are not. TCP above it retransmits as it does on a real network.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "core/file_descriptor.h"
+#include "hosts.h"
+
+namespace cohort::test {
+
+struct Weather {
+  std::chrono::milliseconds delay{0};  ///< each way
+  double loss = 0;                     ///< of a thousand frames a thousand times this many, from a seed that is fixed
+};
+
+class Relay {
+ public:
+  /// The hosts have no other switch.
+  Relay(const Hosts& hosts, Weather weather);
+  ~Relay();
+  Relay(const Relay&) = delete;
+  Relay& operator=(const Relay&) = delete;
+
+  /// From now on nothing goes to this host or comes from it, though its link is up.
+  void silence(int host) { silent_.fetch_or(1U << static_cast<unsigned>(host)); }
+  std::uint64_t lost() const { return lost_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Frame {
+    Clock::time_point due{};
+    std::size_t from = 0;
+    std::vector<std::byte> bytes{};
+  };
+  void work();
+  void take(std::size_t port);
+  void hand_on(const Frame& frame);
+
+  const Weather weather_;
+  std::vector<FileDescriptor> ports_;
+  FileDescriptor stop_;
+  std::deque<Frame> under_way_;  ///< in the order of their times: all wait equally long
+  std::vector<std::byte> room_;
+  std::mt19937 random_{7};
+  std::atomic<unsigned> silent_{0};
+  std::atomic<std::uint64_t> lost_{0};
+  std::thread thread_;
+};
+
+}  // namespace cohort::test
