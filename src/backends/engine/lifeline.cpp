@@ -35,7 +35,7 @@ std::string full_key(const StorePtr& store) {
   std::string key = ended_key;
   auto below = store;
   while (const auto prefixed = std::dynamic_pointer_cast<PrefixStore>(below)) {
-    key = prefixed->prefix() + "/" + key;
+    key = fmt::format("{}/{}", prefixed->prefix(), key);
     below = prefixed->underlying_store();
   }
   return key;
