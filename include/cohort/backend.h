@@ -18,8 +18,14 @@
 // Collectives are called one at a time, in issue order, from whichever thread; each blocks until it is done and throws
 // (see error.h) when it fails or its deadline passes. Memory is contiguous and checked. What is not overridden throws
 // NotSupportedError, and capabilities() says beforehand what is.
+//
+// A backend for device memory is stream-ordered instead (an argument of the constructor): it enqueues on the stream of
+// the call and returns; see completion.h. A call without a stream is then one of the library's own, on host memory, and
+// blocks as above.
 #pragma once
 
+#include <cohort/buffer.h>
+#include <cohort/completion.h>
 #include <cohort/deadline.h>
 #include <cohort/device.h>
 #include <cohort/dtype.h>
@@ -51,6 +57,7 @@ struct COHORT_API Capabilities {
   bool aborting = false;             ///< abort() frees those who wait
   bool premul_sum = false;           ///< ReduceOp::premul_sum
   bool deterministic_order = false;  ///< reductions combine ranks in rank order
+  bool stream_ordered = false;       ///< for device memory: operations are enqueued, the host does not wait
 
   static constexpr std::uint64_t bit(OpType op) { return std::uint64_t{1} << (static_cast<unsigned>(op) & 63U); }
   static constexpr std::uint64_t bits(std::initializer_list<OpType> ops) {
@@ -78,10 +85,14 @@ class Call {
   /// What the user gave, for messages; the rest of it where only a deadline is known.
   std::chrono::milliseconds timeout() const noexcept { return timeout_; }
   void set_timeout(std::chrono::milliseconds timeout) noexcept { timeout_ = timeout; }
+  /// Of device memory; null for host memory.
+  OnStream* on_stream() const noexcept { return on_stream_; }
+  void set_on_stream(OnStream& on_stream) noexcept { on_stream_ = &on_stream; }
 
  private:
   OpType op_;
   std::uint64_t sequence_;
+  OnStream* on_stream_ = nullptr;
   std::chrono::milliseconds timeout_{};
   std::optional<Deadline> deadline_;
 };
@@ -99,6 +110,16 @@ struct Reduction {
 
 using Bytes = std::span<std::byte>;
 using ConstBytes = std::span<const std::byte>;
+
+/// An operation as the user asked for it, to be refused before anything happens.
+struct Request {
+  OpType op = OpType::unknown;
+  DType dtype = DType::u8;
+  ReduceOp reduce{};
+  int tag = 0;
+  std::span<const ConstBuffer> inputs{};
+  std::span<const Buffer> outputs{};
+};
 
 /// A send or receive under way. Destroying one that is not done cancels it.
 class COHORT_API Transfer {
@@ -134,7 +155,8 @@ class COHORT_API Backend {
  public:
   static constexpr int any_source = -1;
 
-  Backend(std::string name, int rank, int size) : name_(std::move(name)), rank_(rank), size_(size) {}
+  Backend(std::string name, int rank, int size, bool stream_ordered = false)
+      : name_(std::move(name)), rank_(rank), size_(size), is_stream_ordered_(stream_ordered) {}
   virtual ~Backend();
   Backend(const Backend&) = delete;
   Backend& operator=(const Backend&) = delete;
@@ -143,7 +165,10 @@ class COHORT_API Backend {
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
   virtual Capabilities capabilities() const { return {}; }
+  bool is_stream_ordered() const noexcept { return is_stream_ordered_; }
 
+  /// Stream-ordered backends: throws what the request's arguments deserve.
+  virtual void check_request(const Request& request) const;
   virtual void all_reduce(const Reduction& reduction, Call& call);
   virtual void reduce(const Reduction& reduction, int root, Call& call);
   virtual void broadcast(Bytes data, int root, Call& call);
@@ -160,6 +185,11 @@ class COHORT_API Backend {
   virtual void all_to_all(std::span<const ConstBytes> ins, std::span<const Bytes> outs, Call& call);
   virtual void barrier(Call& call);
 
+  /// Around operations that are issued as one. cancel_batch() instead of end_batch() where one of them threw.
+  virtual void begin_batch(Call& call);
+  virtual void end_batch(Call& call);
+  virtual void cancel_batch(Call& call) noexcept;
+
   /// Point-to-point: matched by peer and tag, in order. Any thread, several at a time.
   virtual std::unique_ptr<Transfer> start_send(ConstBytes data, int peer, int tag, Call& call);
   virtual std::unique_ptr<Transfer> start_recv(Bytes data, int peer_or_any, int tag, Call& call);
@@ -174,9 +204,13 @@ class COHORT_API Backend {
 
   /// Called by all ranks; null on those outside.
   virtual BackendPtr split(const BackendSplit& split, Deadline deadline);
+  /// Before shrink(): ends whatever still runs, with an error. By default abort().
+  virtual void prepare_shrink();
   virtual BackendShrunk shrink(std::span<const int> excluded, Deadline deadline);
   /// Ends everything that waits, here and at the peers, with an AbortedError that carries `reason`. Any thread.
   virtual void abort(std::string_view reason);
+  /// Until everything that was enqueued has ended, which each operation's deadline bounds.
+  virtual void drain();
   /// No operation comes after this one.
   virtual void shutdown();
 
@@ -190,6 +224,7 @@ class COHORT_API Backend {
   const std::string name_;
   const int rank_;
   const int size_;
+  const bool is_stream_ordered_;
 };
 
 }  // namespace cohort

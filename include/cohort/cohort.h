@@ -5,6 +5,7 @@
 
 #include <cohort/backend.h>
 #include <cohort/buffer.h>
+#include <cohort/completion.h>
 #include <cohort/current_group.h>
 #include <cohort/deadline.h>
 #include <cohort/debug_level.h>

@@ -13,6 +13,10 @@
 // happens: a call that throws ValueError, TypeError or Error for its arguments has taken no sequence number, and the
 // group goes on. Buffers without elements are fine everywhere; the operation still synchronises.
 //
+// Device memory: an operation is ordered on the stream given in its options and the host does not wait. With async_op
+// it runs beside that stream, which Work::wait() orders behind it; Work::wait(timeout) blocks the host, and so does a
+// barrier that is not asynchronous.
+//
 // What each dtype allows is in reduce_op.h. Complex numbers, bool, f16 and bf16 are reduced as one expects (f16 and
 // bf16 accumulate in f32; the sum of bools is "or").
 #pragma once
@@ -43,36 +47,44 @@ struct AllReduceOptions {
   ReduceOp op = ReduceOp::sum();
   bool async_op = false;
   Timeout timeout{};
+  /// Of device memory: the cudaStream_t whose order counts; the null stream where nothing is said.
+  void* stream = nullptr;
 };
 struct ReduceOptions {
   int root = 0;
   ReduceOp op = ReduceOp::sum();
   bool async_op = false;
   Timeout timeout{};
+  void* stream = nullptr;
 };
 struct BroadcastOptions {
   int root = 0;
   bool async_op = false;
   Timeout timeout{};
+  void* stream = nullptr;
 };
 struct GatherOptions {
   int root = 0;
   bool async_op = false;
   Timeout timeout{};
+  void* stream = nullptr;
 };
 struct ScatterOptions {
   int root = 0;
   bool async_op = false;
   Timeout timeout{};
+  void* stream = nullptr;
 };
 struct AllGatherOptions {
   bool async_op = false;
   Timeout timeout{};
+  void* stream = nullptr;
 };
 struct ReduceScatterOptions {
   ReduceOp op = ReduceOp::sum();
   bool async_op = false;
   Timeout timeout{};
+  void* stream = nullptr;
 };
 struct AllToAllOptions {
   /// Rows (of the first dimension) that go to and come from each rank; empty: equal parts.
@@ -80,16 +92,19 @@ struct AllToAllOptions {
   std::vector<std::int64_t> input_splits{};
   bool async_op = false;
   Timeout timeout{};
+  void* stream = nullptr;
 };
 struct BarrierOptions {
   std::optional<Device> device{};  ///< whose backend; else the default one
   bool async_op = false;
   Timeout timeout{};
+  void* stream = nullptr;
 };
 struct SendOptions {
   int tag = 0;
   bool async_op = false;
   Timeout timeout{};
+  void* stream = nullptr;
 };
 using RecvOptions = SendOptions;
 

@@ -8,11 +8,15 @@
 //   work.wait(100ms);                  // OperationTimeoutError if it takes longer; the operation runs on
 //   work.then([](const std::vector<cohort::Buffer>& outputs) { ... });
 //
+// Of device memory (operations.h) wait() has the operation's stream wait and not the host, unless it is a barrier;
+// wait(timeout) blocks the host; is_completed() asks the device.
+//
 // Work is a value: copies are the same operation. Of an operation that was not asynchronous it is completed already.
 //
 // Dropping the last copy of an operation still running on memory it does not keep alive (a vector, a span, a pointer)
 // waits for it, which its own deadline bounds; where the buffers hold a keep-alive it goes on unattended, and its
-// error, if any, is logged.
+// error, if any, is logged. What was enqueued on the user's own stream (no async_op) is not waited for either: that
+// memory is the stream's, as with any kernel.
 #pragma once
 
 #include <cohort/buffer.h>
@@ -53,8 +57,10 @@ class COHORT_API Work {
   void wait(std::chrono::milliseconds timeout) const;
   /// Null while it runs and when it went well.
   std::exception_ptr exception() const;
-  /// Host memory: nothing to order.
-  void synchronize() const {}
+  /// Device memory: has the operation's stream wait for it. Host memory: nothing to order.
+  void synchronize() const;
+  /// How long the device took, where the backend was told to measure it and it has ended.
+  std::optional<std::chrono::nanoseconds> duration() const;
 
   /// Who sent what a receive got; an Error for anything else, or before it has ended.
   int source_rank() const;

@@ -4,6 +4,8 @@
 #include "backends/fake/fake_backend.h"
 #include "backends/gloo/factory.h"
 #include "backends/hybrid/factory.h"
+#include "backends/mpi/mpi_factory.h"
+#include "backends/nccl/factory.h"
 #include "backends/shm/local_factory.h"
 #include "group/factories.h"
 
@@ -14,6 +16,8 @@ KnownBackends builtin_backends() {
           {"fake", {.factory = fake::make_group}},
           {"gloo", {.factory = gloo::make_group, .missing = gloo::what_is_missing}},
           {"hybrid", {.factory = hybrid::make_hybrid_group}},
+          {"mpi", {.factory = mpi::make_group, .missing = mpi::missing}},
+          {"nccl", {.factory = nccl::make_system_group, .missing = nccl::missing}},
           {"shm", {.factory = shm::make_shm_group}},
           {"thread", {.factory = shm::make_thread_group}}};
 }

@@ -79,10 +79,18 @@ GroupMemory Backend::allocate(std::size_t /*bytes*/) {
 BackendPtr Backend::split(const BackendSplit& /*split*/, Deadline /*deadline*/) {
   refuse("split_group");
 }
+void Backend::prepare_shrink() {
+  abort("shrink");
+}
 BackendShrunk Backend::shrink(std::span<const int> /*excluded*/, Deadline /*deadline*/) {
   refuse("shrink");
 }
+void Backend::check_request(const Request& /*request*/) const {}
+void Backend::begin_batch(Call& /*call*/) {}
+void Backend::end_batch(Call& /*call*/) {}
+void Backend::cancel_batch(Call& /*call*/) noexcept {}
 void Backend::abort(std::string_view /*reason*/) {}
+void Backend::drain() {}
 void Backend::shutdown() {}
 
 }  // namespace cohort

@@ -30,8 +30,8 @@ std::size_t Batch::size() const noexcept {
 }
 
 Work Batch::submit(Operation& operation, const detail::Issue& issue) {
-  if (issue.async_op || issue.timeout) {
-    throw ValueError("in a batch, async_op and timeout are given to run()",
+  if (issue.async_op || issue.timeout || issue.stream != nullptr) {
+    throw ValueError("in a batch, async_op, timeout and stream are given to run()",
                      {.op = std::string(to_string(operation.type))});
   }
   // A barrier is of no device, and goes with any.
@@ -86,11 +86,13 @@ Work Batch::run(const AllGatherOptions& options) {
   whole.inputs = inputs;
   whole.outputs = outputs;
   auto& group = *content_->group;
-  if (p2p == 0)
-    return group.submit(whole, {.device = device, .async_op = options.async_op, .timeout = options.timeout});
-  if (p2p < operations.size()) throw ValueError("a batch holds collectives or point-to-point operations, not both");
-
+  if (p2p > 0 && p2p < operations.size())
+    throw ValueError("a batch holds collectives or point-to-point operations, not both");
   auto& state = *group.state_;
+  const detail::Issue issue{
+      .device = device, .async_op = options.async_op, .timeout = options.timeout, .stream = options.stream};
+  if (p2p == 0 || state.backend_for(issue, OpType::coalesced).is_stream_ordered()) return group.submit(whole, issue);
+
   const auto work = std::make_shared<detail::WorkState>(whole, state.continuations);
   const auto together = std::make_shared<Together>(operations.size(), work);
   std::uint64_t first = 0;

@@ -3,13 +3,13 @@
 
 #include <cohort/error.h>
 
-#include <fmt/format.h>
 #include <pthread.h>
 
 #include <utility>
 
 #include "core/reaper.h"
 #include "core/start_thread.h"
+#include "group/transfer_timeout.h"
 
 namespace cohort {
 
@@ -29,20 +29,6 @@ struct Courier::Core {
   bool advance_all(std::list<Item>& items, bool with_check);
 };
 
-namespace {
-
-std::exception_ptr timed_out(const Call& call, const ErrorContext& context) {
-  const bool sends = call.op() == OpType::send;
-  const auto whom = context.rank ? fmt::format("rank {}", *context.rank) : std::string("any rank");
-  return std::make_exception_ptr(
-      OperationTimeoutError(fmt::format("{} {} did not end within {} ms: {} has not {}", to_string(call.op()),
-                                        sends ? "to " + whom : "from " + whom, call.timeout().count(), whom,
-                                        sends ? "received it" : "sent it"),
-                            context));
-}
-
-}  // namespace
-
 bool Courier::Core::advance_all(std::list<Item>& items, bool with_check) {
   bool any_ended = false;
   for (auto it = items.begin(); it != items.end();) {
@@ -54,7 +40,7 @@ bool Courier::Core::advance_all(std::list<Item>& items, bool with_check) {
       if (is_done) {
         source = it->transfer->source();
       } else if (it->call.deadline().expired()) {
-        error = timed_out(it->call, it->context);
+        error = std::make_exception_ptr(transfer_timeout(it->call, it->context.rank.value_or(-1), it->context));
       } else if (with_check) {
         it->transfer->check();
       }

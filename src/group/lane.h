@@ -73,4 +73,16 @@ class Lane {
   std::thread thread_;
 };
 
+/// Gives back a lane that try_enter() gave.
+class LaneHeld {
+ public:
+  explicit LaneHeld(Lane& lane) : lane_(lane) {}
+  ~LaneHeld() { lane_.leave(); }
+  LaneHeld(const LaneHeld&) = delete;
+  LaneHeld& operator=(const LaneHeld&) = delete;
+
+ private:
+  Lane& lane_;
+};
+
 }  // namespace cohort

@@ -182,7 +182,8 @@ ProcessGroupPtr new_group(std::string_view backend, std::chrono::milliseconds ti
     }
     group->set_default_backend(device.type);
   }
-  group->set_timeout(timeout);
+  // A factory that was given another one by an option has set it.
+  if (group->timeout() == ProcessGroup::default_timeout) group->set_timeout(timeout);
   if (GroupSetup::has_local_id(*group)) GroupSetup::set_id(*group, agree_on_id(*store, group->name()));
   if (device.index >= 0) group->set_bound_device(device);
   store->set_timeout(timeout);

@@ -39,6 +39,7 @@ struct Issue {
   std::optional<DeviceType> device{};  ///< nothing: the default backend's
   bool async_op = false;
   Timeout timeout{};
+  void* stream = nullptr;  ///< of device memory
 };
 
 /// An operation that outlives the call that issued it, with what keeps its memory alive.

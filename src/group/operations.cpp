@@ -93,7 +93,7 @@ void divide(List& parts, Whole whole, int n) {
 
 template <class Options>
 Issue issue(const Device& device, const Options& options) {
-  return {.device = device.type, .async_op = options.async_op, .timeout = options.timeout};
+  return {.device = device.type, .async_op = options.async_op, .timeout = options.timeout, .stream = options.stream};
 }
 
 std::span<const Buffer> view(const BufferList& list) {

@@ -37,6 +37,17 @@ void all_reduce(Backend& backend, const Operation& operation, Call& call) {
   }
 }
 
+void perform_members(Backend& backend, const Operation& operation, Call& call) {
+  backend.begin_batch(call);
+  try {
+    for (const auto& member : operation.members) perform(backend, member, call);
+  } catch (...) {
+    backend.cancel_batch(call);
+    throw;
+  }
+  backend.end_batch(call);
+}
+
 }  // namespace
 
 int perform(Backend& backend, const Operation& operation, Call& call) {
@@ -86,7 +97,7 @@ int perform(Backend& backend, const Operation& operation, Call& call) {
     case OpType::all_reduce_coalesced:
     case OpType::all_gather_coalesced:
     case OpType::coalesced:
-      for (const auto& member : operation.members) perform(backend, member, call);
+      perform_members(backend, operation, call);
       break;
     case OpType::unknown:
       throw AssertionError("an operation of no type");

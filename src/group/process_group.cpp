@@ -17,6 +17,7 @@
 #include "core/immortal.h"
 #include "group/group_ids.h"
 #include "group/process_group_state.h"
+#include "group/streamed.h"
 
 namespace cohort {
 
@@ -70,6 +71,10 @@ void GroupSetup::set_id(ProcessGroup& group, const std::string& id) {
   if (state.default_type) {
     state.add_trace(group.rank(), group.size(), state.backends[static_cast<std::size_t>(*state.default_type)]->name());
   }
+}
+
+void GroupSetup::set_global_ranks(ProcessGroup& group, std::vector<int> ranks) {
+  group.state_->global_ranks = std::move(ranks);
 }
 
 void ProcessGroup::State::refuse_device(const Issue& issue, OpType op) const {
@@ -206,6 +211,7 @@ ProcessGroup::~ProcessGroup() {
   if (state_->lane.is_own_thread() || state_->courier.is_own_thread()) return;
   state_->lane.wait_until_idle();
   state_->courier.wait_until_idle();
+  for (const auto& backend : state_->distinct_backends()) backend->drain();
 }
 
 std::string ProcessGroup::name() const {
@@ -354,18 +360,6 @@ int run(ProcessGroup::State& state, Backend& backend, const Operation& operation
   }
 }
 
-/// Gives the lane back.
-class LaneHeld {
- public:
-  explicit LaneHeld(Lane& lane) : lane_(lane) {}
-  ~LaneHeld() { lane_.leave(); }
-  LaneHeld(const LaneHeld&) = delete;
-  LaneHeld& operator=(const LaneHeld&) = delete;
-
- private:
-  Lane& lane_;
-};
-
 Work run_p2p(const std::shared_ptr<ProcessGroup::State>& shared, Backend& backend, const Operation& operation,
              const Issue& issue) {
   auto& state = *shared;
@@ -411,6 +405,7 @@ Work ProcessGroup::submit(Operation& operation, const Issue& issue) {
   auto& state = *state_;
   state.check_open(operation.type);
   auto& backend = state.backend_for(issue, operation.type);
+  if (backend.is_stream_ordered()) return run_on_stream(state_, backend, operation, issue);
   if (is_p2p(operation.type)) return run_p2p(state_, backend, operation, issue);
   const auto timeout = state.timeout_of(issue);
   if (!issue.async_op) {
@@ -495,6 +490,7 @@ void ProcessGroup::wait_for_pending() {
     throw Error("wait_for_pending: called by an operation of the group itself");
   state_->lane.wait_until_idle();
   state_->courier.wait_until_idle();
+  for (const auto& backend : state_->distinct_backends()) backend->drain();
 }
 
 void ProcessGroup::shutdown() {

@@ -110,6 +110,7 @@ class GroupSetup {
   /// For groups of users' factories, which have an id of their own on every rank.
   static bool has_local_id(const ProcessGroup& group);
   static void set_id(ProcessGroup& group, const std::string& id);
+  static void set_global_ranks(ProcessGroup& group, std::vector<int> ranks);
 };
 
 /// The bookkeeping around one operation: recorder and hooks. Made by the thread that issues it.

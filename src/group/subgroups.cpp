@@ -118,7 +118,11 @@ ProcessGroupPtr ProcessGroup::shrink(const ShrinkOptions& options) {
   const auto backend = default_backend();
   const auto deadline = Deadline::after(options.timeout.value_or(timeout()));
   // Whatever still runs ends with an error first: nobody is to wait in the old group while others leave it.
-  backend->abort("shrink");
+  if (!backend->capabilities().shrinking) {
+    throw NotSupportedError(fmt::format("backend {} does not support shrink", backend->name()),
+                            {.group = id(), .op = "shrink"});
+  }
+  backend->prepare_shrink();
   const char* open = nullptr;
   state_->closed.compare_exchange_strong(open, "the group was shrunk: use the new one");
   wait_for_pending();

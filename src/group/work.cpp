@@ -56,10 +56,15 @@ Work WorkAccess::completed(const detail::Operation& operation, std::uint64_t seq
 }
 
 Work WorkAccess::pending(OpType op, std::uint64_t sequence, std::shared_ptr<detail::WorkState> state) {
+  const bool is_borrowed = state->operation().is_borrowed();
+  return enqueued(op, sequence, std::move(state), is_borrowed);
+}
+
+Work WorkAccess::enqueued(OpType op, std::uint64_t sequence, std::shared_ptr<detail::WorkState> state,
+                          bool is_borrowed) {
   Work work;
   work.op_ = op;
   work.sequence_ = sequence;
-  const bool is_borrowed = state->operation().is_borrowed();
   work.handle_ = std::make_shared<detail::WorkHandle>(std::move(state), is_borrowed);
   return work;
 }
@@ -70,6 +75,8 @@ bool Work::is_completed() const {
 
 void Work::wait() const {
   if (handle_ == nullptr) return;
+  // A barrier means that the others have come, which only the host can wait for.
+  if (op_ != OpType::barrier && handle_->state().order()) return;
   handle_->state().wait(Deadline::never());
   if (handle_->state().error()) std::rethrow_exception(handle_->state().error());
 }
@@ -83,6 +90,14 @@ void Work::wait(std::chrono::milliseconds timeout) const {
   if (handle_->state().error()) std::rethrow_exception(handle_->state().error());
 }
 
+void Work::synchronize() const {
+  if (handle_ != nullptr) handle_->state().order();
+}
+
+std::optional<std::chrono::nanoseconds> Work::duration() const {
+  return handle_ == nullptr ? std::nullopt : handle_->state().duration();
+}
+
 std::exception_ptr Work::exception() const {
   return handle_ != nullptr && handle_->state().is_done() ? handle_->state().error() : nullptr;
 }
@@ -93,7 +108,7 @@ int Work::source_rank() const {
   }
   if (!is_completed()) throw Error("source_rank: the receive has not ended yet");
   if (handle_ == nullptr) return source_;
-  wait();
+  if (handle_->state().error()) std::rethrow_exception(handle_->state().error());
   return handle_->state().source();
 }
 

@@ -3,6 +3,7 @@
 // What is behind a Work that was not completed when it was returned.
 #pragma once
 
+#include <cohort/completion.h>
 #include <cohort/work.h>
 
 #include <atomic>
@@ -27,8 +28,31 @@ class WorkState {
   void succeed(int source);
   void fail(std::exception_ptr error);
 
-  bool is_done() const { return future_->is_done(); }
-  bool wait(Deadline deadline) const { return future_->wait(deadline); }
+  bool is_done() const {
+    // Whoever sees first that the device is through ends the operation.
+    if (completion_ != nullptr && !future_->is_done()) completion_->is_done();
+    return future_->is_done();
+  }
+  /// Blocks the host.
+  bool wait(Deadline deadline) const {
+    if (completion_ != nullptr && !future_->is_done() && !completion_->wait(deadline)) return false;
+    return future_->wait(deadline);
+  }
+  /// What happens on a device, ordered on `stream`. Called before anybody else has the state.
+  void set_completion(std::shared_ptr<Completion> completion, void* stream) {
+    completion_ = std::move(completion);
+    stream_ = stream;
+  }
+  /// Of device memory: the stream waits for it; throws an error known by now. False where there is no stream to wait.
+  bool order() const {
+    if (completion_ == nullptr) return false;
+    if (future_->is_done() && future_->error()) std::rethrow_exception(future_->error());
+    completion_->order(stream_);
+    return true;
+  }
+  std::optional<std::chrono::nanoseconds> duration() const {
+    return completion_ == nullptr ? std::nullopt : completion_->duration();
+  }
   /// After it has ended.
   const std::exception_ptr& error() const { return future_->error(); }
   const std::vector<Buffer>& outputs() const { return future_->value(); }
@@ -41,6 +65,8 @@ class WorkState {
   std::optional<OwnedOperation> operation_;
   std::shared_ptr<Future> future_;
   std::atomic<int> source_{-1};
+  std::shared_ptr<Completion> completion_;
+  void* stream_ = nullptr;
 };
 
 /// Held by the copies of a Work together: the last one waits, if the memory is borrowed.
@@ -65,6 +91,8 @@ class WorkHandle {
 struct WorkAccess {
   static Work completed(const detail::Operation& operation, std::uint64_t sequence, int source);
   static Work pending(OpType op, std::uint64_t sequence, std::shared_ptr<detail::WorkState> state);
+  /// Enqueued; `is_borrowed`: dropping it must wait.
+  static Work enqueued(OpType op, std::uint64_t sequence, std::shared_ptr<detail::WorkState> state, bool is_borrowed);
 };
 
 }  // namespace cohort

@@ -134,9 +134,14 @@ TEST_P(Arguments, TagsAreNotNegative) {
       expect_refused<ValueError>(*pg, "negative", [&] { pg->recv(x, 0, {.tag = tag}); });
       expect_refused<ValueError>(*pg, "negative", [&] { pg->recv_any_source(x, {.tag = tag}); });
     }
-    const auto sending = pg->send(x, pg->rank(), {.tag = std::numeric_limits<int>::max(), .async_op = true});
-    pg->recv(x, pg->rank(), {.tag = std::numeric_limits<int>::max()});
-    sending.wait();
+    try {
+      const auto sending = pg->send(x, pg->rank(), {.tag = std::numeric_limits<int>::max(), .async_op = true});
+      pg->recv(x, pg->rank(), {.tag = std::numeric_limits<int>::max()});
+      sending.wait();
+    } catch (const ValueError& e) {  // MPICH has fewer
+      EXPECT_EQ(pg->name(), "mpi");
+      EXPECT_THAT(e.what(), ::testing::HasSubstr("tags go up to"));
+    }
   });
 }
 

@@ -25,14 +25,6 @@ class OnEveryArrangement : public ::testing::TestWithParam<Ranks> {
   static void run(const GroupBody& body) { GetParam().run(body); }
 };
 
-/// The backend that is tested: COHORT_TEST_BACKEND=gloo, or =launched:mpi for one rank of a world that is there
-/// already; without it, threads and shm. Everything here is then the conformance suite of that backend
-/// (tests/conformance).
-inline std::string backend_under_test() {
-  const char* const name = std::getenv("COHORT_TEST_BACKEND");
-  return name == nullptr ? "" : name;
-}
-
 inline std::vector<Ranks> arrangements(bool with_one) {
   using Are = Ranks::Are;
   const auto backend = backend_under_test();
@@ -42,13 +34,11 @@ inline std::vector<Ranks> arrangements(bool with_one) {
       if (size > 1 || with_one) all.push_back({.are = are, .size = size, .backend = on, .hosts = hosts});
     }
   };
-  constexpr std::string_view launched = "launched:";
   if (backend.empty()) {
     with_one ? add(Are::threads, {1, 2, 3, 4, 5, 8}, "thread") : add(Are::threads, {2, 3, 5}, "thread");
     with_one ? add(Are::processes, {1, 2, 3, 5}, "shm") : add(Are::processes, {2, 3}, "shm");
-  } else if (backend.starts_with(launched)) {
-    const char* const size = std::getenv("COHORT_TEST_SIZE");
-    add(Are::launched, {size == nullptr ? 1 : std::atoi(size)}, backend.substr(launched.size()));
+  } else if (is_launched()) {
+    add(Are::launched, {launched_size()}, backend);
   } else if (backend == "hybrid") {
     add(Are::processes, {1, 2, 5}, backend);
     add(Are::processes, {2, 4, 5}, backend, 2);

@@ -105,7 +105,7 @@ TEST_P(AccessorsOf, ARealGroup) {
   ranks.run(
       [&](const ProcessGroupPtr& group) {
         EXPECT_EQ(group->size(), ranks.size);
-        EXPECT_EQ(group->name(), ranks.are_processes() ? "shm" : "thread");
+        EXPECT_EQ(group->name(), ranks.are_processes() ? ranks.backend : "thread");
         EXPECT_EQ(group->default_backend()->name(), group->name());
         EXPECT_EQ(group->default_backend()->rank(), group->rank());
         EXPECT_EQ(group->default_backend()->size(), group->size());
@@ -124,7 +124,7 @@ TEST_P(AccessorsOf, ARealGroup) {
       45s);
 }
 
-INSTANTIATE_TEST_SUITE_P(Groups, AccessorsOf, ::testing::Values(threads(3), processes(2)),
+INSTANTIATE_TEST_SUITE_P(Groups, AccessorsOf, ::testing::ValuesIn(on_backends({threads(3), processes(2)})),
                          [](const auto& each) { return to_string(each.param); });
 
 }  // namespace

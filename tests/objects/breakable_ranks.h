@@ -5,6 +5,8 @@
 
 #include <cohort/file_store.h>
 #include <cohort/new_group.h>
+#include <cohort/store_server.h>
+#include <cohort/tcp_store.h>
 
 #include <string>
 
@@ -16,8 +18,20 @@ namespace cohort::test {
 /// Machines are busy: a deadline may be noticed late, never early.
 constexpr auto grace = std::chrono::seconds(5);
 
+/// Engines learn of deaths from a store that can tell.
+inline void run_breakable_engine(const Ranks& ranks, const GroupBody& body, std::chrono::milliseconds timeout) {
+  const StoreServer server({.endpoint = unique_unix_endpoint()});
+  as_processes(ranks.size, [&](int rank) {
+    name_host(rank, ranks.size, ranks.hosts);
+    const auto store = std::make_shared<TcpStore>(TcpStoreOptions{.endpoint = server.endpoint()});
+    body(new_group(ranks.backend, timeout, "cpu", {}, {.store = store, .rank = rank, .size = ranks.size}));
+    return 0;
+  });
+}
+
 inline void run_breakable(const Ranks& ranks, const GroupBody& body, std::chrono::milliseconds timeout = patient) {
   if (!ranks.are_processes()) return with_threads(ranks.size, body, timeout);
+  if (ranks.backend != "shm") return run_breakable_engine(ranks, body, timeout);
   const TemporaryFolder folder;
   as_processes(ranks.size, [&](int rank) {
     const auto store = std::make_shared<FileStore>(folder / "store");
@@ -26,11 +40,12 @@ inline void run_breakable(const Ranks& ranks, const GroupBody& body, std::chrono
   });
 }
 
+/// Threads of a rank talk at the same time, so each call has a handle of its own.
 inline void say(const ProcessGroupPtr& group, const std::string& what) {
-  group->store()->set("said/" + what, "1");
+  group->store()->clone()->set("said/" + what, "1");
 }
 inline void await(const ProcessGroupPtr& group, const std::string& what) {
-  group->store()->wait({"said/" + what}, patient);
+  group->store()->clone()->wait({"said/" + what}, patient);
 }
 /// A barrier that the group has no part in.
 inline void meet(const ProcessGroupPtr& group, const std::string& where) {

@@ -105,7 +105,7 @@ TEST_P(MonitoredBarrier, WorksAgainAfterwards) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Groups, MonitoredBarrier, ::testing::Values(threads(4), processes(4)),
+INSTANTIATE_TEST_SUITE_P(Groups, MonitoredBarrier, ::testing::ValuesIn(on_backends({threads(4), processes(4)})),
                          [](const auto& each) { return to_string(each.param); });
 
 // --- levels

@@ -205,7 +205,8 @@ TEST_P(GroupMemoryOf, AllocatedAndFreedFromManyThreads) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Groups, GroupMemoryOf, ::testing::Values(threads(1), threads(3), processes(2), processes(3)),
+INSTANTIATE_TEST_SUITE_P(Groups, GroupMemoryOf,
+                         ::testing::ValuesIn(on_backends({threads(1), threads(3), processes(2), processes(3)})),
                          [](const auto& each) { return to_string(each.param); });
 
 TEST(GroupMemoryOfFake, WorksTheSame) {

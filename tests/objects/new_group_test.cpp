@@ -139,7 +139,7 @@ TEST_P(SeveralGroups, ConcurrentCreationsTakeAName) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Groups, SeveralGroups, ::testing::Values(threads(3), processes(2)),
+INSTANTIATE_TEST_SUITE_P(Groups, SeveralGroups, ::testing::ValuesIn(on_backends({threads(3), processes(2)})),
                          [](const auto& each) { return to_string(each.param); });
 
 TEST(NewGroup, OneBackendForEachDevice) {

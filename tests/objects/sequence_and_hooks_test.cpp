@@ -59,7 +59,7 @@ TEST_P(Sequence, NumbersAdvanceAndAgree) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Groups, Sequence, ::testing::Values(threads(3), processes(3)),
+INSTANTIATE_TEST_SUITE_P(Groups, Sequence, ::testing::ValuesIn(on_backends({threads(3), processes(3)})),
                          [](const auto& each) { return to_string(each.param); });
 
 TEST(SequenceOfMany, ThreadsEachTakeTheirOwn) {

@@ -231,7 +231,7 @@ TEST_P(Subgroups, SplitWaitsItsTurnBehindQueuedWork) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Groups, Subgroups, ::testing::Values(threads(4), processes(4)),
+INSTANTIATE_TEST_SUITE_P(Groups, Subgroups, ::testing::ValuesIn(on_backends({threads(4), processes(4)})),
                          [](const auto& each) { return to_string(each.param); });
 
 TEST(SubgroupsOfThreads, ManyAtOnce) {
@@ -283,7 +283,7 @@ TEST_P(Merge, SingletonsIntoOne) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Groups, Merge, ::testing::Values(threads(2), processes(2)),
+INSTANTIATE_TEST_SUITE_P(Groups, Merge, ::testing::ValuesIn(on_backends({threads(2), processes(2)})),
                          [](const auto& each) { return to_string(each.param); });
 
 ProcessGroupPtr alone() {

@@ -148,11 +148,13 @@ TEST_P(Timeouts, OfPointToPointDoNotBreakTheGroup) {
         const auto work = group->recv(x, 1, {.tag = 5, .async_op = true, .timeout = 100ms});
         EXPECT_ERROR(OperationTimeoutError, work.wait(), "100 ms");
         EXPECT_ERROR(OperationTimeoutError, group->recv_any_source(x, {.tag = 6, .timeout = 100ms}), "any rank");
-        // Larger than what fits a mailbox: nobody takes it.
+        // Larger than what fits a mailbox: nobody takes it. Engines cannot take its memory back.
         const std::vector<int> large(1'000'000);
-        EXPECT_ERROR(OperationTimeoutError, group->send(large, 1, {.tag = 7, .timeout = 100ms}), "rank 1");
+        if (backend_under_test().empty()) {
+          EXPECT_ERROR(OperationTimeoutError, group->send(large, 1, {.tag = 7, .timeout = 100ms}), "rank 1");
+        }
       });
-      EXPECT_GE(took, 398ms);
+      EXPECT_GE(took, 298ms);
       EXPECT_LT(took, 400ms + 4 * grace);
     }
     group->barrier();
@@ -171,7 +173,7 @@ TEST_P(Timeouts, OfPointToPointDoNotBreakTheGroup) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Groups, Timeouts, ::testing::Values(threads(2), processes(2)),
+INSTANTIATE_TEST_SUITE_P(Groups, Timeouts, ::testing::ValuesIn(on_backends({threads(2), processes(2)})),
                          [](const auto& each) { return to_string(each.param); });
 
 /// The deadline counts from the call, also while the operation waits for its turn.

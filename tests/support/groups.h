@@ -13,6 +13,8 @@
 #include <memory>
 #include <ostream>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "support/ranks.h"
 #include "support/stores.h"
@@ -47,12 +49,16 @@ inline ProcessGroupPtr join_processes(const ProcessStore& store, int rank, int s
   return new_group(backend, timeout, "cpu", {}, {.store = store.open(rank), .rank = rank, .size = size});
 }
 
-/// `hosts`: as many as the ranks shall think there are, the first ranks on the first; 0: the one there is.
+/// Has this process think that there are so many hosts, the first ranks on the first; 0: the one there is.
+inline void name_host(int rank, int size, int hosts) {
+  if (hosts > 0) ::setenv("COHORT_HOST_ID", ("host" + std::to_string(rank * hosts / size)).c_str(), 1);
+}
+
 inline void with_processes(int size, const GroupBody& body, std::chrono::milliseconds timeout = patient,
                            const std::string& backend = "shm", int hosts = 0) {
   const ProcessStore store;
   as_processes(size, [&](int rank) {
-    if (hosts > 0) ::setenv("COHORT_HOST_ID", ("host" + std::to_string(rank * hosts / size)).c_str(), 1);
+    name_host(rank, size, hosts);
     const auto group = join_processes(store, rank, size, timeout, backend);
     body(group);
     group->barrier();  // rank 0's store stays until all are through
@@ -97,11 +103,44 @@ struct Ranks {
   friend void PrintTo(const Ranks& ranks, std::ostream* out) { *out << to_string(ranks); }
 };
 
+/// COHORT_TEST_BACKEND=gloo, or =launched:mpi for one rank of a world that is there already (of COHORT_TEST_SIZE ranks):
+/// then the tests are the conformance suite of that backend (tests/conformance). Without it, threads and shm.
+inline constexpr std::string_view launched = "launched:";
+inline std::string test_backend_variable() {
+  const char* const name = std::getenv("COHORT_TEST_BACKEND");
+  return name == nullptr ? "" : name;
+}
+inline bool is_launched() {
+  return test_backend_variable().starts_with(launched);
+}
+/// The backend that is tested; empty: threads and shm.
+inline std::string backend_under_test() {
+  return test_backend_variable().substr(is_launched() ? launched.size() : 0);
+}
+inline int launched_size() {
+  const char* const size = std::getenv("COHORT_TEST_SIZE");
+  return size == nullptr ? 1 : std::atoi(size);
+}
+
 inline Ranks threads(int size) {
   return {.are = Ranks::Are::threads, .size = size};
 }
 inline Ranks processes(int size) {
   return {.are = Ranks::Are::processes, .size = size};
+}
+
+/// These, or as many ranks of the backend under test.
+inline std::vector<Ranks> on_backends(std::vector<Ranks> usual) {
+  const auto backend = backend_under_test();
+  if (backend.empty()) return usual;
+  std::vector<Ranks> others;
+  for (auto& each : usual) {
+    if (!each.are_processes() || is_launched()) continue;
+    each.backend = backend;
+    if (backend == "hybrid") each.hosts = 2;
+    others.push_back(each);
+  }
+  return others;
 }
 
 }  // namespace cohort::test

@@ -9,44 +9,29 @@
 #pragma once
 
 #include <cohort/deadline.h>
-#include <cohort/error.h>
 #include <cohort/store.h>
 
-#include <condition_variable>
+#include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 
 #include "backends/engine/errand.h"
+#include "backends/failure.h"
 
 namespace cohort {
 
 class TcpStore;
 
-/// Why a group is over.
-struct Verdict {
-  enum class Kind : std::uint8_t {
-    lost,     ///< the process or host of `rank` is gone
-    aborted,  ///< `rank` aborted the group; `text` is its reason
-    cut_off,  ///< the store cannot be reached any more: its host is gone, or this one is cut off
-  };
-  Kind kind = Kind::lost;
-  int rank = -1;
-  std::string text{};
-};
-
-std::string encode(const Verdict& verdict);
-/// Nothing if the text is no verdict.
-std::optional<Verdict> decode_verdict(const std::string& text);
-/// For aborting a part of a group: whoever meets it there finds the verdict in the message of its error.
-std::string as_reason(const Verdict& verdict);
-std::optional<Verdict> verdict_in(const std::string& message);
-
-/// PeerLostError or AbortedError, with the rank at fault.
-[[noreturn]] void throw_verdict(const Verdict& verdict, ErrorContext context);
+std::string encode(const Failure& failure);
+/// Whatever the text is, it is why the group is over.
+Failure decode_failure(std::string_view text);
+/// For aborting a part of a group: whoever meets it there finds the failure in the message of its error.
+std::string as_reason(const Failure& failure);
+std::optional<Failure> failure_in(std::string_view message);
 
 class Lifeline {
  public:
@@ -55,33 +40,28 @@ class Lifeline {
   /// Null where the store cannot tell (only a TcpStore can). `on_end` is called at most once, on a thread of the
   /// lifeline's own, and may call anything but the destructor.
   static std::unique_ptr<Lifeline> tie(const StorePtr& store, int rank, Deadline deadline,
-                                       std::function<void(const Verdict&)> on_end);
+                                       std::function<void(const Failure&)> on_end);
   /// Leaves in an orderly way: the others are not told.
   ~Lifeline();
   Lifeline(const Lifeline&) = delete;
   Lifeline& operator=(const Lifeline&) = delete;
 
-  /// Tells everybody; the first verdict stands. Keeps the caller a moment only, even if the store is out of reach.
-  void declare(const Verdict& verdict);
-  /// What is known, waiting for it at most this long.
-  std::optional<Verdict> verdict(std::chrono::milliseconds at_most = {}) const;
+  /// Tells everybody; the first word stands. Keeps the caller a moment only, even if the store is out of reach.
+  void declare(const Failure& failure);
 
  private:
-  Lifeline(std::function<void(const Verdict&)> on_end) : on_end_(std::move(on_end)) {}
+  explicit Lifeline(std::function<void(const Failure&)> on_end) : on_end_(std::move(on_end)) {}
   void listen();
-  void conclude(const Verdict& verdict);
+  void conclude(const Failure& failure);
 
-  std::function<void(const Verdict&)> on_end_;
+  std::function<void(const Failure&)> on_end_;
   StorePtr will_store_;  ///< with its prefix
   TcpStore* will_ = nullptr;
   StorePtr ear_store_;
   TcpStore* ear_ = nullptr;
 
-  mutable std::mutex mutex_;
-  mutable std::condition_variable concluded_;
-  std::optional<Verdict> verdict_;
-  bool is_leaving_ = false;
-  bool is_out_of_reach_ = false;  ///< the store
+  std::atomic<bool> is_leaving_{false};
+  std::atomic<bool> is_out_of_reach_{false};  ///< the store
   std::thread listener_;
   Errand declaring_;  ///< last: uses the others
 };

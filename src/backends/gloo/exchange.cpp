@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backends/gloo/exchange.h"
 
+#include "backends/engine/doing.h"
 #include "backends/gloo/slots.h"
 
 namespace cohort::gloo {
@@ -15,11 +16,11 @@ std::unique_ptr<Message>& Exchange::message(const void* data, std::size_t bytes)
 }
 
 void Exchange::send(ConstBytes data, int to) {
-  message(data.data(), data.size())->send(to, slot_of(Use::piece, digest({operation_, data.size()})), data.size());
+  message(data.data(), data.size())->send(to, slot_of(Use::piece, digest_of({operation_, data.size()})), data.size());
 }
 
 void Exchange::recv(Bytes data, int from) {
-  message(data.data(), data.size())->recv(from, slot_of(Use::piece, digest({operation_, data.size()})), data.size());
+  message(data.data(), data.size())->recv(from, slot_of(Use::piece, digest_of({operation_, data.size()})), data.size());
 }
 
 bool Exchange::finish(Deadline deadline) {

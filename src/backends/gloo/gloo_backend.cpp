@@ -15,6 +15,7 @@
 #include "backends/gloo/slots.h"
 #include "core/log_format.h"
 #include "core/random.h"
+#include "group/transfer_timeout.h"
 #include "store/handshake.h"
 
 namespace cohort::gloo {
@@ -23,13 +24,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// How long one who noticed that a connection closed waits to be told why.
-constexpr milliseconds verdict_patience{1000};
-
 constexpr milliseconds leaving_patience{2000};
-
-/// How long ranks whose time is up are asked what they are in.
-constexpr milliseconds asking_patience{500};
 
 /// For Gloo, which adds it to the clock, and for which zero is "no timeout".
 milliseconds gloo_timeout(Deadline deadline) {
@@ -68,9 +63,15 @@ GlooBackend::GlooBackend(GlooParts parts, Deadline deadline)
     prove(deadline);
   }
   point_to_point_ = std::make_unique<PointToPoint>(mesh_, rank(), size());
-  if (parts_.is_watched && size() > 1) {
-    lifeline_ = Lifeline::tie(parts_.store, rank(), deadline, [this](const Verdict& verdict) { end("", verdict); });
-  }
+  fate_ = std::make_unique<Fate>(Fate::Group{.id = parts_.group,
+                                             .store = parts_.store,
+                                             .rank = rank(),
+                                             .size = size(),
+                                             .is_part = parts_.is_part},
+                                 deadline, [this](const Failure& failure) {
+                                   has_failed_ = true;
+                                   if (mesh_ != nullptr) mesh_->fail(failure.text);
+                                 });
 }
 
 GlooBackend::~GlooBackend() {
@@ -143,27 +144,13 @@ void GlooBackend::prove(Deadline deadline) {
   }
 }
 
-void GlooBackend::end(const std::string& why, std::optional<Verdict> verdict) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!has_ended_) {
-      ended_ = why;
-      verdict_ = std::move(verdict);
-      has_ended_ = true;
-    }
-  }
-  if (mesh_ != nullptr) mesh_->fail(why);
-}
-
 void GlooBackend::abort(std::string_view reason) {
-  const Verdict verdict{.kind = Verdict::Kind::aborted, .rank = rank(), .text = std::string(reason)};
-  if (lifeline_ != nullptr) lifeline_->declare(verdict);
-  end(std::string(reason), verdict);
+  fate_->abort(reason);
 }
 
 void GlooBackend::shutdown() {
-  lifeline_.reset();
-  if (has_ended_) return;
+  fate_->leave();
+  if (has_failed_) return;
   // A short message that was sent is not lost because its sender leaves.
   try {
     point_to_point_->flush(Deadline::after(leaving_patience));
@@ -185,104 +172,33 @@ Capabilities GlooBackend::capabilities() const {
 
 // --- what surrounds an operation
 
-std::uint64_t GlooBackend::Doing::digest() const {
-  return gloo::digest({static_cast<std::uint64_t>(op), sequence, static_cast<std::uint64_t>(root), bytes, kind});
-}
-
-GlooBackend::Doing GlooBackend::doing_of(const Call& call, int root, std::uint64_t bytes) {
-  return {.op = call.op(), .sequence = call.sequence(), .root = root, .bytes = bytes};
-}
-GlooBackend::Doing GlooBackend::doing_of(const Call& call, int root, const Reduction& reduction) {
-  auto doing = doing_of(call, root, reduction.bytes());
-  doing.kind = static_cast<std::uint64_t>(reduction.dtype) * 256 + static_cast<std::uint64_t>(reduction.op.kind()) + 1;
-  return doing;
-}
-
-ErrorContext GlooBackend::context(const Call& call) const {
-  return {.group = parts_.group, .op = std::string(to_string(call.op())), .sequence = call.sequence()};
-}
-
-void GlooBackend::check_open(const Call& call) const {
-  if (!has_ended_.load(std::memory_order_acquire)) return;
-  const std::lock_guard lock(mutex_);
-  if (verdict_) throw_verdict(*verdict_, context(call));
-  throw AbortedError(fmt::format("the group is over: {}", ended_), context(call));
-}
-
 template <class Run>
 void GlooBackend::guarded(const Doing& doing, Call& call, Run&& run) {
-  check_open(call);
+  fate_->check(call);
+  const Fate::Visit visit(*fate_, doing);
   const auto deadline = call.deadline();
   try {
     const Alarm alarm(deadline.when(), [mesh = mesh_] { mesh->fail("deadline"); });
     run(static_cast<std::uint32_t>(doing.digest()), gloo_timeout(deadline));
-    return;
   } catch (const Error&) {
     throw;
   } catch (const std::exception& e) {
-    explain(e, doing, call);
+    explain(e, call);
   }
 }
 
-void GlooBackend::explain(const std::exception& error, const Doing& doing, Call& call) {
-  // A deadline that passed makes Gloo's connections fail too; one that has not may still be told the reason.
-  const bool is_late = call.deadline().expired();
-  std::optional<Verdict> known;
-  if (!is_late && lifeline_ != nullptr) known = lifeline_->verdict(verdict_patience);
-  check_open(call);
-  if (known) throw_verdict(*known, context(call));  // it is about to end this group
-  if (is_late) explain_timeout(doing, call);
-  std::vector<int> broken;
+void GlooBackend::explain(const std::exception& error, Call& call) {
+  // A deadline that passed makes Gloo's connections fail too; before that, whoever knows why may say so.
+  if (call.deadline().expired()) fate_->miss_deadline(call);
+  fate_->await_news(call);
   for (int each = 0; each < size(); ++each) {
-    if (each != rank() && mesh_->is_broken(each)) broken.push_back(each);
+    if (each == rank() || !mesh_->is_broken(each)) continue;
+    fate_->fail({.kind = ErrorKind::peer_lost,
+                 .rank = each,
+                 .text = fmt::format("rank {} closed its connection: it left the group, failed or is gone", each)},
+                call);
   }
-  auto where = context(call);
-  if (!broken.empty()) where.rank = broken.front();
-  const auto text = broken.empty() ? std::string(error.what())
-                                   : fmt::format("rank {} closed its connection: it left the group, failed or is gone",
-                                                 broken.front());
-  end(text);
-  if (broken.empty()) throw BackendError(text, std::move(where));
-  throw PeerLostError(text, std::move(where));
-}
-
-/// Ranks that are in different operations never meet. Once their time is up they can be asked what they are in.
-void GlooBackend::explain_timeout(const Doing& doing, Call& call) {
-  const auto text =
-      fmt::format("{} #{} did not end within {} ms", to_string(call.op()), call.sequence(), call.timeout().count());
-  end(text);
-  const auto described = fmt::format("{} #{} of {} bytes{}", to_string(doing.op), doing.sequence, doing.bytes,
-                                     doing.root < 0 ? "" : fmt::format(", root {}", doing.root));
-  const auto mine = fmt::format("{}|{}", doing.digest(), described);
-  auto where = context(call);
-  const auto answers = std::make_shared<std::vector<std::string>>(index_of(size()));
-  const auto ask = [answers, mine, store = parts_.store, me = rank()] {
-    const auto patience = Deadline::after(asking_patience);
-    const auto key = [](std::size_t rank) { return fmt::format("late/{}", rank); };
-    store->set(key(index_of(me)), mine, patience);
-    for (std::size_t each = 0; each < answers->size(); ++each) {
-      try {
-        (*answers)[each] = store->get(key(each), patience);
-      } catch (const StoreTimeoutError&) {
-      }
-    }
-  };
-  // The store may be what cannot be reached.
-  if (!asking_.run(ask, asking_patience + milliseconds(100)) || (*answers)[index_of(rank())].empty()) {
-    throw OperationTimeoutError(fmt::format("{}, and the job's store does not answer", text), where);
-  }
-  for (int each = 0; each < size(); ++each) {
-    const auto& theirs = (*answers)[index_of(each)];
-    if (theirs.empty() || theirs == mine) continue;
-    where.rank = each;
-    throw MismatchError(fmt::format("the ranks are not in the same operation: rank {} is in {}, rank {} in {}", rank(),
-                                    described, each, theirs.substr(theirs.find('|') + 1)),
-                        where);
-  }
-  const auto silent = std::find(answers->begin(), answers->end(), std::string());
-  if (silent == answers->end()) throw OperationTimeoutError(text, where);
-  where.rank = static_cast<int>(silent - answers->begin());
-  throw OperationTimeoutError(fmt::format("{}: rank {} has not come", text, *where.rank), where);
+  fate_->fail({.text = error.what()}, call);
 }
 
 // --- collectives
@@ -291,7 +207,7 @@ void GlooBackend::all_reduce(const Reduction& reduction, Call& call) {
   const Arithmetic arithmetic(reduction);
   if (size() == 1) return arithmetic.alone(reduction.in, reduction.out, reduction.count, 1);
   if (reduction.count == 0) return barrier(call);
-  guarded(doing_of(call, -1, reduction), call, [&](std::uint32_t tag, milliseconds timeout) {
+  guarded(Doing::of(call, -1, reduction), call, [&](std::uint32_t tag, milliseconds timeout) {
     const void* in = reduction.in;
     if (arithmetic.has_before()) {
       arithmetic.before(in, reduction.out, reduction.count);
@@ -309,7 +225,7 @@ void GlooBackend::reduce(const Reduction& reduction, int root, Call& call) {
   const Arithmetic arithmetic(reduction);
   if (size() == 1) return arithmetic.alone(reduction.in, reduction.out, reduction.count, 1);
   if (reduction.count == 0) return barrier(call);
-  guarded(doing_of(call, root, reduction), call, [&](std::uint32_t tag, milliseconds timeout) {
+  guarded(Doing::of(call, root, reduction), call, [&](std::uint32_t tag, milliseconds timeout) {
     // Gloo uses the output as scratch on every rank; away from the root the caller's memory stays as it is.
     void* out = reduction.out;
     if (out == nullptr) {
@@ -332,7 +248,7 @@ void GlooBackend::reduce(const Reduction& reduction, int root, Call& call) {
 void GlooBackend::broadcast(Bytes data, int root, Call& call) {
   if (size() == 1) return;
   if (data.empty()) return barrier(call);
-  guarded(doing_of(call, root, data.size()), call, [&](std::uint32_t tag, milliseconds timeout) {
+  guarded(Doing::of(call, root, data.size()), call, [&](std::uint32_t tag, milliseconds timeout) {
     mesh_->broadcast(data.data(), data.size(), root, tag, timeout);
   });
 }
@@ -344,7 +260,7 @@ void GlooBackend::all_gather(ConstBytes in, std::span<const Bytes> outs, Call& c
   if (is_even && in.empty()) return barrier(call);
   std::uint64_t total = 0;
   for (const auto& out : outs) total += out.size();
-  const auto doing = doing_of(call, -1, total);
+  const auto doing = Doing::of(call, -1, total);
   guarded(doing, call, [&](std::uint32_t tag, milliseconds timeout) {
     if (is_even) {
       mesh_->all_gather(in.data() == own.data() ? nullptr : in.data(), outs[0].data(), in.size(), tag, timeout);
@@ -357,12 +273,12 @@ void GlooBackend::all_gather(ConstBytes in, std::span<const Bytes> outs, Call& c
       exchange.send(in, each);
     }
     copy(in, own);
-    if (!exchange.finish(call.deadline())) explain_timeout(doing, call);
+    if (!exchange.finish(call.deadline())) fate_->miss_deadline(call);
   });
 }
 
 void GlooBackend::gather(ConstBytes in, std::span<const Bytes> outs, int root, Call& call) {
-  const auto doing = doing_of(call, root, 0);
+  const auto doing = Doing::of(call, root, 0);
   if (size() == 1) return copy(in, outs[0]);
   guarded(doing, call, [&](std::uint32_t /*tag*/, milliseconds /*timeout*/) {
     Exchange exchange(*mesh_, doing.digest());
@@ -373,12 +289,12 @@ void GlooBackend::gather(ConstBytes in, std::span<const Bytes> outs, int root, C
         each == root ? copy(in, outs[index_of(each)]) : exchange.recv(outs[index_of(each)], each);
       }
     }
-    if (!exchange.finish(call.deadline())) explain_timeout(doing, call);
+    if (!exchange.finish(call.deadline())) fate_->miss_deadline(call);
   });
 }
 
 void GlooBackend::scatter(std::span<const ConstBytes> ins, Bytes out, int root, Call& call) {
-  const auto doing = doing_of(call, root, 0);
+  const auto doing = Doing::of(call, root, 0);
   if (size() == 1) return copy(ins[0], out);
   guarded(doing, call, [&](std::uint32_t /*tag*/, milliseconds /*timeout*/) {
     Exchange exchange(*mesh_, doing.digest());
@@ -389,12 +305,12 @@ void GlooBackend::scatter(std::span<const ConstBytes> ins, Bytes out, int root, 
         each == root ? copy(ins[index_of(each)], out) : exchange.send(ins[index_of(each)], each);
       }
     }
-    if (!exchange.finish(call.deadline())) explain_timeout(doing, call);
+    if (!exchange.finish(call.deadline())) fate_->miss_deadline(call);
   });
 }
 
 void GlooBackend::all_to_all(std::span<const ConstBytes> ins, std::span<const Bytes> outs, Call& call) {
-  const auto doing = doing_of(call, -1, 0);
+  const auto doing = Doing::of(call, -1, 0);
   const auto own = index_of(rank());
   if (size() == 1) return copy(ins[own], outs[own]);
   guarded(doing, call, [&](std::uint32_t /*tag*/, milliseconds /*timeout*/) {
@@ -407,13 +323,13 @@ void GlooBackend::all_to_all(std::span<const ConstBytes> ins, std::span<const By
       exchange.send(ins[index_of(to)], to);
     }
     copy(ins[own], outs[own]);
-    if (!exchange.finish(call.deadline())) explain_timeout(doing, call);
+    if (!exchange.finish(call.deadline())) fate_->miss_deadline(call);
   });
 }
 
 void GlooBackend::reduce_scatter(std::span<const ConstBytes> ins, const Reduction& reduction, Call& call) {
   if (size() == 1) return Arithmetic(reduction).alone(ins[0].data(), reduction.out, reduction.count, 1);
-  auto doing = doing_of(call, -1, 0);
+  auto doing = Doing::of(call, -1, 0);
   for (const auto& in : ins) doing.bytes += in.size();
   guarded(doing, call,
           [&](std::uint32_t /*tag*/, milliseconds /*timeout*/) { reduce_pieces(ins, reduction, doing, call); });
@@ -444,7 +360,7 @@ void GlooBackend::reduce_pieces(std::span<const ConstBytes> ins, const Reduction
     return Bytes(scratch_).subspan(((number % 2) * ranks + from) * width, part(output, number).size());
   };
   const auto start = [&](std::size_t number) {
-    auto exchange = std::make_unique<Exchange>(*mesh_, digest({doing.digest(), number}));
+    auto exchange = std::make_unique<Exchange>(*mesh_, digest_of({doing.digest(), number}));
     for (std::size_t step = 1; step < ranks; ++step) {
       const auto to = (own + step) % ranks;
       const auto from = (own + ranks - step) % ranks;
@@ -477,7 +393,7 @@ void GlooBackend::reduce_pieces(std::span<const ConstBytes> ins, const Reduction
   for (std::size_t number = 0; number < chunks; ++number) {
     const auto current = std::move(next);
     if (number + 1 < chunks) next = start(number + 1);
-    if (!current->finish(call.deadline())) explain_timeout(doing, call);
+    if (!current->finish(call.deadline())) fate_->miss_deadline(call);
     const auto out = part(output, number);
     for (std::size_t from = 0; from < ranks; ++from) {
       sources[from] =
@@ -493,20 +409,20 @@ void GlooBackend::reduce_pieces(std::span<const ConstBytes> ins, const Reduction
 
 void GlooBackend::barrier(Call& call) {
   if (size() == 1) return;
-  guarded(doing_of(call, -1, 0), call, [&](std::uint32_t tag, milliseconds timeout) { mesh_->barrier(tag, timeout); });
+  guarded(Doing::of(call, -1, 0), call, [&](std::uint32_t tag, milliseconds timeout) { mesh_->barrier(tag, timeout); });
 }
 
 // --- point to point
 
 template <class Start>
 auto GlooBackend::started(Call& call, Start&& start) {
-  check_open(call);
+  fate_->check(call);
   try {
     return start();
   } catch (const Error&) {
     throw;
   } catch (const std::exception& e) {
-    explain(e, doing_of(call, -1, 0), call);
+    explain(e, call);
   }
 }
 
@@ -514,7 +430,7 @@ std::unique_ptr<PointToPoint::Pending> GlooBackend::pending_recv(Bytes data, int
                                                                  const Call& call) {
   return point_to_point_->start_recv(
       data, peer_or_any, tag,
-      [where = context(call), me = rank(), expected = data.size()](int peer, std::uint64_t sent) mutable {
+      [where = fate_->context(call), me = rank(), expected = data.size()](int peer, std::uint64_t sent) mutable {
         where.rank = peer;
         return std::make_exception_ptr(MismatchError(
             fmt::format("rank {} sent {} bytes where rank {} expects {}", peer, sent, me, expected), where));
@@ -549,25 +465,17 @@ std::unique_ptr<Transfer> GlooBackend::start_send(ConstBytes data, int peer, int
   idle_rounds_ = 0;
   return std::make_unique<GuardedTransfer>(
       started(call, [&] { return point_to_point_->start_send(data, peer, tag); }),
-      [this, call](const std::exception& e) mutable { explain(e, doing_of(call, -1, 0), call); });
+      [this, call](const std::exception& e) mutable { explain(e, call); });
 }
 std::unique_ptr<Transfer> GlooBackend::start_recv(Bytes data, int peer_or_any, int tag, Call& call) {
   idle_rounds_ = 0;
   return std::make_unique<GuardedTransfer>(
       started(call, [&] { return pending_recv(data, peer_or_any, tag, call); }),
-      [this, call](const std::exception& e) mutable { explain(e, doing_of(call, -1, 0), call); });
+      [this, call](const std::exception& e) mutable { explain(e, call); });
 }
 
 void GlooBackend::finish(PointToPoint::Pending& transfer, int peer, Call& call) {
-  if (transfer.finish(call.deadline())) return;
-  auto where = context(call);
-  if (peer >= 0) where.rank = peer;
-  const auto whom = peer < 0 ? std::string("any rank") : fmt::format("rank {}", peer);
-  const bool sends = call.op() == OpType::send;
-  throw OperationTimeoutError(
-      fmt::format("{} {} {} did not end within {} ms: {} has not {}", to_string(call.op()), sends ? "to" : "from", whom,
-                  call.timeout().count(), whom, sends ? "received it" : "sent it"),
-      std::move(where));
+  if (!transfer.finish(call.deadline())) throw transfer_timeout(call, peer, fate_->context(call));
 }
 
 void GlooBackend::send(ConstBytes data, int peer, int tag, Call& call) {

@@ -13,13 +13,10 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "backends/engine/errand.h"
-#include "backends/engine/lifeline.h"
+#include "backends/engine/fate.h"
 #include "backends/gloo/mesh.h"
 #include "backends/gloo/point_to_point.h"
 
@@ -32,8 +29,8 @@ struct GlooParts {
   int size = 1;
   std::string address{};  ///< of the network interface
   MakeMesh make_mesh = nullptr;
-  /// Whether ranks that die are made known through the store; not for parts of a group that sees to it itself.
-  bool is_watched = true;
+  /// Of a group that sees to its end itself.
+  bool is_part = false;
 };
 
 class GlooBackend final : public Backend {
@@ -67,28 +64,13 @@ class GlooBackend final : public Backend {
   void shutdown() override;
 
  private:
-  /// What this rank is in, for those who find that they are not in the same.
-  struct Doing {
-    OpType op = OpType::unknown;
-    std::uint64_t sequence = 0;
-    int root = -1;
-    std::uint64_t bytes = 0;
-    std::uint64_t kind = 0;  ///< dtype and reduction
-    std::uint64_t digest() const;
-  };
-
   void connect(Deadline deadline);
   void prove(Deadline deadline);
-  ErrorContext context(const Call& call) const;
   /// Runs an operation of several ranks: with an alarm at its deadline, its errors in our words.
   template <class Run>
   void guarded(const Doing& doing, Call& call, Run&& run);
-  static Doing doing_of(const Call& call, int root, std::uint64_t bytes);
-  static Doing doing_of(const Call& call, int root, const Reduction& reduction);
-  void check_open(const Call& call) const;
-  [[noreturn]] void explain(const std::exception& error, const Doing& doing, Call& call);
-  [[noreturn]] void explain_timeout(const Doing& doing, Call& call);
-  void end(const std::string& why, std::optional<Verdict> verdict = {});
+  /// An error of Gloo's: who is at fault, as far as that can be found out.
+  [[noreturn]] void explain(const std::exception& error, Call& call);
   std::unique_ptr<PointToPoint::Pending> pending_recv(Bytes data, int peer_or_any, int tag, const Call& call);
   template <class Start>
   auto started(Call& call, Start&& start);
@@ -100,15 +82,9 @@ class GlooBackend final : public Backend {
   std::unique_ptr<PointToPoint> point_to_point_;
   std::vector<std::byte> scratch_;  ///< in the turn of collectives
   int splits_ = 0;                  ///< likewise
-
-  mutable std::mutex mutex_;
-  std::string ended_;  ///< why no operation is possible any more
-  std::optional<Verdict> verdict_;
-  std::atomic<bool> has_ended_{false};
   std::atomic<unsigned> idle_rounds_{0};
-
-  Errand asking_;                       ///< what the others are in
-  std::unique_ptr<Lifeline> lifeline_;  ///< last: its thread uses the others
+  std::atomic<bool> has_failed_{false};
+  std::unique_ptr<Fate> fate_;  ///< last: its thread uses the others
 };
 
 }  // namespace cohort::gloo

@@ -6,19 +6,8 @@
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
 
 namespace cohort::gloo {
-
-/// Mixes well enough that two different operations share a number once in the range of it.
-constexpr std::uint64_t digest(std::initializer_list<std::uint64_t> parts) {
-  std::uint64_t state = 0x9e3779b97f4a7c15U;
-  for (const auto part : parts) {
-    state = (state ^ part) * 0xbf58476d1ce4e5b9U;
-    state ^= state >> 29U;
-  }
-  return state * 0x94d049bb133111ebU;
-}
 
 /// The topmost byte belongs to Gloo's own collectives below 0x10.
 enum class Use : std::uint8_t { piece = 0xC0, frame = 0xC1, payload = 0xC2, proof = 0xC3 };

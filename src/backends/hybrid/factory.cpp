@@ -85,7 +85,7 @@ BackendPtr make_world(const std::string& engine, const StorePtr& store, int rank
                                                              .size = size,
                                                              .address = local_address(env, store, deadline),
                                                              .make_mesh = gloo::module_function(),
-                                                             .is_watched = false},
+                                                             .is_part = true},
                                              deadline);
 }
 

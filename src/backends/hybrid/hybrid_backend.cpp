@@ -11,6 +11,7 @@
 #include "backends/engine/arithmetic.h"
 #include "backends/hybrid/parts.h"
 #include "backends/hybrid/transfers.h"
+#include "group/transfer_timeout.h"
 
 namespace cohort::hybrid {
 
@@ -20,9 +21,6 @@ using Kind = ReduceOp::Kind;
 
 /// Below this one leader does it all: a slice each would cost more steps than it saves bytes.
 constexpr std::size_t sliced_bytes = std::size_t{64} << 10U;
-
-/// How long one who noticed that a part failed waits to be told why.
-constexpr std::chrono::milliseconds verdict_patience{1000};
 
 std::size_t at(int rank) {
   return static_cast<std::size_t>(rank);
@@ -69,40 +67,34 @@ struct HybridBackend::Slices {
 
 HybridBackend::HybridBackend(HybridParts parts, Deadline deadline)
     : Backend("hybrid", parts.rank, parts.placement.size()), parts_(std::move(parts)) {
-  if (parts_.world != nullptr) {
-    lifeline_ = Lifeline::tie(parts_.store, rank(), deadline, [this](const Verdict& verdict) { end(verdict); });
-  }
+  fate_ = std::make_unique<Fate>(
+      Fate::Group{.id = parts_.group,
+                  .store = parts_.store,
+                  .rank = rank(),
+                  .size = size(),
+                  .is_part = parts_.world == nullptr},  // on one host all is said in shared memory
+      deadline, [this](const Failure& failure) {
+        // Ranks of this host may meet it there before they hear of it themselves.
+        const auto reason = as_reason(failure);
+        local().abort(reason);
+        if (parts_.world != nullptr) parts_.world->abort(reason);
+        if (parts_.rail != nullptr) parts_.rail->abort(reason);
+      });
 }
 
 HybridBackend::~HybridBackend() {
-  lifeline_.reset();
+  fate_->leave();
 }
 
 void HybridBackend::shutdown() {
-  lifeline_.reset();
+  fate_->leave();
   local().shutdown();
   if (parts_.world != nullptr) parts_.world->shutdown();
   if (parts_.rail != nullptr) parts_.rail->shutdown();
 }
 
-void HybridBackend::end(const Verdict& verdict) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (has_ended_) return;
-    verdict_ = verdict;
-    has_ended_ = true;
-  }
-  // Ranks of this host may meet it here before they hear of it themselves.
-  const auto reason = as_reason(verdict);
-  local().abort(reason);
-  if (parts_.world != nullptr) parts_.world->abort(reason);
-  if (parts_.rail != nullptr) parts_.rail->abort(reason);
-}
-
 void HybridBackend::abort(std::string_view reason) {
-  const Verdict verdict{.kind = Verdict::Kind::aborted, .rank = rank(), .text = std::string(reason)};
-  if (lifeline_ != nullptr) lifeline_->declare(verdict);
-  end(verdict);
+  fate_->abort(reason);
 }
 
 Capabilities HybridBackend::capabilities() const {
@@ -124,19 +116,10 @@ std::string HybridBackend::status() const {
 
 // --- errors
 
-ErrorContext HybridBackend::context(const Call& call) const {
-  return {.group = parts_.group, .op = std::string(to_string(call.op())), .sequence = call.sequence()};
-}
-
-void HybridBackend::check_open(const Call& call) const {
-  if (!has_ended_.load(std::memory_order_acquire)) return;
-  const std::lock_guard lock(mutex_);
-  throw_verdict(*verdict_, context(call));
-}
-
 template <class Run>
-void HybridBackend::guarded(Call& call, Run&& run) {
-  check_open(call);
+void HybridBackend::guarded(const Doing& doing, Call& call, Run&& run) {
+  fate_->check(call);
+  const Fate::Visit visit(*fate_, doing);
   try {
     run();
   } catch (const BackendError& e) {
@@ -144,56 +127,36 @@ void HybridBackend::guarded(Call& call, Run&& run) {
   }
 }
 
-void HybridBackend::rethrow_here(const BackendError& error, const Call& call) const {
-  if (const auto told = verdict_in(error.message())) throw_verdict(*told, context(call));
-  auto where = context(call);
-  auto text = error.message();
-  if (const auto& whose = error.context(); whose.rank && whose.group == local_id(parts_.group, parts_.placement)) {
-    where.rank = parts_.placement.here().at(at(*whose.rank));
-    text += fmt::format(" (ranks as they count on this host, whose are {} of the group)",
-                        fmt::join(parts_.placement.here(), ", "));
-  } else if (whose.rank && parts_.rail != nullptr &&
-             whose.group == rail_id(parts_.group, parts_.placement.local_rank())) {
-    where.rank = parts_.placement.hosts().at(at(*whose.rank)).at(at(parts_.placement.local_rank()));
-    text += fmt::format(" (hosts as they count here; rank {} of the group)", *where.rank);
-  } else {
-    where.rank = whose.rank;
+Failure HybridBackend::translated(const BackendError& error) const {
+  const auto& whose = error.context();
+  const auto& placement = parts_.placement;
+  Failure failure{.kind = error.kind(), .rank = whose.rank.value_or(-1), .text = error.message()};
+  if (parts_.world == nullptr || !whose.rank) return failure;
+  if (whose.group == local_id(parts_.group, placement)) {
+    failure.rank = placement.here().at(at(*whose.rank));
+    failure.text += fmt::format(" (ranks as they count on this host, whose are {} of the group)",
+                                fmt::join(placement.here(), ", "));
+  } else if (whose.group == rail_id(parts_.group, placement.local_rank())) {
+    failure.rank = placement.hosts().at(at(*whose.rank)).at(at(placement.local_rank()));
+    failure.text += fmt::format(" (hosts as they count here; rank {} of the group)", failure.rank);
   }
-  switch (error.kind()) {
-    case ErrorKind::timeout:
-      throw OperationTimeoutError(text, std::move(where));
-    case ErrorKind::peer_lost:
-      throw PeerLostError(text, std::move(where));
-    case ErrorKind::mismatch:
-      throw MismatchError(text, std::move(where));
-    case ErrorKind::aborted:
-      throw AbortedError(text, std::move(where));
-    default:
-      throw BackendError(text, std::move(where));
-  }
+  return failure;
 }
 
-std::optional<Verdict> HybridBackend::known_verdict(const BackendError& error) const {
-  if (auto told = verdict_in(error.message())) return told;
-  const bool speaks_for_itself = error.kind() == ErrorKind::timeout || error.kind() == ErrorKind::mismatch;
-  if (speaks_for_itself || lifeline_ == nullptr) return std::nullopt;
-  return lifeline_->verdict(verdict_patience);
-}
-
-void HybridBackend::explain(const BackendError& error, const Call& call) {
+void HybridBackend::explain(const BackendError& error, Call& call) {
+  if (const auto told = failure_in(error.message())) fate_->adopt(*told);
+  fate_->check(call);
+  if (error.kind() == ErrorKind::timeout && parts_.world != nullptr) fate_->miss_deadline(call);
   // Somebody who is gone, or gave up, is known to all by name; a part only knows that it failed.
-  if (const auto known = known_verdict(error)) end(*known);
-  // Who has waited until its own deadline says so, also if another rank was quicker to give up.
-  const bool is_late = error.kind() == ErrorKind::timeout;
-  if (has_ended_ && is_late && verdict_->kind == Verdict::Kind::aborted) rethrow_here(error, call);
-  check_open(call);
-  const Verdict verdict{
-      .kind = Verdict::Kind::aborted,
-      .rank = rank(),
-      .text = fmt::format("{} #{} failed there: {}", to_string(call.op()), call.sequence(), error.message())};
-  if (lifeline_ != nullptr) lifeline_->declare(verdict);
-  end(verdict);
-  rethrow_here(error, call);
+  if (error.kind() != ErrorKind::mismatch) fate_->await_news(call);
+  fate_->fail(translated(error), call);
+}
+
+void HybridBackend::explain_transfer(const BackendError& error, const Call& call) {
+  if (const auto told = failure_in(error.message())) fate_->adopt(*told);
+  if (error.kind() != ErrorKind::timeout && error.kind() != ErrorKind::mismatch) fate_->await_news(call);
+  fate_->check(call);
+  throw_failure(translated(error), fate_->context(call));
 }
 
 // --- reductions
@@ -213,7 +176,7 @@ void HybridBackend::reduce_here(const Reduction& reduction, const Slices& slices
 }
 
 void HybridBackend::all_reduce(const Reduction& reduction, Call& call) {
-  guarded(call, [&] {
+  guarded(Doing::of(call, -1, reduction), call, [&] {
     if (parts_.world == nullptr) return local().all_reduce(reduction, call);
     if (reduction.count == 0) return barrier_of_all(call);
     const auto me = parts_.placement.local_rank();
@@ -242,7 +205,7 @@ void HybridBackend::spread_here(Bytes data, const Slices& slices, Call& call) {
 }
 
 void HybridBackend::reduce(const Reduction& reduction, int root, Call& call) {
-  guarded(call, [&] {
+  guarded(Doing::of(call, root, reduction), call, [&] {
     const auto& placement = parts_.placement;
     if (parts_.world == nullptr) return local().reduce(reduction, root, call);
     if (reduction.count == 0) return barrier_of_all(call);
@@ -284,7 +247,7 @@ void HybridBackend::reduce(const Reduction& reduction, int root, Call& call) {
 /// For each host in turn its ranks' pieces are combined here, each by one rank of this host, who sends it to its owner;
 /// the owner combines what came from the hosts, in their order.
 void HybridBackend::reduce_scatter(std::span<const ConstBytes> ins, const Reduction& reduction, Call& call) {
-  guarded(call, [&] {
+  guarded(Doing::of(call, -1, 0), call, [&] {
     const auto& placement = parts_.placement;
     if (parts_.world == nullptr) return local().reduce_scatter(ins, reduction, call);
     const auto& hosts = placement.hosts();
@@ -343,7 +306,7 @@ void HybridBackend::reduce_scatter(std::span<const ConstBytes> ins, const Reduct
 // --- data movement
 
 void HybridBackend::broadcast(Bytes data, int root, Call& call) {
-  guarded(call, [&] {
+  guarded(Doing::of(call, root, data.size()), call, [&] {
     const auto& placement = parts_.placement;
     if (parts_.world == nullptr) return local().broadcast(data, root, call);
     if (data.empty()) return barrier_of_all(call);
@@ -360,7 +323,7 @@ void HybridBackend::broadcast(Bytes data, int root, Call& call) {
 
 /// Each rank's piece crosses to another host once, to one rank there, which hands it on.
 void HybridBackend::all_gather(ConstBytes in, std::span<const Bytes> outs, Call& call) {
-  guarded(call, [&] {
+  guarded(Doing::of(call, -1, 0), call, [&] {
     const auto& placement = parts_.placement;
     const auto& here = placement.here();
     std::vector<Bytes> outs_here;
@@ -389,7 +352,7 @@ void HybridBackend::all_gather(ConstBytes in, std::span<const Bytes> outs, Call&
 }
 
 void HybridBackend::gather(ConstBytes in, std::span<const Bytes> outs, int root, Call& call) {
-  guarded(call, [&] {
+  guarded(Doing::of(call, root, 0), call, [&] {
     const auto& placement = parts_.placement;
     if (parts_.world == nullptr) return local().gather(in, outs, root, call);
     std::vector<Bytes> far(outs.begin(), outs.end());
@@ -404,7 +367,7 @@ void HybridBackend::gather(ConstBytes in, std::span<const Bytes> outs, int root,
 }
 
 void HybridBackend::scatter(std::span<const ConstBytes> ins, Bytes out, int root, Call& call) {
-  guarded(call, [&] {
+  guarded(Doing::of(call, root, 0), call, [&] {
     const auto& placement = parts_.placement;
     if (parts_.world == nullptr) return local().scatter(ins, out, root, call);
     std::vector<ConstBytes> far(ins.begin(), ins.end());
@@ -419,7 +382,7 @@ void HybridBackend::scatter(std::span<const ConstBytes> ins, Bytes out, int root
 }
 
 void HybridBackend::all_to_all(std::span<const ConstBytes> ins, std::span<const Bytes> outs, Call& call) {
-  guarded(call, [&] {
+  guarded(Doing::of(call, -1, 0), call, [&] {
     if (parts_.world == nullptr) return local().all_to_all(ins, outs, call);
     std::vector<ConstBytes> far_ins(ins.begin(), ins.end());
     std::vector<Bytes> far_outs(outs.begin(), outs.end());
@@ -442,7 +405,7 @@ void HybridBackend::barrier_of_all(Call& call) {
 }
 
 void HybridBackend::barrier(Call& call) {
-  guarded(call, [&] { barrier_of_all(call); });
+  guarded(Doing::of(call, -1, 0), call, [&] { barrier_of_all(call); });
 }
 
 // --- point to point
@@ -455,19 +418,18 @@ Road HybridBackend::road_to(int peer) {
 
 std::unique_ptr<Transfer> HybridBackend::translated(std::unique_ptr<Transfer> inner, int peer, const Call& call) {
   return std::make_unique<TranslatedTransfer>(std::move(inner), peer, [this, call](const BackendError& e) {
-    check_open(call);
-    rethrow_here(e, call);
+    explain_transfer(e, call);
   });
 }
 
 std::unique_ptr<Transfer> HybridBackend::start_send(ConstBytes data, int peer, int tag, Call& call) {
-  check_open(call);
+  fate_->check(call);
   const auto road = road_to(peer);
   return translated(road.backend->start_send(data, road.peer, tag, call), -1, call);
 }
 
 std::unique_ptr<Transfer> HybridBackend::start_recv(Bytes data, int peer_or_any, int tag, Call& call) {
-  check_open(call);
+  fate_->check(call);
   if (peer_or_any != any_source) {
     const auto road = road_to(peer_or_any);
     return translated(road.backend->start_recv(data, road.peer, tag, call), peer_or_any, call);
@@ -479,7 +441,7 @@ std::unique_ptr<Transfer> HybridBackend::start_recv(Bytes data, int peer_or_any,
 }
 
 void HybridBackend::send(ConstBytes data, int peer, int tag, Call& call) {
-  check_open(call);
+  fate_->check(call);
   const auto road = road_to(peer);
   try {
     road.backend->send(data, road.peer, tag, call);
@@ -489,8 +451,15 @@ void HybridBackend::send(ConstBytes data, int peer, int tag, Call& call) {
 }
 
 int HybridBackend::recv(Bytes data, int peer_or_any, int tag, Call& call) {
-  if (peer_or_any == any_source && parts_.world != nullptr) return Backend::recv(data, peer_or_any, tag, call);
-  check_open(call);
+  if (peer_or_any == any_source && parts_.world != nullptr) {
+    const auto transfer = start_recv(data, any_source, tag, call);
+    while (!transfer->advance()) {
+      if (call.deadline().expired()) throw transfer_timeout(call, any_source, fate_->context(call));
+      rest(call.deadline());
+    }
+    return transfer->source();
+  }
+  fate_->check(call);
   const auto road = peer_or_any == any_source ? Road{&local(), any_source} : road_to(peer_or_any);
   try {
     const int from = road.backend->recv(data, road.peer, tag, call);
@@ -498,13 +467,6 @@ int HybridBackend::recv(Bytes data, int peer_or_any, int tag, Call& call) {
   } catch (const BackendError& e) {
     explain_transfer(e, call);
   }
-}
-
-void HybridBackend::explain_transfer(const BackendError& error, const Call& call) {
-  const auto known = known_verdict(error);
-  check_open(call);
-  if (known) throw_verdict(*known, context(call));
-  rethrow_here(error, call);
 }
 
 void HybridBackend::rest(Deadline until) {
@@ -519,6 +481,7 @@ GroupMemory HybridBackend::allocate(std::size_t bytes) {
 }
 
 BackendPtr HybridBackend::split(const BackendSplit& split, Deadline deadline) {
+  fate_->check(Call(OpType::coalesced, 0, deadline));
   const auto number = splits_++;
   const auto& placement = parts_.placement;
   std::vector<int> ranks_here;

@@ -13,21 +13,18 @@
 // so each byte crosses the network about 2(H-1)/H times per host, not per rank. Order: first the ranks of a host in
 // rank order, then the hosts in the engine's order.
 //
-// Whoever dies or gives up is made known to all through the store (engine/lifeline.h).
+// Whoever dies or gives up is made known to all through the store (engine/fate.h).
 #pragma once
 
 #include <cohort/backend.h>
 #include <cohort/store.h>
 
-#include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "backends/engine/lifeline.h"
+#include "backends/engine/fate.h"
 #include "backends/hybrid/placement.h"
 #include "backends/hybrid/transfers.h"
 
@@ -89,30 +86,20 @@ class HybridBackend final : public Backend {
   void barrier_of_all(Call& call);
   /// Runs an operation: what its parts throw becomes an error about ranks of this group.
   template <class Run>
-  void guarded(Call& call, Run&& run);
+  void guarded(const Doing& doing, Call& call, Run&& run);
   /// The group is over: who is at fault, as far as that can be found out.
-  [[noreturn]] void explain(const BackendError& error, const Call& call);
+  [[noreturn]] void explain(const BackendError& error, Call& call);
   /// The same for a send or receive, which takes nothing with it.
   [[noreturn]] void explain_transfer(const BackendError& error, const Call& call);
-  /// What ended the group, from the error of a part or, waiting a moment for it, from the store.
-  std::optional<Verdict> known_verdict(const BackendError& error) const;
   /// A part's error as one of this group: ranks by their numbers here.
-  [[noreturn]] void rethrow_here(const BackendError& error, const Call& call) const;
-  void check_open(const Call& call) const;
-  void end(const Verdict& verdict);
-  ErrorContext context(const Call& call) const;
+  Failure translated(const BackendError& error) const;
   Road road_to(int peer);
   std::unique_ptr<Transfer> translated(std::unique_ptr<Transfer> inner, int peer, const Call& call);
 
   HybridParts parts_;
   std::vector<std::byte> scratch_;  ///< in the turn of collectives
   int splits_ = 0;                  ///< likewise
-
-  mutable std::mutex mutex_;
-  std::optional<Verdict> verdict_;  ///< does not change once has_ended_ is set
-  std::atomic<bool> has_ended_{false};
-
-  std::unique_ptr<Lifeline> lifeline_;  ///< last: its thread uses the others
+  std::unique_ptr<Fate> fate_;      ///< last: its thread uses the others
 };
 
 }  // namespace cohort::hybrid

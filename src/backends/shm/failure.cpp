@@ -48,20 +48,4 @@ std::optional<Failure> recorded_failure(const Board& board) {
                  .text = std::string(record.text.data(), length)};
 }
 
-void throw_failure(const Failure& failure, ErrorContext context) {
-  if (failure.rank >= 0) context.rank = failure.rank;
-  switch (failure.kind) {
-    case ErrorKind::timeout:
-      throw OperationTimeoutError(failure.text, std::move(context));
-    case ErrorKind::peer_lost:
-      throw PeerLostError(failure.text, std::move(context));
-    case ErrorKind::mismatch:
-      throw MismatchError(failure.text, std::move(context));
-    case ErrorKind::aborted:
-      throw AbortedError(failure.text, std::move(context));
-    default:
-      throw BackendError(failure.text, std::move(context));
-  }
-}
-
 }  // namespace cohort::shm

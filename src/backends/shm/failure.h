@@ -4,22 +4,12 @@
 // operation afterwards.
 #pragma once
 
-#include <cohort/error.h>
-
 #include <optional>
-#include <string>
-#include <string_view>
 
+#include "backends/failure.h"
 #include "backends/shm/board.h"
 
 namespace cohort::shm {
-
-struct Failure {
-  ErrorKind kind = ErrorKind::backend;
-  int rank = -1;      ///< at fault
-  int reporter = -1;  ///< who noticed
-  std::string text{};
-};
 
 /// False if there is one already.
 bool record_failure(const Board& board, const Failure& failure);
@@ -27,7 +17,4 @@ std::optional<Failure> recorded_failure(const Board& board);
 inline bool has_failed(const Board& board) {
   return board.header().failure.stage.load(std::memory_order_acquire) != 0;
 }
-/// As the class that belongs to its kind.
-[[noreturn]] void throw_failure(const Failure& failure, ErrorContext context);
-
 }  // namespace cohort::shm

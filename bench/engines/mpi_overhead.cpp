@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// What backend mpi adds to MPI: each collective through Cohort and as MPI's own non-blocking call followed by MPI_Test
+// in a loop, in alternating rounds of one run.
+//
+//   mpirun.openmpi -n 2 bench/engines/mpi_overhead.openmpi [ROUNDS]
+//
+// Columns: the medians of both, then for 64 KiB and more the median of the rounds' ratios (bar: 1.05), below that the
+// median of their differences in microseconds (bar: 3).
+#include <cohort/cohort.h>
+#include <mpi.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <functional>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "core/parse.h"
+
+namespace {
+
+using namespace cohort;
+using Clock = std::chrono::steady_clock;
+
+struct Operation {
+  std::string name{};
+  std::function<void(std::size_t floats)> cohort{};
+  std::function<void(std::size_t floats)> raw{};
+  bool has_size = true;
+};
+
+double median(std::vector<double> all) {
+  std::sort(all.begin(), all.end());
+  return all[all.size() / 2];
+}
+
+class Overhead {
+ public:
+  Overhead(ProcessGroup& group, int rounds) : group_(group), rounds_(rounds) {
+    MPI_Comm_dup(MPI_COMM_WORLD, &comm_);
+    MPI_Comm_size(comm_, &size_);
+    whole_.resize(most_floats * static_cast<std::size_t>(size_));
+  }
+  ~Overhead() { MPI_Comm_free(&comm_); }
+  Overhead(const Overhead&) = delete;
+  Overhead& operator=(const Overhead&) = delete;
+
+  void run() {
+    const auto finish = [](MPI_Request request) {
+      for (int is_done = 0; is_done == 0;) MPI_Test(&request, &is_done, MPI_STATUS_IGNORE);
+    };
+    const auto part = [this](std::size_t floats) { return std::span(part_).first(floats); };
+    const auto whole = [this](std::size_t floats) {
+      return std::span(whole_).first(floats * static_cast<std::size_t>(size_));
+    };
+    const std::vector<Operation> operations{
+        {.name = "all_reduce",
+         .cohort = [=, this](std::size_t n) { group_.all_reduce(part(n)); },
+         .raw =
+             [=, this](std::size_t n) {
+               MPI_Request request = MPI_REQUEST_NULL;
+               MPI_Iallreduce(MPI_IN_PLACE, part_.data(), static_cast<int>(n), MPI_FLOAT, MPI_SUM, comm_, &request);
+               finish(request);
+             }},
+        {.name = "broadcast",
+         .cohort = [=, this](std::size_t n) { group_.broadcast(part(n)); },
+         .raw =
+             [=, this](std::size_t n) {
+               MPI_Request request = MPI_REQUEST_NULL;
+               MPI_Ibcast(part_.data(), static_cast<int>(n), MPI_FLOAT, 0, comm_, &request);
+               finish(request);
+             }},
+        {.name = "all_gather",
+         .cohort = [=, this](std::size_t n) { group_.all_gather(whole(n), part(n)); },
+         .raw =
+             [=, this](std::size_t n) {
+               MPI_Request request = MPI_REQUEST_NULL;
+               const auto count = static_cast<int>(n);
+               MPI_Iallgather(part_.data(), count, MPI_FLOAT, whole_.data(), count, MPI_FLOAT, comm_, &request);
+               finish(request);
+             }},
+        {.name = "barrier",
+         .cohort = [=, this](std::size_t) { group_.barrier(); },
+         .raw =
+             [=, this](std::size_t) {
+               MPI_Request request = MPI_REQUEST_NULL;
+               MPI_Ibarrier(comm_, &request);
+               finish(request);
+             },
+         .has_size = false}};
+    for (const auto& operation : operations) {
+      for (const std::size_t bytes : {4UL, 1UL << 10U, 16UL << 10U, 64UL << 10U, 1UL << 20U, 16UL << 20U}) {
+        measure(operation, operation.has_size ? bytes : 0);
+        if (!operation.has_size) break;
+      }
+    }
+  }
+
+ private:
+  static constexpr std::size_t most_floats = (16U << 20U) / sizeof(float);
+
+  /// Microseconds for one, on this rank.
+  double time(const std::function<void(std::size_t)>& call, std::size_t floats, int repeats) {
+    MPI_Barrier(comm_);
+    const auto begin = Clock::now();
+    for (int i = 0; i < repeats; ++i) call(floats);
+    return std::chrono::duration<double, std::micro>(Clock::now() - begin).count() / repeats;
+  }
+
+  void measure(const Operation& operation, std::size_t bytes) {
+    const auto floats = bytes / sizeof(float);
+    // About a millisecond a round, short enough to lie between the interruptions of a busy machine, as many for both;
+    // the ranks agree by taking rank 0's.
+    std::fill(part_.begin(), part_.end(), 0.0F);
+    time(operation.raw, floats, 3);
+    const double once = time(operation.raw, floats, 5);
+    int repeats = std::clamp(static_cast<int>(1000 / once), 1, 2000);
+    MPI_Bcast(&repeats, 1, MPI_INT, 0, comm_);
+    time(operation.cohort, floats, repeats);
+    std::vector<double> ours;
+    std::vector<double> theirs;
+    std::vector<double> ratios;
+    std::vector<double> differences;
+    for (int round = 0; round < rounds_; ++round) {
+      std::array<double, 2> both{};
+      for (const int which : {round % 2, 1 - round % 2}) {
+        both.at(static_cast<std::size_t>(which)) = time(which == 0 ? operation.raw : operation.cohort, floats, repeats);
+      }
+      theirs.push_back(both[0]);
+      ours.push_back(both[1]);
+      ratios.push_back(both[1] / both[0]);
+      differences.push_back(both[1] - both[0]);
+    }
+    if (group_.rank() != 0) return;
+    const bool is_large = bytes >= (64U << 10U);
+    const double result = is_large ? median(ratios) : median(differences);
+    std::cout << fmt::format("{:<11} {:>9} {:>11.2f} {:>11.2f}   {:>7.3f} {:<6} {}\n", operation.name, bytes,
+                             median(theirs), median(ours), result, is_large ? "times" : "us more",
+                             result <= (is_large ? 1.05 : 3) ? "" : "OVER");
+    std::cout.flush();
+  }
+
+  ProcessGroup& group_;
+  const int rounds_;
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  int size_ = 1;
+  std::vector<float> part_ = std::vector<float>(most_floats);
+  std::vector<float> whole_ = std::vector<float>();
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto group = new_group("mpi", std::chrono::seconds(60), "cpu");
+  if (group->rank() == 0) {
+    std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+    int length = 0;
+    MPI_Get_library_version(text.data(), &length);
+    const std::string version(text.data(), static_cast<std::size_t>(length));
+    std::cout << fmt::format("{}; {} ranks; microseconds on rank 0\n", version.substr(0, version.find('\n')),
+                             group->size());
+    std::cout << fmt::format("{:<11} {:>9} {:>11} {:>11}   {}\n", "operation", "bytes", "raw", "cohort",
+                             "cohort against raw");
+  }
+  Overhead(*group, std::max(1, parse_integer<int>(argc > 1 ? argv[1] : "201").value_or(201))).run();
+  return 0;
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/mpi/messages.h"
+
+#include <fmt/format.h>
+
+#include <exception>
+#include <utility>
+
+namespace cohort::mpi {
+
+template <class Function>
+auto Messages::guarded(const Call& call, int peer, Function&& function) {
+  const auto turn = runtime_.turn(call);
+  try {
+    return std::forward<Function>(function)(runtime_.library());
+  } catch (const std::runtime_error& e) {
+    auto context = ending_.context(call);
+    if (peer >= 0) context.rank = peer;
+    context.cause = std::current_exception();
+    throw BackendError(e.what(), std::move(context));
+  }
+}
+
+class Messages::Sending final : public Transfer {
+ public:
+  Sending(Messages& messages, ConstBytes data, int peer, int tag, const Call& call)
+      : messages_(messages), peer_(peer), call_(call) {
+    request_ = messages_.guarded(call_, peer_, [&](Library& library) {
+      return library.send(data.data(), data.size(), peer, tag, messages_.communicator_);
+    });
+  }
+  ~Sending() override {
+    if (is_done_) return;
+    // MPI cannot take a send back.
+    messages_.ending_.end(fmt::format("the group ended when a send to rank {} was given up", peer_));
+    messages_.runtime_.leave_behind(nullptr);
+  }
+  bool advance() override {
+    if (is_done_) return true;
+    const auto outcome = messages_.guarded(call_, peer_, [&](Library& library) { return library.test(request_); });
+    if (!outcome.is_done) return false;
+    is_done_ = true;
+    messages_.ended_.fetch_add(1, std::memory_order_relaxed);
+    if (outcome.error == 0) return true;
+    auto context = messages_.ending_.context(call_);
+    context.rank = peer_;
+    throw BackendError(messages_.runtime_.library().describe(outcome.error), std::move(context));
+  }
+  void check() override { messages_.ending_.check(call_); }
+  int source() const override { return messages_.rank_; }
+
+ private:
+  Messages& messages_;
+  const int peer_;
+  const Call call_;
+  Request request_{};
+  bool is_done_ = false;
+};
+
+class Messages::Receiving final : public Transfer {
+ public:
+  Receiving(Messages& messages, Bytes data, int peer_or_any, int tag, const Call& call)
+      : messages_(messages), data_(data), peer_or_any_(peer_or_any), tag_(tag), call_(call) {
+    const std::lock_guard lock(messages_.mutex_);
+    place_ = messages_.posted_.insert(messages_.posted_.end(), this);
+  }
+  ~Receiving() override {
+    const std::lock_guard lock(messages_.mutex_);
+    if (state_ == State::posted) messages_.posted_.erase(place_);
+    if (state_ != State::arriving) return;
+    messages_.ending_.end(fmt::format("the group ended when a message from rank {} was given up half-way", source_));
+    messages_.runtime_.leave_behind(nullptr);
+  }
+  bool advance() override {
+    const std::lock_guard lock(messages_.mutex_);
+    if (state_ == State::posted) messages_.look_for(*this);
+    if (error_) std::rethrow_exception(error_);
+    if (state_ == State::arriving) look();
+    return state_ == State::done;
+  }
+  void check() override { messages_.ending_.check(call_); }
+  int source() const override { return source_; }
+
+  bool fits(int source, int tag) const {
+    return tag_ == tag && (peer_or_any_ == source || peer_or_any_ == Backend::any_source);
+  }
+  /// With the mutex held.
+  void take(const Found& found) {
+    messages_.posted_.erase(place_);
+    source_ = found.source;
+    state_ = State::done;  // unless all goes well
+    auto context = messages_.ending_.context(call_);
+    context.rank = found.source;
+    try {
+      if (found.bytes != data_.size()) {
+        messages_.discard(found, call_);
+        throw MismatchError(fmt::format("rank {} sent {} bytes, and rank {} expects {}", found.source, found.bytes,
+                                        messages_.rank_, data_.size()),
+                            std::move(context));
+      }
+      request_ = messages_.guarded(
+          call_, source_, [&](Library& library) { return library.receive(data_.data(), data_.size(), found.message); });
+      state_ = State::arriving;
+    } catch (...) {
+      error_ = std::current_exception();
+    }
+  }
+  int peer_or_any() const { return peer_or_any_; }
+  int tag() const { return tag_; }
+  const Call& call() const { return call_; }
+  bool is_posted() const { return state_ == State::posted; }
+
+ private:
+  enum class State { posted, arriving, done };
+
+  void look() {
+    const auto outcome = messages_.guarded(call_, source_, [&](Library& library) { return library.test(request_); });
+    if (!outcome.is_done) return;
+    state_ = State::done;
+    messages_.ended_.fetch_add(1, std::memory_order_relaxed);
+    if (outcome.error == 0) return;
+    auto context = messages_.ending_.context(call_);
+    context.rank = source_;
+    error_ =
+        std::make_exception_ptr(BackendError(messages_.runtime_.library().describe(outcome.error), std::move(context)));
+    std::rethrow_exception(error_);
+  }
+
+  Messages& messages_;
+  const Bytes data_;
+  const int peer_or_any_;
+  const int tag_;
+  const Call call_;
+  std::list<Receiving*>::iterator place_{};
+  State state_ = State::posted;
+  Request request_{};
+  int source_ = -1;
+  std::exception_ptr error_{};
+};
+
+Messages::~Messages() {
+  for (auto& each : unwanted_) runtime_.leave_behind(std::move(each.memory));
+}
+
+bool Messages::has_unwanted() {
+  const std::lock_guard lock(mutex_);
+  return !unwanted_.empty();
+}
+
+void Messages::look_for(Receiving& receive) {
+  std::erase_if(unwanted_, [&](Unwanted& each) {
+    return guarded(receive.call(), -1, [&](Library& library) { return library.test(each.request).is_done; });
+  });
+  while (receive.is_posted()) {
+    const auto found = guarded(receive.call(), receive.peer_or_any(), [&](Library& library) {
+      return library.find(receive.peer_or_any(), receive.tag(), communicator_);
+    });
+    if (!found) return;
+    for (auto* const each : posted_) {
+      if (!each->fits(found->source, receive.tag())) continue;
+      each->take(*found);  // ends with `receive` at the latest
+      break;
+    }
+  }
+}
+
+void Messages::discard(const Found& found, const Call& call) {
+  auto memory = std::make_shared<std::vector<std::byte>>(found.bytes + 1);
+  guarded(call, found.source, [&](Library& library) {
+    auto request = library.receive(memory->data(), found.bytes, found.message);
+    if (!library.test(request).is_done) unwanted_.push_back({request, std::move(memory)});
+  });
+}
+
+void Messages::check_tag(int tag, const Call& call) const {
+  if (const int largest = runtime_.largest_tag(); tag > largest) {
+    throw ValueError(fmt::format("tag {}: with this MPI tags go up to {}", tag, largest), ending_.context(call));
+  }
+}
+
+std::unique_ptr<Transfer> Messages::start_send(ConstBytes data, int peer, int tag, Call& call) {
+  ending_.check(call);
+  check_tag(tag, call);
+  return std::make_unique<Sending>(*this, data, peer, tag, call);
+}
+
+std::unique_ptr<Transfer> Messages::start_recv(Bytes data, int peer_or_any, int tag, Call& call) {
+  ending_.check(call);
+  check_tag(tag, call);
+  return std::make_unique<Receiving>(*this, data, peer_or_any, tag, call);
+}
+
+}  // namespace cohort::mpi

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// The pieces of memory, one for each rank, that gathers and scatters take.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <optional>
+
+#include "reduce/copy.h"
+
+namespace cohort::mpi {
+
+inline std::size_t place_of(int rank) {
+  return static_cast<std::size_t>(rank);
+}
+
+inline void copy_bytes(void* to, const void* from, std::size_t bytes) {
+  if (bytes > 0 && to != from) reduce::copy(to, from, bytes);
+}
+
+template <class Spans>
+std::size_t total_of(const Spans& spans) {
+  std::size_t total = 0;
+  for (const auto& each : spans) total += each.size();
+  return total;
+}
+
+template <class Spans>
+bool all_equal(const Spans& spans) {
+  return std::all_of(spans.begin(), spans.end(), [&](const auto& each) { return each.size() == spans[0].size(); });
+}
+
+/// Where the pieces begin if they lie one after another. Nothing: they do not.
+template <class Spans>
+auto packed_start(const Spans& spans) -> std::optional<decltype(spans[0].data())> {
+  std::size_t offset = 0;
+  std::optional<decltype(spans[0].data())> start;
+  for (const auto& each : spans) {
+    if (each.empty()) continue;
+    if (!start) start = each.data() - offset;
+    if (each.data() != *start + offset) return std::nullopt;
+    offset += each.size();
+  }
+  return start;
+}
+
+/// An address for what has no bytes: MPI takes null for something else.
+inline std::byte* somewhere() {
+  static std::array<std::byte, 16> bytes{};
+  return bytes.data();
+}
+
+}  // namespace cohort::mpi

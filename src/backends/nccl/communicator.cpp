@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/nccl/communicator.h"
+
+#include <cohort/log.h>
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <chrono>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "backends/nccl/run_apart.h"
+
+namespace cohort::nccl {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+/// How long an end that nobody gave a deadline may keep its caller; NCCL goes on apart where that is not enough.
+constexpr auto patience = 5s;
+
+/// A launch is through in some microseconds, a connection in milliseconds.
+void rest(int round) {
+  if (round < 200) {
+    ::sched_yield();
+  } else {
+    std::this_thread::sleep_for(round < 400 ? 20us : 500us);
+  }
+}
+
+}  // namespace
+
+UniqueId Communicator::new_id(const Engine& engine) {
+  UniqueId id;
+  const auto result = engine.calls.get_unique_id(&id);
+  if (result != Result::success) {
+    throw BackendError(fmt::format("ncclGetUniqueId: {}", describe(engine.calls, result, nullptr)));
+  }
+  return id;
+}
+
+CommunicatorPtr Communicator::create(const Engine& engine, const cuda::ContextPtr& context, const Place& place,
+                                     const UniqueId& id, Config config, Deadline deadline) {
+  const cuda::Current current(*context);
+  Comm* comm = nullptr;
+  auto result = engine.calls.comm_init(&comm, place.size, id, place.rank, &config);
+  auto made = std::make_shared<Communicator>(engine, context, place, comm);
+  const auto errors = made->context_of("new_group");
+  if (result == Result::in_progress) result = made->poll(comm, deadline, [] { return false; });
+  if (result == Result::success) return made;
+  const auto error =
+      result == Result::in_progress
+          ? std::make_exception_ptr(OperationTimeoutError(
+                fmt::format("the {} ranks of the NCCL communicator did not all come in time", place.size), errors))
+          : made->failure(result, "ncclCommInitRankConfig", comm, errors);
+  made->break_with(error);
+  made->abort();
+  std::rethrow_exception(error);
+}
+
+Communicator::~Communicator() {
+  abort();
+}
+
+Communicator::Use::Use(Communicator& communicator, Deadline deadline)
+    : holder_(communicator.turn_, deadline), comm_(holder_ ? communicator.comm_.load() : nullptr) {}
+
+std::unique_ptr<Communicator::Use> Communicator::use(Deadline deadline, const ErrorContext& context) {
+  if (is_broken()) std::rethrow_exception(error());
+  auto held = std::make_unique<Use>(*this, deadline);
+  if (is_broken()) std::rethrow_exception(error());
+  if (!held->is_held()) {
+    throw OperationTimeoutError("the communicator was in use by another operation until the deadline", context);
+  }
+  if (held->get() == nullptr) throw AbortedError("the communicator was destroyed", context);
+  return held;
+}
+
+std::unique_ptr<Communicator::Use> Communicator::try_use() {
+  if (is_broken()) return nullptr;
+  auto held = std::make_unique<Use>(*this, Deadline::at(Deadline::Clock::time_point()));
+  if (held->get() == nullptr) return nullptr;
+  return held;
+}
+
+Result Communicator::poll(Comm* comm, Deadline deadline, const std::function<bool()>& is_enough) const {
+  for (int round = 0;; ++round) {
+    auto state = Result::success;
+    const auto result = engine_.calls.comm_get_async_error(comm, &state);
+    if (result != Result::success) return result;
+    if (state != Result::in_progress || deadline.expired() || is_enough()) return state;
+    rest(round);
+  }
+}
+
+std::exception_ptr Communicator::failure(Result result, std::string_view what, Comm* comm,
+                                         const ErrorContext& context) const {
+  const auto text = fmt::format("{}: {}", what, describe(engine_.calls, result, comm));
+  // NCCL says that a peer is gone, never which one.
+  if (result == Result::remote_error) return std::make_exception_ptr(PeerLostError(text, context));
+  return std::make_exception_ptr(BackendError(text, context));
+}
+
+void Communicator::settle(const Use& use, Result result, std::string_view what, Deadline deadline,
+                          const ErrorContext& context) {
+  if (result == Result::success) return;
+  if (result == Result::in_progress) {
+    result = poll(use.get(), deadline, [this] { return is_broken(); });
+    if (result == Result::success && !is_broken()) return;
+  }
+  if (is_broken()) std::rethrow_exception(error());  // aborted while we waited: what NCCL says now means nothing
+  if (result != Result::in_progress) std::rethrow_exception(failure(result, what, use.get(), context));
+  throw OperationTimeoutError(fmt::format("{} did not get through to the device in time: a peer has not come", what),
+                              context);
+}
+
+std::exception_ptr Communicator::async_error(const Use& use, const ErrorContext& context) const {
+  auto state = Result::success;
+  const auto result = engine_.calls.comm_get_async_error(use.get(), &state);
+  const auto found = result == Result::success ? state : result;
+  if (found == Result::success || found == Result::in_progress) return nullptr;
+  return failure(found, "NCCL", use.get(), context);
+}
+
+std::exception_ptr Communicator::error() const {
+  const std::lock_guard lock(mutex_);
+  return error_;
+}
+
+void Communicator::break_with(std::exception_ptr error) {
+  const std::lock_guard lock(mutex_);
+  if (error_ != nullptr) return;
+  error_ = std::move(error);
+  is_broken_.store(true, std::memory_order_release);
+}
+
+Comm* Communicator::release() {
+  return comm_.exchange(nullptr);
+}
+
+void Communicator::abort() noexcept {
+  if (comm_.load() == nullptr) return;
+  try {
+    abort_apart();
+  } catch (const std::exception& e) {
+    // It is broken, and what it holds stays: no thread or memory was left to end it with.
+    log(LogLevel::error,
+        fmt::format("group {}: an NCCL communicator could not be aborted: {}", place_.group, e.what()));
+  }
+}
+
+void Communicator::abort_apart() {
+  break_with(std::make_exception_ptr(AbortedError("the communicator was aborted", {.group = place_.group})));
+  // Whoever polls leaves at once. One stuck inside NCCL (a launch queue that is full) is freed by the abort alone, and
+  // finds the communicator broken when it returns.
+  const Turn::Holder held(turn_, Deadline::after(1s));
+  auto* const comm = release();
+  if (comm == nullptr) return;
+  const auto body = [&engine = engine_, context = context_, comm] {
+    const cuda::Current current(*context);
+    engine.calls.comm_abort(comm);
+  };
+  if (!run_apart(body, Deadline::after(patience))) {
+    log(LogLevel::warn, fmt::format("group {}: ncclCommAbort takes long and goes on by itself", place_.group));
+  }
+}
+
+void Communicator::destroy(Deadline deadline) {
+  if (is_broken()) return abort();
+  const Turn::Holder held(turn_, deadline);
+  auto* const comm = release();
+  if (comm == nullptr) return;
+  break_with(std::make_exception_ptr(AbortedError("the communicator was destroyed", {.group = place_.group})));
+  const auto body = [&engine = engine_, context = context_, comm, deadline] {
+    const cuda::Current current(*context);
+    auto state = engine.calls.comm_finalize(comm);
+    for (int round = 0; state == Result::in_progress && !deadline.expired(); ++round) {
+      if (engine.calls.comm_get_async_error(comm, &state) != Result::success) break;
+      if (state == Result::in_progress) rest(round);
+    }
+    state == Result::success ? engine.calls.comm_destroy(comm) : engine.calls.comm_abort(comm);
+  };
+  run_apart(body, Deadline::at(std::max(deadline.when(), Deadline::after(1s).when())));
+}
+
+CommunicatorPtr Communicator::split(int color, const Place& place, Config config, Deadline deadline) {
+  const auto errors = context_of("split_group");
+  const auto held = use(deadline, errors);
+  const cuda::Current current(*context_);
+  Comm* comm = nullptr;
+  const auto result = engine_.calls.comm_split(held->get(), color, place_.rank, &comm, &config);
+  // The parent is through when the child has a handle; then the child may still be connecting.
+  settle(*held, result, "ncclCommSplit", deadline, errors);
+  if (color < 0) return nullptr;
+  auto made = std::make_shared<Communicator>(engine_, context_, place, comm);
+  const auto child = made->use(deadline, errors);
+  made->settle(*child, Result::in_progress, "ncclCommSplit", deadline, errors);
+  return made;
+}
+
+CommunicatorPtr Communicator::shrink(std::span<const int> excluded, const Place& place, Config config,
+                                     Deadline deadline) {
+  const auto errors = context_of("shrink");
+  const Turn::Holder held(turn_, deadline);
+  if (!held) throw OperationTimeoutError("the communicator was in use until the deadline", errors);
+  auto* const parent = comm_.load();
+  if (parent == nullptr) throw AbortedError("the communicator is gone already: make a new group", errors);
+  const cuda::Current current(*context_);
+  std::vector<int> out(excluded.begin(), excluded.end());
+  Comm* comm = nullptr;
+  auto result =
+      engine_.calls.comm_shrink(parent, out.data(), static_cast<int>(out.size()), &comm, &config, shrink_abort);
+  if (result == Result::in_progress) result = poll(parent, deadline, [] { return false; });
+  auto made = std::make_shared<Communicator>(engine_, context_, place, comm);
+  // What the parent says may be the very error that made them shrink it: the child knows better.
+  if (result != Result::in_progress && comm != nullptr) result = made->poll(comm, deadline, [] { return false; });
+  if (result == Result::success) return made;
+  if (result != Result::in_progress) std::rethrow_exception(failure(result, "ncclCommShrink", parent, errors));
+  throw OperationTimeoutError("shrink: the other survivors did not all come in time", errors);
+}
+
+}  // namespace cohort::nccl

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// An operation that was given to the device: an event behind it on its stream says when it is through.
+#pragma once
+
+#include <cohort/completion.h>
+#include <cohort/error.h>
+#include <cohort/op_type.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "backends/cuda/objects.h"
+
+namespace cohort::nccl {
+
+class Enqueued final : public Completion {
+ public:
+  struct What {
+    OpType op = OpType::unknown;
+    std::uint64_t sequence = 0;
+    Deadline deadline = Deadline::never();
+    std::chrono::milliseconds timeout{};
+    void* stream = nullptr;  ///< on which it runs
+    /// Recorded into a graph: it has not run, and nobody may ask about it.
+    bool is_captured = false;
+  };
+
+  Enqueued(const What& what, std::shared_ptr<Ending> ending, cuda::ContextPtr context,
+           std::shared_ptr<cuda::EventPool> events, bool is_timed);
+  ~Enqueued() override;
+  Enqueued(const Enqueued&) = delete;
+  Enqueued& operator=(const Enqueued&) = delete;
+
+  /// Before and after what the operation puts on its stream.
+  void record_start();
+  void record_end();
+
+  bool is_done() override;
+  void order(void* stream) override;
+  bool wait(Deadline deadline) override;
+  std::optional<std::chrono::nanoseconds> duration() override;
+
+  const What& what() const noexcept { return what_; }
+  bool has_ended() const noexcept { return has_ended_.load(std::memory_order_acquire); }
+  /// The first end counts, and is told.
+  void end(std::exception_ptr error) noexcept;
+
+ private:
+  const cuda::Driver& driver() const { return context_->driver(); }
+
+  const What what_;
+  const cuda::ContextPtr context_;
+  const std::shared_ptr<cuda::EventPool> events_;
+  cuda::EventPtr start_;  ///< where it is timed
+  cuda::EventPtr end_;
+  std::shared_ptr<Ending> ending_;  ///< of whoever set has_ended_
+  std::atomic<bool> has_ended_{false};
+  mutable std::mutex mutex_;
+  std::exception_ptr error_;  ///< under mutex_
+};
+using EnqueuedPtr = std::shared_ptr<Enqueued>;
+
+}  // namespace cohort::nccl

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// NCCL behind a process group: each operation is enqueued on a stream, watched, and ended when the device is through.
+//
+// An operation that is not asynchronous goes onto the user's stream itself; an asynchronous one onto the group's own
+// stream, which waits for the user's first and which the user's waits for in Work::wait(). What is captured into a
+// graph is enqueued like anything else and not watched.
+#pragma once
+
+#include <cohort/backend.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/cuda/objects.h"
+#include "backends/nccl/communicator.h"
+#include "backends/nccl/options.h"
+#include "backends/nccl/types.h"
+#include "backends/nccl/watchdog.h"
+
+namespace cohort::nccl {
+
+class NcclBackend final : public Backend {
+ public:
+  NcclBackend(const Engine& engine, cuda::ContextPtr context, CommunicatorPtr communicator, GroupOptions options);
+  /// In good order where the peers come along soon, else as abort().
+  ~NcclBackend() override;
+
+  Capabilities capabilities() const override;
+  void check_request(const Request& request) const override;
+
+  void all_reduce(const Reduction& reduction, Call& call) override;
+  void reduce(const Reduction& reduction, int root, Call& call) override;
+  void broadcast(Bytes data, int root, Call& call) override;
+  void all_gather(ConstBytes in, std::span<const Bytes> outs, Call& call) override;
+  void gather(ConstBytes in, std::span<const Bytes> outs, int root, Call& call) override;
+  void scatter(std::span<const ConstBytes> ins, Bytes out, int root, Call& call) override;
+  void reduce_scatter(std::span<const ConstBytes> ins, const Reduction& reduction, Call& call) override;
+  void all_to_all(std::span<const ConstBytes> ins, std::span<const Bytes> outs, Call& call) override;
+  void barrier(Call& call) override;
+  void send(ConstBytes data, int peer, int tag, Call& call) override;
+  int recv(Bytes data, int peer_or_any, int tag, Call& call) override;
+  void begin_batch(Call& call) override;
+  void end_batch(Call& call) override;
+  void cancel_batch(Call& call) noexcept override;
+
+  GroupMemory allocate(std::size_t bytes) override;
+  BackendPtr split(const BackendSplit& split, Deadline deadline) override;
+  /// For new_group with split_from: called by all ranks, each with its color.
+  BackendPtr split_by_color(int color, const Communicator::Place& place, GroupOptions options, Deadline deadline);
+  void prepare_shrink() override;
+  BackendShrunk shrink(std::span<const int> excluded, Deadline deadline) override;
+  void abort(std::string_view reason) override;
+  void drain() override;
+  void shutdown() override;
+
+ private:
+  /// What the calls into NCCL need: the communicator in turn, the stream, and what is checked after each call.
+  struct Launch;
+  using Body = std::function<void(Launch&)>;
+
+  /// Runs `body` and leaves the completion in the call; inside a batch, the batch does.
+  void enqueue(Call& call, const Body& body);
+  void begin(Launch& launch, Call& call);
+  void finish(Launch& launch, Call& call);
+  /// Several calls into NCCL that must begin together.
+  static void together(Launch& launch, const std::function<void()>& calls);
+  /// Calls `fn(op)` with NCCL's operator for the reduction.
+  static void with_op(Launch& launch, const Reducing& how, const ReduceOp& op, const std::function<void(RedOp)>& fn);
+  /// To and from each rank at once; what is empty is left out.
+  static void exchange(Launch& launch, std::span<const ConstBytes> to, std::span<const Bytes> from);
+  /// Host memory, blocking: for what the library itself exchanges. `body` gets the same on the device; in place, the
+  /// input is where the outputs are.
+  using Staged = std::function<void(ConstBytes in, std::span<const Bytes> outs, Call& inner)>;
+  void staged(Call& call, ConstBytes in, std::span<const Bytes> outs, bool in_place, const Staged& body);
+  [[noreturn]] void fail_with(const std::exception_ptr& error);
+  ErrorContext context_of(const Call& call) const;
+  ErrorContext context_of(std::string_view op) const { return {.group = group(), .op = std::string(op)}; }
+  const std::string& group() const { return communicator_->place().group; }
+
+  const Engine& engine_;
+  const cuda::ContextPtr context_;
+  const CommunicatorPtr communicator_;
+  const GroupOptions options_;
+  const cuda::Stream stream_;
+  const std::shared_ptr<cuda::EventPool> events_;
+  // In the communicator's turn: what the group's stream waits for, of streams that are captured and that are not.
+  const cuda::Event user_is_here_;
+  const cuda::Event captured_user_is_here_;
+  const cuda::Memory barrier_memory_;
+  std::unique_ptr<Launch> batch_;  ///< in the communicator's turn, which it holds
+  std::atomic<const Call*> batch_call_{nullptr};
+  Watchdog watchdog_;
+};
+
+}  // namespace cohort::nccl

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Processes on one GPU, each of which NCCL takes for a host of its own: several ranks on one device are refused
+// otherwise. The test's own process never touches CUDA, which does not survive a fork.
+#pragma once
+
+#include <cohort/error.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <chrono>
+#include <cstdio>
+#include <string>
+
+#include "backends/nccl/factory.h"
+#include "nccl/gpu/device_memory.h"
+#include "support/groups.h"
+#include "support/ranks.h"
+
+namespace cohort::test {
+
+/// Whether there is something to run on; said once.
+inline bool has_gpu() {
+  static const bool has = [] {
+    const auto look = [] {
+      auto missing = nccl::missing();
+      try {
+        if (missing.empty()) cuda::start(cuda::system_driver().driver);
+      } catch (const ValueError& e) {
+        missing = e.what();
+      }
+      if (!missing.empty()) std::fprintf(stderr, "GPU tests are skipped: %s\n", missing.c_str());
+      return missing.empty() ? 0 : 1;
+    };
+    return Process(look).wait() == 0;
+  }();
+  return has;
+}
+
+class OnTheGpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_gpu()) GTEST_SKIP() << "no GPU";
+  }
+};
+
+class OnTheGpuOfSize : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    if (!has_gpu()) GTEST_SKIP() << "no GPU";
+  }
+};
+
+using WorldBody = std::function<void(int rank, const StorePtr& store)>;
+
+/// Each body ends with something that all do: rank 0 hosts the store.
+inline void on_one_gpu(int size, const WorldBody& body) {
+  const ProcessStore store;
+  as_processes(size, [&](int rank) {
+    ::setenv("NCCL_HOSTID", ("cohort-test-" + std::to_string(rank)).c_str(), 1);
+    ::setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+    ::setenv("NCCL_IB_DISABLE", "1", 1);
+    const auto handle = store.open(rank);
+    body(rank, handle);
+    if (handle->add("ended", 1) == size) handle->set("all-ended", "1");
+    handle->wait({"all-ended"}, std::chrono::seconds(60));
+    return 0;
+  });
+}
+
+inline ProcessGroupPtr join_gpu(const StorePtr& store, int rank, int size, std::chrono::milliseconds timeout = patient,
+                                const Options& options = {}) {
+  return new_group("nccl", timeout, "cuda:0", options, {.store = store, .rank = rank, .size = size});
+}
+
+inline void with_gpu_group(int size, const GroupBody& body) {
+  on_one_gpu(size, [&](int rank, const StorePtr& store) {
+    const auto group = join_gpu(store, rank, size);
+    body(group);
+    group->barrier();
+    group->shutdown();
+  });
+}
+
+}  // namespace cohort::test

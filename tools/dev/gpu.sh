@@ -1,0 +1,78 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+# Builds and runs what needs a GPU, on a machine with an NVIDIA driver and NCCL (PyTorch's own is found): the conformance
+# and fault tests of backend nccl, and its host time beside PyTorch's ProcessGroupNCCL. About six minutes on 16 cores.
+#
+#   gpu.sh [--deps DIR] [--out DIR] [--jobs N] [--no-bench]
+#
+# --deps: a prefix with libraries that the machine lacks (Asio, Highway). --out: where log and results go (default
+# build/gpu/out). What was seen belongs into docs/gpu.md, with its date.
+set -euo pipefail
+
+cd "$(dirname "$0")/../.."
+deps="" out=build/gpu/out jobs=$(nproc) bench=1
+while (($# > 0)); do
+  case $1 in
+    --deps) deps=$(realpath "$2") && shift 2 ;;
+    --out) out=$2 && shift 2 ;;
+    --jobs) jobs=$2 && shift 2 ;;
+    --no-bench) bench=0 && shift ;;
+    *)
+      echo "gpu.sh: unknown argument $1: --deps DIR, --out DIR, --jobs N, --no-bench" >&2
+      exit 2
+      ;;
+  esac
+done
+mkdir -p "$out"
+out=$(realpath "$out")
+
+# PyTorch's CMake files and the NCCL that lies beside it, where there is a PyTorch. Importing it takes seconds: once.
+torch="" nccl=""
+if found=$(python3 -c 'import os, torch; print(torch.utils.cmake_prefix_path, os.path.dirname(os.path.dirname(torch.__file__)))' 2>/dev/null); then
+  torch=${found% *}
+  library=$(find "${found#* }" -name libnccl.so.2 -print -quit)
+  nccl=${library%/lib/libnccl.so.2}
+fi
+multiarch=$(gcc -print-multiarch)
+export LD_LIBRARY_PATH="${deps:+$deps/lib:$deps/lib/$multiarch:}${nccl:+$nccl/lib:}${LD_LIBRARY_PATH:-}"
+
+{
+  nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader || echo "no nvidia-smi"
+  echo "PyTorch: ${torch:-none}; NCCL: ${nccl:-found by the loader}"
+  g++ --version | head -1
+} | tee "$out/machine.txt"
+
+build=build/gpu
+options=(-DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=4 -DCOHORT_EXAMPLES=OFF
+  -DCOHORT_TOOLS=OFF -DCOHORT_WERROR=OFF -DCMAKE_PREFIX_PATH="$deps;$torch" "-DCMAKE_LIBRARY_PATH=${deps:+$deps/lib/$multiarch}"
+  "-DCMAKE_INCLUDE_PATH=${deps:+$deps/include}")
+configure() {
+  cmake -S . -B $build -G Ninja "${options[@]}" "$@" >"$out/configure.txt" 2>&1 || {
+    tail -30 "$out/configure.txt"
+    return 1
+  }
+}
+targets=(nccl_gpu_test)
+if ((bench)) && [[ -n $torch ]] && configure -DCOHORT_BENCH=ON "-DNCCL_INCLUDE_DIR=$nccl/include"; then
+  targets+=(nccl_host_time)
+else
+  configure -DCOHORT_BENCH=OFF
+fi
+failed=0
+# Tests first: they are worth more than the comparison, should that not build.
+for target in "${targets[@]}"; do
+  timeout 300 ninja -C $build -j"$jobs" "$target" >"$out/build_$target.txt" 2>&1 || {
+    tail -40 "$out/build_$target.txt"
+    failed=1
+  }
+done
+
+if [[ -x $build/tests/nccl/gpu/nccl_gpu_test ]]; then
+  timeout 240 $build/tests/nccl/gpu/nccl_gpu_test >"$out/tests.txt" 2>&1 || failed=1
+  grep -E '^\[ +(OK|FAILED|PASSED|SKIPPED) |Failure|error|child:' "$out/tests.txt" || tail -20 "$out/tests.txt"
+fi
+program=$build/bench/engines/nccl_host_time
+if [[ -x $program ]]; then
+  timeout 90 "$program" 2>&1 | tee "$out/host_time.txt" || failed=1
+fi
+exit $failed
