@@ -88,8 +88,7 @@ inline ByteVector values(DType dtype, int rank, std::size_t count, std::size_t f
 /// Where buffers lie. Mixed: those of even ranks in memory of the group, those of odd ranks in ordinary memory.
 enum class Place { ordinary, group, mixed };
 inline std::vector<Place> places() {
-  const auto backend = backend_under_test();
-  if (!backend.ends_with("gloo")) return {Place::ordinary, Place::group, Place::mixed};
+  if (is_over_shared_memory()) return {Place::ordinary, Place::group, Place::mixed};
   return {Place::ordinary};  // no memory of the group
 }
 

@@ -256,7 +256,7 @@ class PointToPointErrors : public OnEveryArrangement {
     const auto& ranks = GetParam();
     const bool share_a_host = ranks.hosts / ranks.size == 0;  // ranks 0 and 1
     // Launched ranks 0 and 1 share a host too.
-    return backend_under_test().empty() || (ranks.backend != "gloo" && share_a_host);
+    return is_over_shared_memory() && share_a_host;
   }
 };
 

@@ -17,7 +17,12 @@ namespace {
 
 using ::testing::Each;
 
-class GroupMemoryOf : public ::testing::TestWithParam<Ranks> {};
+class GroupMemoryOf : public ::testing::TestWithParam<Ranks> {
+ protected:
+  void SetUp() override {
+    if (!is_over_shared_memory()) GTEST_SKIP() << "this backend has no memory of the group";
+  }
+};
 
 TEST_P(GroupMemoryOf, AllocatingIsLocal) {
   GetParam().run([](const ProcessGroupPtr& group) {

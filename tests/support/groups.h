@@ -103,8 +103,8 @@ struct Ranks {
   friend void PrintTo(const Ranks& ranks, std::ostream* out) { *out << to_string(ranks); }
 };
 
-/// COHORT_TEST_BACKEND=gloo, or =launched:mpi for one rank of a world that is there already (of COHORT_TEST_SIZE ranks):
-/// then the tests are the conformance suite of that backend (tests/conformance). Without it, threads and shm.
+/// COHORT_TEST_BACKEND=gloo, or =launched:mpi for one rank of a world that is there already (of COHORT_TEST_SIZE
+/// ranks): then the tests are the conformance suite of that backend (tests/conformance). Without it, threads and shm.
 inline constexpr std::string_view launched = "launched:";
 inline std::string test_backend_variable() {
   const char* const name = std::getenv("COHORT_TEST_BACKEND");
@@ -116,6 +116,11 @@ inline bool is_launched() {
 /// The backend that is tested; empty: threads and shm.
 inline std::string backend_under_test() {
   return test_backend_variable().substr(is_launched() ? launched.size() : 0);
+}
+/// Whether ranks of one host share memory on it.
+inline bool is_over_shared_memory() {
+  const auto backend = backend_under_test();
+  return backend.empty() || backend == "shm" || backend == "hybrid" || backend == "auto";
 }
 inline int launched_size() {
   const char* const size = std::getenv("COHORT_TEST_SIZE");

@@ -90,8 +90,9 @@ void Fate::testify() {
     const std::lock_guard lock(mutex_);
     note = fmt::format("{} {} {}", is_in_ ? "in" : "out", last_ ? last_->digest() : 0, last_ ? last_->text() : "");
   }
-  testifying_.run([store = notes_, key = note_key(group_.rank), note] { store->clone()->set(key, note, notes_patience); },
-                  notes_patience);
+  testifying_.run(
+      [store = notes_, key = note_key(group_.rank), note] { store->clone()->set(key, note, notes_patience); },
+      notes_patience);
 }
 
 void Fate::hold_inquest() {
@@ -121,7 +122,8 @@ void Fate::hold_inquest() {
     return;
   }
   std::vector<std::optional<Note>> notes;
-  for (const auto& answer : *answers) notes.push_back(answer.empty() ? std::nullopt : std::optional(Note::parse(answer)));
+  for (const auto& answer : *answers)
+    notes.push_back(answer.empty() ? std::nullopt : std::optional(Note::parse(answer)));
   std::vector<int> missing;
   std::vector<std::string> places;
   int first_in = -1;
@@ -132,10 +134,10 @@ void Fate::hold_inquest() {
       if (first_in < 0) first_in = each;
       const auto& other = *notes[static_cast<std::size_t>(first_in)];
       if (!mismatch && note->digest != other.digest) {
-        mismatch = Failure{.kind = ErrorKind::mismatch,
-                           .rank = each,
-                           .text = fmt::format("rank {} called {} where rank {} called {}", each, note->text, first_in,
-                                               other.text)};
+        mismatch = Failure{
+            .kind = ErrorKind::mismatch,
+            .rank = each,
+            .text = fmt::format("rank {} called {} where rank {} called {}", each, note->text, first_in, other.text)};
       }
       continue;
     }

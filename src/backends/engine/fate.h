@@ -4,8 +4,8 @@
 // says the same of it.
 //
 // Whoever fails tells the others (lifeline.h), who stop at once whatever they wait for. When it was a deadline that
-// passed, every rank leaves a note of what it is in, or was in last, and those who are asked put the notes together: who
-// is missing, or that ranks called different things.
+// passed, every rank leaves a note of what it is in, or was in last, and those who are asked put the notes together:
+// who is missing, or that ranks called different things.
 #pragma once
 
 #include <cohort/backend.h>

@@ -108,10 +108,11 @@ void Lifeline::listen() {
     conclude(decode_failure(ear_store_->get(ended_key, Deadline::never())));
   } catch (const Error& e) {
     is_out_of_reach_ = true;
-    conclude({.kind = ErrorKind::peer_lost,
-              .text = fmt::format("the job's store cannot be reached any more: its host is down, or this one is cut off "
-                                  "({})",
-                                  e.message())});
+    conclude(
+        {.kind = ErrorKind::peer_lost,
+         .text = fmt::format("the job's store cannot be reached any more: its host is down, or this one is cut off "
+                             "({})",
+                             e.message())});
   }
 }
 

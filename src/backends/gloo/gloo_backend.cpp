@@ -63,15 +63,12 @@ GlooBackend::GlooBackend(GlooParts parts, Deadline deadline)
     prove(deadline);
   }
   point_to_point_ = std::make_unique<PointToPoint>(mesh_, rank(), size());
-  fate_ = std::make_unique<Fate>(Fate::Group{.id = parts_.group,
-                                             .store = parts_.store,
-                                             .rank = rank(),
-                                             .size = size(),
-                                             .is_part = parts_.is_part},
-                                 deadline, [this](const Failure& failure) {
-                                   has_failed_ = true;
-                                   if (mesh_ != nullptr) mesh_->fail(failure.text);
-                                 });
+  fate_ = std::make_unique<Fate>(
+      Fate::Group{.id = parts_.group, .store = parts_.store, .rank = rank(), .size = size(), .is_part = parts_.is_part},
+      deadline, [this](const Failure& failure) {
+        has_failed_ = true;
+        if (mesh_ != nullptr) mesh_->fail(failure.text);
+      });
 }
 
 GlooBackend::~GlooBackend() {
@@ -463,15 +460,13 @@ class GuardedTransfer final : public Transfer {
 
 std::unique_ptr<Transfer> GlooBackend::start_send(ConstBytes data, int peer, int tag, Call& call) {
   idle_rounds_ = 0;
-  return std::make_unique<GuardedTransfer>(
-      started(call, [&] { return point_to_point_->start_send(data, peer, tag); }),
-      [this, call](const std::exception& e) mutable { explain(e, call); });
+  return std::make_unique<GuardedTransfer>(started(call, [&] { return point_to_point_->start_send(data, peer, tag); }),
+                                           [this, call](const std::exception& e) mutable { explain(e, call); });
 }
 std::unique_ptr<Transfer> GlooBackend::start_recv(Bytes data, int peer_or_any, int tag, Call& call) {
   idle_rounds_ = 0;
-  return std::make_unique<GuardedTransfer>(
-      started(call, [&] { return pending_recv(data, peer_or_any, tag, call); }),
-      [this, call](const std::exception& e) mutable { explain(e, call); });
+  return std::make_unique<GuardedTransfer>(started(call, [&] { return pending_recv(data, peer_or_any, tag, call); }),
+                                           [this, call](const std::exception& e) mutable { explain(e, call); });
 }
 
 void GlooBackend::finish(PointToPoint::Pending& transfer, int peer, Call& call) {

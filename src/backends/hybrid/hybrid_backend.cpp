@@ -417,9 +417,8 @@ Road HybridBackend::road_to(int peer) {
 }
 
 std::unique_ptr<Transfer> HybridBackend::translated(std::unique_ptr<Transfer> inner, int peer, const Call& call) {
-  return std::make_unique<TranslatedTransfer>(std::move(inner), peer, [this, call](const BackendError& e) {
-    explain_transfer(e, call);
-  });
+  return std::make_unique<TranslatedTransfer>(std::move(inner), peer,
+                                              [this, call](const BackendError& e) { explain_transfer(e, call); });
 }
 
 std::unique_ptr<Transfer> HybridBackend::start_send(ConstBytes data, int peer, int tag, Call& call) {
