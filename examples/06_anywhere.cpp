@@ -12,6 +12,7 @@
 //
 // docs/clusters.md shows what each prints, and what to do when it does not.
 #include <cohort/cohort.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,13 +29,13 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// A name that two processes share if they are on the same host; network namespaces are hosts to us too.
+/// A name that two processes share if they are on the same host. Network namespaces are hosts of their own here.
 std::string host_name() {
   std::array<char, 64> name{};
   ::gethostname(name.data(), name.size() - 1);
-  std::array<char, 64> network{};
-  const auto bytes = ::readlink("/proc/self/ns/net", network.data(), network.size() - 1);
-  return std::string(name.data()) + (bytes > 0 ? " " + std::string(network.data()) : "");
+  struct stat network {};
+  if (::stat("/proc/self/ns/net", &network) != 0) return name.data();
+  return std::string(name.data()) + " (network " + std::to_string(network.st_ino) + ")";
 }
 
 /// Every rank's host, on all ranks.
@@ -77,26 +78,31 @@ std::array<float, 2> fit_line(cohort::ProcessGroup& pg) {
   return line;
 }
 
-/// On a GPU numbers lie where a CPU does not see them; a barrier shows that the ranks have met.
-void meet_on_gpu() {
-  const auto pg = cohort::new_group("auto", 60s, "cuda");
-  pg->barrier();
-  if (pg->rank() == 0) std::cout << pg->size() << " ranks on GPUs, backend " << pg->name() << '\n';
+/// On a GPU numbers lie where this program, which knows no CUDA, does not see them; a barrier shows that all have met.
+int meet_on_gpus() {
+  const auto launch = cohort::find_launch(cohort::Env::read());
+  const int gpu = launch ? launch->local_rank.value_or(0) : 0;
+  try {
+    const auto pg = cohort::new_group("auto", 60s, cohort::Device(cohort::DeviceType::cuda, gpu));
+    pg->barrier();
+    if (pg->rank() == 0) std::cout << pg->size() << " ranks on GPUs, backend " << pg->name() << '\n';
+    return 0;
+  } catch (const cohort::Error& e) {
+    std::cerr << "anywhere: there is no GPU for this rank, or no NCCL: " << e.what() << '\n';
+    return 1;
+  }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
-    if (argc > 1 && std::strcmp(argv[1], "cuda") == 0) {
-      meet_on_gpu();
-      return 0;
-    }
+    if (argc > 1 && std::strcmp(argv[1], "cuda") == 0) return meet_on_gpus();
     // "auto": shared memory on one host, hybrid (shared memory inside, an engine between) on several.
     const auto pg = cohort::new_group("auto", 60s, "cpu");
     say_where(*pg);
     const auto [slope, offset] = fit_line(*pg);
-    if (pg->rank() == 0) std::cout << "all agree on y = " << slope << " x + " << offset << '\n';
+    if (pg->rank() == 0) std::cout << "all agree on slope " << slope << " and offset " << offset << '\n';
     return 0;
   } catch (const cohort::Error& e) {
     std::cerr << "anywhere: " << e.what() << '\n';

@@ -13,7 +13,7 @@ namespace cohort::test {
 
 namespace {
 
-constexpr auto prefix = "cohort-test-";
+constexpr auto name_prefix = "cohort-test-";
 
 void ip(const std::string& arguments) {
   const auto result = finish({"sh", "-c", "exec ip " + arguments});
@@ -22,8 +22,8 @@ void ip(const std::string& arguments) {
 
 /// cohort-test-PID-NAME of a process that is no more.
 bool is_stale(const std::string& name) {
-  if (!name.starts_with(prefix)) return false;
-  const auto number = name.substr(std::string(prefix).size());
+  if (!name.starts_with(name_prefix)) return false;
+  const auto number = name.substr(std::string(name_prefix).size());
   return !std::filesystem::exists("/proc/" + number.substr(0, number.find('-')));
 }
 
@@ -68,11 +68,11 @@ const std::string& Hosts::what_is_missing() {
 }
 
 std::string Hosts::host_name(int host) const {
-  return fmt::format("{}{}-{}", prefix, ::getpid(), host);
+  return fmt::format("{}{}-{}", name_prefix, ::getpid(), host);
 }
 
 std::string Hosts::switch_name() const {
-  return fmt::format("{}{}-switch", prefix, ::getpid());
+  return fmt::format("{}{}-switch", name_prefix, ::getpid());
 }
 
 void Hosts::build(Switch how) const {

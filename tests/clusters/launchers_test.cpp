@@ -33,6 +33,8 @@ void expect_example_ran(const Finished& result) {
 struct MpiRun {
   const char* name;
   Command command;
+
+  friend void PrintTo(const MpiRun& run, std::ostream* out) { *out << run.name; }
 };
 
 class UnderMpirun : public ::testing::TestWithParam<MpiRun> {

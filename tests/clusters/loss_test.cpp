@@ -57,6 +57,9 @@ Caught caught_by(const Job& job, int rank, Clock::time_point begin) {
 struct Loss {
   std::string backend;
   int host;
+
+  friend std::string to_string(const Loss& loss) { return fmt::format("{}Host{}", loss.backend, loss.host); }
+  friend void PrintTo(const Loss& loss, std::ostream* out) { *out << to_string(loss); }
 };
 
 class LossOfAHost : public ::testing::TestWithParam<Loss> {
@@ -142,7 +145,23 @@ TEST_P(LossOfAHost, EverythingKilled) {
 
 INSTANTIATE_TEST_SUITE_P(Clusters, LossOfAHost,
                          ::testing::Values(Loss{"hybrid", 2}, Loss{"hybrid", 0}, Loss{"gloo", 2}, Loss{"gloo", 0}),
-                         [](const auto& each) { return fmt::format("{}Host{}", each.param.backend, each.param.host); });
+                         [](const auto& each) { return to_string(each.param); });
+
+/// Ranks that compute for hours say nothing; the launchers notice.
+TEST(LossOfAHostByItsLaunchers, CutOffWhileTheRanksAreSilent) {
+  if (!Hosts::what_is_missing().empty()) GTEST_SKIP() << Hosts::what_is_missing();
+  const Hosts hosts(2);
+  Job job(hosts, {"sh", "-c", "echo ready; exec sleep 100"}, {.ranks_per_host = 1});
+  ASSERT_TRUE(job.wait_for_all("ready", 60s)) << job.output();
+  const auto begin = Clock::now();
+  hosts.cut_off(1);
+  EXPECT_THAT(job.wait(60s), Each(1)) << job.output();
+  const std::chrono::duration<double> after = Clock::now() - begin;
+  std::printf("launchers, cut off, host 1: all ended after %.2f s\n", after.count());
+  EXPECT_LE(after, 25s);
+  EXPECT_THAT(job.launcher(0).output(), HasSubstr("the launcher of node 1 "));
+  EXPECT_THAT(job.launcher(1).output(), HasSubstr("the launcher of node 0 is gone"));
+}
 
 }  // namespace
 }  // namespace cohort::test

@@ -80,12 +80,12 @@ void Relay::work() {
   std::vector<pollfd> items{{stop_.get(), POLLIN, 0}};
   for (const auto& port : ports_) items.push_back({port.get(), POLLIN, 0});
   for (;;) {
-    int patience = -1;
+    int time_left = -1;
     if (!under_way_.empty()) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(under_way_.front().due - Clock::now());
-      patience = std::max(0, static_cast<int>(left.count()));
+      time_left = std::max(0, static_cast<int>(left.count()));
     }
-    ::poll(items.data(), items.size(), patience);
+    ::poll(items.data(), items.size(), time_left);
     if (items[0].revents != 0) return;
     for (std::size_t port = 0; port < ports_.size(); ++port) take(port);
     while (!under_way_.empty() && under_way_.front().due <= Clock::now()) {

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 #include <netinet/in.h>
-#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -20,8 +19,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
-
-constexpr std::array daemons{"slurmd", "slurmctld", "munged"};
 
 std::string short_host_name() {
   std::array<char, 256> name{};
@@ -49,25 +46,20 @@ int unused_port() {
 
 std::string Slurm::what_is_missing() {
   if (::geteuid() != 0) return "a SLURM of our own needs root";
-  for (const auto* const each : daemons) {
+  for (const auto* const each : {"slurmd", "slurmctld", "munged"}) {
     if (!is_installed(each)) return fmt::format("{} is not installed (slurm-wlm, munge)", each);
   }
   return {};
 }
 
 Slurm::Slurm() {
-  try {
-    write_configuration();
-    start();
-    wait_until_idle();
-  } catch (...) {
-    stop();
-    throw;
-  }
+  write_configuration();
+  start();
+  wait_until_idle();
 }
 
 Slurm::~Slurm() {
-  stop();
+  while (!daemons_.empty()) daemons_.pop_back();
 }
 
 void Slurm::write_configuration() const {
@@ -94,16 +86,20 @@ void Slurm::write_configuration() const {
       << "PartitionName=all Nodes=ALL Default=YES State=UP OverSubscribe=FORCE:8\n";
 }
 
-void Slurm::start() const {
-  const auto expect = [&](const Command& command) {
-    const auto result = finish(command, {.variables = {{"SLURM_CONF", folder_ / "slurm.conf"}}});
-    if (result.status != 0) throw std::runtime_error(fmt::format("{}: {}{}", command[0], result.output, logs()));
+void Slurm::start() {
+  const auto run = [&](const Command& command) {
+    daemons_.emplace_back(command, ProgramOptions{.variables = {{"SLURM_CONF", folder_ / "slurm.conf"}}});
   };
-  expect({"munged", "--force", "--key-file=" + (folder_ / "munge.key"), "--socket=" + (folder_ / "munge.socket"),
-          "--pid-file=" + (folder_ / "munged.pid"), "--log-file=" + (folder_ / "munged.log"),
-          "--seed-file=" + (folder_ / "munged.seed")});
-  expect({"slurmctld", "-c", "-f", folder_ / "slurm.conf"});
-  expect({"slurmd", "-f", folder_ / "slurm.conf"});
+  const auto socket = folder_ / "munge.socket";
+  run({"munged", "--foreground", "--force", "--key-file=" + (folder_ / "munge.key"), "--socket=" + socket,
+       "--pid-file=" + (folder_ / "munged.pid"), "--log-file=" + (folder_ / "munged.log"),
+       "--seed-file=" + (folder_ / "munged.seed")});
+  const auto until = Clock::now() + 20s;
+  while (!std::filesystem::exists(socket)) {
+    if (Clock::now() > until || daemons_.back().wait(20ms)) throw std::runtime_error("munged did not start: " + logs());
+  }
+  run({"slurmctld", "-D", "-c", "-f", folder_ / "slurm.conf"});
+  run({"slurmd", "-D", "-f", folder_ / "slurm.conf"});
 }
 
 void Slurm::wait_until_idle() const {
@@ -117,25 +113,9 @@ void Slurm::wait_until_idle() const {
   }
 }
 
-void Slurm::stop() const {
-  for (const auto* const each : daemons) {
-    pid_t pid = 0;
-    std::ifstream(folder_ / (std::string(each) + ".pid")) >> pid;
-    if (pid <= 1) continue;
-    ::kill(pid, SIGTERM);
-    // It is no child of ours.
-    const auto until = Clock::now() + 10s;
-    while (::kill(pid, 0) == 0 && Clock::now() < until) std::this_thread::sleep_for(20ms);
-    if (Clock::now() >= until) ::kill(pid, SIGKILL);
-  }
-}
-
 std::string Slurm::logs() const {
   std::string all;
-  for (const auto* const each : daemons) {
-    std::ifstream file(folder_ / (std::string(each) + ".log"));
-    all += fmt::format("\n--- {}\n{}", each, std::string(std::istreambuf_iterator<char>(file), {}));
-  }
+  for (const auto& each : daemons_) all += "\n---\n" + each.output();
   return all;
 }
 

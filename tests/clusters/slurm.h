@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // A SLURM of one node: its own munged, slurmctld and slurmd, everything they write in a temporary folder, no service of
-// the system touched.
+// the system touched. They are children of this process, in the foreground, and end with it, however it ends.
 //
 //   Slurm slurm;
 //   const auto result = slurm.run({"-n", "4"}, {"./program"});
@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <string>
+#include <vector>
 
 #include "program.h"
 #include "support/temporary.h"
@@ -32,13 +33,12 @@ class Slurm {
 
  private:
   void write_configuration() const;
-  void start() const;
+  void start();
   void wait_until_idle() const;
-  /// By their pid files.
-  void stop() const;
   std::string logs() const;
 
   TemporaryFolder folder_;
+  std::vector<Program> daemons_;  ///< in the order they start; they end the other way round
 };
 
 }  // namespace cohort::test

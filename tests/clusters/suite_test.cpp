@@ -17,6 +17,9 @@ using ::testing::HasSubstr;
 struct SuiteRun {
   std::string backend;
   int hosts;
+
+  friend std::string to_string(const SuiteRun& run) { return fmt::format("{}On{}Hosts", run.backend, run.hosts); }
+  friend void PrintTo(const SuiteRun& run, std::ostream* out) { *out << to_string(run); }
 };
 
 class SuiteOnHosts : public ::testing::TestWithParam<SuiteRun> {};
@@ -41,9 +44,7 @@ TEST_P(SuiteOnHosts, Passes) {
 INSTANTIATE_TEST_SUITE_P(Clusters, SuiteOnHosts,
                          ::testing::Values(SuiteRun{"gloo", 2}, SuiteRun{"gloo", 3}, SuiteRun{"hybrid", 2},
                                            SuiteRun{"hybrid", 3}),
-                         [](const auto& each) {
-                           return fmt::format("{}On{}Hosts", each.param.backend, each.param.hosts);
-                         });
+                         [](const auto& each) { return to_string(each.param); });
 
 }  // namespace
 }  // namespace cohort::test

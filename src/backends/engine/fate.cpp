@@ -84,7 +84,7 @@ bool Fate::end(const Failure& failure) {
 }
 
 void Fate::testify() {
-  if (notes_ == nullptr) return;
+  if (notes_ == nullptr || is_alone_) return;
   std::string note;
   {
     const std::lock_guard lock(mutex_);
@@ -101,6 +101,10 @@ void Fate::hold_inquest() {
     const std::lock_guard lock(mutex_);
     if (is_examined_ || failure_->kind != ErrorKind::timeout || notes_ == nullptr) return;
     is_examined_ = true;
+    if (is_alone_) {
+      failure_->text += ", and the job's store does not answer";
+      return;
+    }
   }
   const auto answers = std::make_shared<std::vector<std::string>>(static_cast<std::size_t>(group_.size));
   const auto ask = [answers, store = notes_] {
@@ -174,7 +178,7 @@ void Fate::await_news(const Call& call) {
 
 void Fate::fail(const Failure& failure, const Call& call) {
   // The others first: they may know more, and their word may have come before this one.
-  if (lifeline_ != nullptr) lifeline_->declare(failure);
+  if (lifeline_ != nullptr && !lifeline_->declare(failure)) is_alone_ = true;
   end(failure);
   throw_end(call);
 }

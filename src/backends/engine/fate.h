@@ -91,6 +91,7 @@ class Fate {
   std::optional<Doing> last_;
   bool is_in_ = false;
   std::atomic<bool> is_over_{false};
+  std::atomic<bool> is_alone_{false};  ///< the store did not take this rank's word: it is not asked anything either
   std::mutex inquest_;
   Errand testifying_;  ///< the store may be what cannot be reached
   Errand asking_;

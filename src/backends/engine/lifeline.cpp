@@ -22,7 +22,7 @@ constexpr auto ended_key = "ended";
 /// For telling others that this rank gives up, or leaves: what is left to do then is not worth much waiting.
 constexpr std::chrono::seconds farewell_patience{2};
 /// How long who declares a group's end stays for it: a store in reach has it by then.
-constexpr std::chrono::milliseconds declaring_patience{200};
+constexpr std::chrono::milliseconds declaring_patience{500};
 constexpr std::string_view reason_mark = "failure: ";
 
 TcpStore* tcp_store_below(const StorePtr& store) {
@@ -35,7 +35,7 @@ std::string full_key(const StorePtr& store) {
   std::string key = ended_key;
   auto below = store;
   while (const auto prefixed = std::dynamic_pointer_cast<PrefixStore>(below)) {
-    key = prefixed->prefix() + "/" + key;
+    key = fmt::format("{}/{}", prefixed->prefix(), key);
     below = prefixed->underlying_store();
   }
   return key;
@@ -120,10 +120,10 @@ void Lifeline::conclude(const Failure& failure) {
   if (!is_leaving_) on_end_(failure);
 }
 
-void Lifeline::declare(const Failure& failure) {
-  if (is_out_of_reach_) return;
+bool Lifeline::declare(const Failure& failure) {
+  if (is_out_of_reach_) return false;
   try {
-    declaring_.run(
+    const bool is_in_time = declaring_.run(
         [this, text = encode(failure)] {
           try {
             will_store_->compare_set(ended_key, "", text, farewell_patience);
@@ -133,8 +133,10 @@ void Lifeline::declare(const Failure& failure) {
           }
         },
         declaring_patience);
+    return is_in_time && !is_out_of_reach_;
   } catch (const Error& e) {
     log_debug("the end of a group could not be told to the others: {}", e.what());
+    return false;
   }
 }
 

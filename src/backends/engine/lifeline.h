@@ -47,7 +47,7 @@ class Lifeline {
   Lifeline& operator=(const Lifeline&) = delete;
 
   /// Tells everybody; the first word stands. Keeps the caller a moment only, even if the store is out of reach.
-  void declare(const Failure& failure);
+  bool declare(const Failure& failure);
 
  private:
   explicit Lifeline(std::function<void(const Failure&)> on_end) : on_end_(std::move(on_end)) {}

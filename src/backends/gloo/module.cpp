@@ -306,6 +306,10 @@ class TcpMesh final : public Mesh {
 
 }  // namespace cohort::gloo
 
+// Both sides are C++ of one build; C linkage is only for the name.
+#ifdef __clang__
+#pragma clang diagnostic ignored "-Wreturn-type-c-linkage"
+#endif
 extern "C" __attribute__((visibility("default"))) std::unique_ptr<cohort::gloo::Mesh> cohort_gloo_make_mesh_1(
     const cohort::gloo::MeshOptions& options) {
   return std::make_unique<cohort::gloo::TcpMesh>(options);
