@@ -147,7 +147,10 @@ void ProcessGroup::monitored_barrier(const MonitoredBarrierOptions& options) {
     try {
       // Of a rank that came too late to an earlier barrier there may be an older number.
       std::uint64_t number = 0;
-      while (number < round) backend->recv(bytes_of_value(number), rank, arrival_tag, call);
+      while (number < round && !call.deadline().expired()) {
+        backend->recv(bytes_of_value(number), rank, arrival_tag, call);
+      }
+      if (number < round) missing[static_cast<std::size_t>(rank)] = 1;
     } catch (const OperationTimeoutError&) {
       missing[static_cast<std::size_t>(rank)] = 1;
       if (!options.wait_all_ranks) break;

@@ -96,6 +96,7 @@ void groups() {
   const auto other = new_group("mpi", 30s, "cpu");
   expect_sum(*other);
   expect_sum(*world);
+  world->monitored_barrier();
   require(!has(error_of<NotSupportedError>([&] { static_cast<void>(world->allocate(10)); }), "shm"), "no memory");
 }
 

@@ -172,22 +172,24 @@ void Messages::discard(const Found& found, const Call& call) {
   });
 }
 
-void Messages::check_tag(int tag, const Call& call) const {
-  if (const int largest = runtime_.largest_tag(); tag > largest) {
+int Messages::tag_in_mpi(int tag, const Call& call) const {
+  // Cohort's own messages have negative tags, of which MPI has none: they take the topmost.
+  constexpr int own_tags = 8;
+  const int largest = runtime_.largest_tag() - own_tags;
+  if (tag > largest) {
     throw ValueError(fmt::format("tag {}: with this MPI tags go up to {}", tag, largest), ending_.context(call));
   }
+  return tag < 0 ? runtime_.largest_tag() + 1 + tag : tag;
 }
 
 std::unique_ptr<Transfer> Messages::start_send(ConstBytes data, int peer, int tag, Call& call) {
   ending_.check(call);
-  check_tag(tag, call);
-  return std::make_unique<Sending>(*this, data, peer, tag, call);
+  return std::make_unique<Sending>(*this, data, peer, tag_in_mpi(tag, call), call);
 }
 
 std::unique_ptr<Transfer> Messages::start_recv(Bytes data, int peer_or_any, int tag, Call& call) {
   ending_.check(call);
-  check_tag(tag, call);
-  return std::make_unique<Receiving>(*this, data, peer_or_any, tag, call);
+  return std::make_unique<Receiving>(*this, data, peer_or_any, tag_in_mpi(tag, call), call);
 }
 
 }  // namespace cohort::mpi

@@ -52,7 +52,8 @@ class Messages {
   /// Gives what has arrived for this receive, and for those before it, to whom it belongs.
   void look_for(Receiving& receive);
   void discard(const Found& found, const Call& call);
-  void check_tag(int tag, const Call& call) const;
+  /// A ValueError for one that this MPI does not have.
+  int tag_in_mpi(int tag, const Call& call) const;
   template <class Function>
   auto guarded(const Call& call, int peer, Function&& function);
 
