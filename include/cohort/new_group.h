@@ -8,9 +8,14 @@
 //
 //   cohort::register_backend("mine", factory);                                 // backend.h has an example
 //
-// Built in:
+// Built in (docs/backends.md says what each supports):
+//   auto    shm on one host, hybrid on several, nccl for CUDA devices; option engine, as for hybrid
 //   shm     processes on one host, through shared memory
 //   thread  ranks are threads of one process
+//   hybrid  several hosts: shared memory inside, an engine between; option engine ("gloo", the default, or "mpi")
+//   gloo    several hosts, over TCP; no options
+//   mpi     under mpirun or srun, through Open MPI or MPICH; no options (docs/engines-mpi.md)
+//   nccl    CUDA devices; options in docs/engines-nccl.md
 //   fake    any rank of any size, without peers; options: error_on_collective, simulate_uniform_ranks (booleans)
 #pragma once
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Installs the packages that are missing, on Debian 12 and its relatives.
 #
-#   install_deps.sh [GROUP...]      groups: build (always), lint, fuzz, bench, long, arm
+#   install_deps.sh [GROUP...]      groups: build (always), engines, lint, fuzz, bench, long, arm
 #   install_deps.sh --list [GROUP...]
 set -eu
 
@@ -12,13 +12,14 @@ packages_of() {
       echo g++ cmake ninja-build make pkg-config python3 libasio-dev libssl-dev libhwloc-dev libcli11-dev \
         nlohmann-json3-dev libfmt-dev libhwy-dev libgtest-dev libgmock-dev
       ;;
+    engines) echo libgloo-dev openmpi-bin libopenmpi-dev mpich libmpich-dev ;;
     lint) echo clang-14 clang-format-14 clang-tidy-14 ;;
     fuzz) echo clang-14 libclang-rt-14-dev ;;
-    bench) echo libtorch-dev libbenchmark-dev openmpi-bin libopenmpi-dev mpich libmpich-dev libgloo-dev ;;
-    long) echo openmpi-bin mpich iproute2 slurm-wlm munge ;;
+    bench) echo libtorch-dev libbenchmark-dev ;;
+    long) echo iproute2 slurm-wlm munge ;;
     arm) echo g++-aarch64-linux-gnu qemu-user ;;
     *)
-      echo "install_deps.sh: unknown group \"$1\": build, lint, fuzz, bench, long or arm" >&2
+      echo "install_deps.sh: unknown group \"$1\": build, engines, lint, fuzz, bench, long or arm" >&2
       exit 2
       ;;
   esac

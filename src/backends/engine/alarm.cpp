@@ -4,10 +4,13 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "core/immortal.h"
 
@@ -18,12 +21,22 @@ struct Belfry {
   std::mutex mutex;
   std::condition_variable changed;
   std::multimap<Alarm::Time, Alarm*> alarms;
-  std::thread thread;
-  pid_t owner = 0;  ///< a child that was forked has no thread of ours
+  const pid_t owner = ::getpid();
 
+  /// This process's. A child that was forked has no thread of its parent's, and a condition variable on which one waits
+  /// at the time is of no use there: it gets a belfry of its own, and the parent's is left as it is.
   static Belfry& instance() {
-    static Immortal<Belfry> belfry;
-    return *belfry;
+    static std::atomic<Belfry*> current{nullptr};
+    auto* known = current.load(std::memory_order_acquire);
+    if (known != nullptr && known->owner == ::getpid()) return *known;
+    auto fresh = std::make_unique<Belfry>();
+    if (current.compare_exchange_strong(known, fresh.get(), std::memory_order_acq_rel)) {
+      auto* const mine = fresh.release();  // for the rest of the process
+      static Immortal<std::vector<std::thread>> threads;
+      threads->emplace_back([mine] { mine->watch(); });
+      return *mine;
+    }
+    return *known;
   }
 
   void watch() {
@@ -50,20 +63,16 @@ struct Belfry {
   }
 };
 
-Alarm::Alarm(Time when, std::function<void()> ring) : when_(when), ring_(std::move(ring)) {
-  auto& belfry = Belfry::instance();
+Alarm::Alarm(Time when, std::function<void()> ring) : belfry_(Belfry::instance()), when_(when), ring_(std::move(ring)) {
+  auto& belfry = belfry_;
   const std::lock_guard lock(belfry.mutex);
-  if (belfry.owner != ::getpid()) {
-    if (belfry.thread.joinable()) belfry.thread.detach();  // the parent's: there is none here
-    belfry.thread = std::thread([&belfry] { belfry.watch(); });
-    belfry.owner = ::getpid();
-  }
   const auto place = belfry.alarms.emplace(when_, this);
   if (place == belfry.alarms.begin()) belfry.changed.notify_all();
 }
 
 Alarm::~Alarm() {
-  auto& belfry = Belfry::instance();
+  auto& belfry = belfry_;
+  if (belfry.owner != ::getpid()) return;  // the parent's
   std::unique_lock lock(belfry.mutex);
   if (state_ == State::set) {
     auto place = belfry.alarms.lower_bound(when_);

@@ -7,6 +7,8 @@
 
 namespace cohort {
 
+struct Belfry;
+
 /// Ends what an engine cannot end by itself: calls `ring` when the time has come, unless it is taken back before, which
 /// its destructor does. Costs a lock and an allocation; the process's one alarm thread is woken only by an alarm that
 /// is due before all others.
@@ -24,6 +26,7 @@ class Alarm {
   friend struct Belfry;
   enum class State : std::uint8_t { set, ringing, rung };
 
+  Belfry& belfry_;
   const Time when_;
   std::function<void()> ring_;
   State state_ = State::set;  ///< under the belfry's lock

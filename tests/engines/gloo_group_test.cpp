@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// What only backend gloo has to say. What all backends have in common is tests/conformance.
+#include "engines/engine_ranks.h"
+#include "support/stores.h"
+
+namespace cohort::test {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+GroupMembers alone() {
+  return {.store = std::make_shared<HashStore>(), .rank = 0, .size = 1};
+}
+
+TEST(GlooGroup, RefusesAnyOption) {
+  EXPECT_ERROR(AssertionError, new_group("gloo", 5s, "cpu", {{"threads", 2}}, alone()), "no options");
+}
+
+TEST(GlooGroup, IsForHostMemory) {
+  EXPECT_ERROR(ValueError, new_group("gloo", 5s, "cuda:0", {}, alone()), "cuda:0");
+}
+
+TEST(GlooGroup, UsesTheInterfaceThatIsNamed) {
+  const EngineRanks ranks("gloo", 2);
+  EXPECT_THAT(ranks.run([&](int rank) {
+    ::setenv("GLOO_SOCKET_IFNAME", "nonesuch0,lo", 1);
+    const auto group = ranks.join(rank);
+    std::int32_t sum = 1;
+    group->all_reduce(std::span(&sum, 1));
+    return sum == 2 ? 0 : 1;
+  }),
+              ::testing::Each(0));
+}
+
+TEST(GlooGroup, AnInterfaceThatIsNotThereIsAnErrorThatListsThoseThatAre) {
+  const EngineRanks ranks("gloo", 2);
+  ranks.run([&](int rank) {
+    ::setenv("GLOO_SOCKET_IFNAME", "nonesuch0", 1);
+    const auto message = message_of<ValueError>([&] { ranks.join(rank, 5s); });
+    EXPECT_THAT(message, ::testing::AllOf(HasSubstr("nonesuch0"), HasSubstr("lo")));
+    return 0;
+  });
+}
+
+TEST(GlooGroup, ARankThatDoesNotComeIsNamedInTime) {
+  const EngineRanks ranks("gloo", 3);
+  EXPECT_THAT(ranks.run([&](int rank) {
+    if (rank == 2) return 0;
+    const auto took =
+        time_of([&] { EXPECT_ERROR(OperationTimeoutError, ranks.join(rank, 700ms), "rank 2 did not come"); });
+    EXPECT_LT(took, 5s);
+    return 0;
+  }),
+              ::testing::Each(0));
+}
+
+TEST(GlooGroup, AKilledRankIsNoticedAndNamed) {
+  expect_loss_is_noticed(EngineRanks("gloo", 3), 3, 1, 2s);
+}
+
+TEST(GlooGroup, DifferentOperationsAreAMismatchAndNotTheEndOfTheProcess) {
+  // Gloo itself would write past the shorter buffer's end, or end the process.
+  const EngineRanks ranks("gloo", 3);
+  EXPECT_THAT(ranks.run([&](int rank) {
+    const auto group = ranks.join(rank);
+    std::vector<float> x(rank == 2 ? 1000 : 10);
+    const auto message = message_of<MismatchError>([&] { group->all_reduce(x, {.timeout = 500ms}); });
+    EXPECT_THAT(message, ::testing::AllOf(HasSubstr("40 bytes"), HasSubstr("4000 bytes"), HasSubstr("rank 2")));
+    return 0;
+  }),
+              ::testing::Each(0));
+}
+
+TEST(GlooGroup, AfterAFailureAnotherGroupIsMadeInTheSameProcess) {
+  const EngineRanks ranks("gloo", 2);
+  EXPECT_THAT(ranks.run([&](int rank) {
+    auto broken = ranks.join(rank);
+    if (rank == 0) broken->abort("to begin again");
+    EXPECT_ERROR(AbortedError, for (;;) broken->barrier(), "to begin again");
+    broken.reset();
+    const auto group = ranks.join(rank);
+    std::int32_t sum = 1;
+    group->all_reduce(std::span(&sum, 1));
+    return sum == 2 ? 0 : 1;
+  }),
+              ::testing::Each(0));
+}
+
+TEST(GlooGroup, WithoutItsModuleItSaysWhatToInstall) {
+  Process child([] {
+    ::setenv("COHORT_MODULE_PATH", "/nonesuch", 1);
+    // Only where this build has none; the folder it was built into comes after the one given.
+    const auto names = backend_names();
+    if (std::find(names.begin(), names.end(), "gloo") != names.end()) return 0;
+    EXPECT_ERROR(ValueError, new_group("gloo", 5s, "cpu", {}, alone()), "libgloo-dev");
+    return 0;
+  });
+  EXPECT_EQ(child.wait(), 0);
+}
+
+}  // namespace
+}  // namespace cohort::test
