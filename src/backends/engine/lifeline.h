@@ -46,7 +46,7 @@ class Lifeline {
   Lifeline(const Lifeline&) = delete;
   Lifeline& operator=(const Lifeline&) = delete;
 
-  /// Tells everybody; the first word stands. Keeps the caller a moment only, even if the store is out of reach.
+  /// Tells everybody; the first word stands. Keeps the caller a moment only, and is false if the store is out of reach.
   bool declare(const Failure& failure);
 
  private:
