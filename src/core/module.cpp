@@ -14,7 +14,7 @@ namespace {
 
 /// dlerror() says it once, and the next call may be anybody's.
 std::string loaders_words() {
-  const char* const words = ::dlerror();
+  const char* const words = ::dlerror();  // NOLINT(concurrency-mt-unsafe): glibc's is per thread
   return words == nullptr ? "unknown error" : words;
 }
 

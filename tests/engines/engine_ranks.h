@@ -6,6 +6,7 @@
 #include <cohort/cohort.h>
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <vector>
@@ -14,6 +15,14 @@
 #include "support/groups.h"
 
 namespace cohort::test {
+
+class NeedsGloo : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto names = backend_names();
+    if (std::find(names.begin(), names.end(), "gloo") == names.end()) GTEST_SKIP() << "this build has no gloo";
+  }
+};
 
 class EngineRanks {
  public:

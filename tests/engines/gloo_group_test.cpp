@@ -14,15 +14,17 @@ GroupMembers alone() {
   return {.store = std::make_shared<HashStore>(), .rank = 0, .size = 1};
 }
 
-TEST(GlooGroup, RefusesAnyOption) {
+class GlooGroup : public NeedsGloo {};
+
+TEST_F(GlooGroup, RefusesAnyOption) {
   EXPECT_ERROR(AssertionError, new_group("gloo", 5s, "cpu", {{"threads", 2}}, alone()), "no options");
 }
 
-TEST(GlooGroup, IsForHostMemory) {
+TEST_F(GlooGroup, IsForHostMemory) {
   EXPECT_ERROR(ValueError, new_group("gloo", 5s, "cuda:0", {}, alone()), "cuda:0");
 }
 
-TEST(GlooGroup, UsesTheInterfaceThatIsNamed) {
+TEST_F(GlooGroup, UsesTheInterfaceThatIsNamed) {
   const EngineRanks ranks("gloo", 2);
   EXPECT_THAT(ranks.run([&](int rank) {
     ::setenv("GLOO_SOCKET_IFNAME", "nonesuch0,lo", 1);
@@ -34,7 +36,7 @@ TEST(GlooGroup, UsesTheInterfaceThatIsNamed) {
               ::testing::Each(0));
 }
 
-TEST(GlooGroup, AnInterfaceThatIsNotThereIsAnErrorThatListsThoseThatAre) {
+TEST_F(GlooGroup, AnInterfaceThatIsNotThereIsAnErrorThatListsThoseThatAre) {
   const EngineRanks ranks("gloo", 2);
   ranks.run([&](int rank) {
     ::setenv("GLOO_SOCKET_IFNAME", "nonesuch0", 1);
@@ -44,7 +46,7 @@ TEST(GlooGroup, AnInterfaceThatIsNotThereIsAnErrorThatListsThoseThatAre) {
   });
 }
 
-TEST(GlooGroup, ARankThatDoesNotComeIsNamedInTime) {
+TEST_F(GlooGroup, ARankThatDoesNotComeIsNamedInTime) {
   const EngineRanks ranks("gloo", 3);
   EXPECT_THAT(ranks.run([&](int rank) {
     if (rank == 2) return 0;
@@ -56,11 +58,11 @@ TEST(GlooGroup, ARankThatDoesNotComeIsNamedInTime) {
               ::testing::Each(0));
 }
 
-TEST(GlooGroup, AKilledRankIsNoticedAndNamed) {
+TEST_F(GlooGroup, AKilledRankIsNoticedAndNamed) {
   expect_loss_is_noticed(EngineRanks("gloo", 3), 3, 1, 2s);
 }
 
-TEST(GlooGroup, DifferentOperationsAreAMismatchAndNotTheEndOfTheProcess) {
+TEST_F(GlooGroup, DifferentOperationsAreAMismatchAndNotTheEndOfTheProcess) {
   // Gloo itself would write past the shorter buffer's end, or end the process.
   const EngineRanks ranks("gloo", 3);
   EXPECT_THAT(ranks.run([&](int rank) {
@@ -73,7 +75,7 @@ TEST(GlooGroup, DifferentOperationsAreAMismatchAndNotTheEndOfTheProcess) {
               ::testing::Each(0));
 }
 
-TEST(GlooGroup, AfterAFailureAnotherGroupIsMadeInTheSameProcess) {
+TEST_F(GlooGroup, AfterAFailureAnotherGroupIsMadeInTheSameProcess) {
   const EngineRanks ranks("gloo", 2);
   EXPECT_THAT(ranks.run([&](int rank) {
     auto broken = ranks.join(rank);
@@ -88,7 +90,7 @@ TEST(GlooGroup, AfterAFailureAnotherGroupIsMadeInTheSameProcess) {
               ::testing::Each(0));
 }
 
-TEST(GlooGroup, WithoutItsModuleItSaysWhatToInstall) {
+TEST_F(GlooGroup, WithoutItsModuleItSaysWhatToInstall) {
   Process child([] {
     ::setenv("COHORT_MODULE_PATH", "/nonesuch", 1);
     // Only where this build has none; the folder it was built into comes after the one given.

@@ -15,7 +15,10 @@ const hybrid::Placement& placement_of(const ProcessGroupPtr& group) {
   return dynamic_cast<hybrid::HybridBackend&>(*group->default_backend()).placement();
 }
 
-TEST(HybridGroup, FindsWhoSharesAHost) {
+class HybridGroup : public NeedsGloo {};
+class AutoGroup : public NeedsGloo {};
+
+TEST_F(HybridGroup, FindsWhoSharesAHost) {
   const EngineRanks ranks("hybrid", 5, 2);
   EXPECT_THAT(ranks.run([&](int rank) {
     const auto group = ranks.join(rank);
@@ -25,7 +28,7 @@ TEST(HybridGroup, FindsWhoSharesAHost) {
               Each(0));
 }
 
-TEST(HybridGroup, RanksOfOneMachineShareItUnlessToldOtherwise) {
+TEST_F(HybridGroup, RanksOfOneMachineShareItUnlessToldOtherwise) {
   const EngineRanks ranks("hybrid", 3);
   EXPECT_THAT(ranks.run([&](int rank) {
     const auto group = ranks.join(rank);
@@ -36,7 +39,7 @@ TEST(HybridGroup, RanksOfOneMachineShareItUnlessToldOtherwise) {
               Each(0));
 }
 
-TEST(HybridGroup, SplitsKnowTheirHosts) {
+TEST_F(HybridGroup, SplitsKnowTheirHosts) {
   const EngineRanks ranks("hybrid", 5, 2);
   EXPECT_THAT(ranks.run([&](int rank) {
     const auto group = ranks.join(rank);
@@ -57,18 +60,18 @@ TEST(HybridGroup, SplitsKnowTheirHosts) {
               Each(0));
 }
 
-TEST(HybridGroup, AKilledRankIsNamedOnItsHostAndOnOthers) {
+TEST_F(HybridGroup, AKilledRankIsNamedOnItsHostAndOnOthers) {
   expect_loss_is_noticed(EngineRanks("hybrid", 4, 2), 4, 3, 2s);
 }
 
-TEST(HybridGroup, UnknownEnginesAndOptionsAreRefused) {
+TEST_F(HybridGroup, UnknownEnginesAndOptionsAreRefused) {
   const GroupMembers alone{.store = std::make_shared<HashStore>(), .rank = 0, .size = 1};
   EXPECT_ERROR(ValueError, new_group("hybrid", 5s, "cpu", {{"engine", "pigeon"}}, alone), "gloo or mpi");
   EXPECT_ERROR(KeyError, new_group("hybrid", 5s, "cpu", {{"engines", "gloo"}}, alone), "engine");
   EXPECT_ERROR(ValueError, new_group("hybrid", 5s, "cuda:0", {}, alone), "cuda:0");
 }
 
-TEST(AutoGroup, IsSharedMemoryOnOneHost) {
+TEST_F(AutoGroup, IsSharedMemoryOnOneHost) {
   const EngineRanks ranks("auto", 3);
   EXPECT_THAT(ranks.run([&](int rank) {
     const auto group = ranks.join(rank);
@@ -80,7 +83,7 @@ TEST(AutoGroup, IsSharedMemoryOnOneHost) {
               Each(0));
 }
 
-TEST(AutoGroup, IsHybridOnSeveral) {
+TEST_F(AutoGroup, IsHybridOnSeveral) {
   const EngineRanks ranks("auto", 4, 2);
   EXPECT_THAT(ranks.run([&](int rank) {
     const auto group = ranks.join(rank);
@@ -92,7 +95,7 @@ TEST(AutoGroup, IsHybridOnSeveral) {
               Each(0));
 }
 
-TEST(AutoGroup, SaysInTheLogWhatItChose) {
+TEST_F(AutoGroup, SaysInTheLogWhatItChose) {
   const EngineRanks ranks("auto", 2, 2);
   EXPECT_THAT(ranks.run([&](int rank) {
     ::setenv("COHORT_LOG", "info", 1);
@@ -108,7 +111,7 @@ TEST(AutoGroup, SaysInTheLogWhatItChose) {
               Each(0));
 }
 
-TEST(AutoGroup, OfThreadsIsSharedMemoryToo) {
+TEST_F(AutoGroup, OfThreadsIsSharedMemoryToo) {
   const auto store = std::make_shared<HashStore>();
   as_threads(3, [&](int rank) {
     const auto group = new_group("auto", patient, "cpu", {}, {.store = store, .rank = rank, .size = 3});

@@ -101,6 +101,7 @@ HybridParts make_parts(const StorePtr& store, int rank, int size, const std::str
   const auto names =
       exchange_host_names(*store, fmt::format("{}\n{}", host_name_of_this_process(env), nonce), rank, size, deadline);
   std::vector<std::string> hosts;
+  hosts.reserve(names.size());
   for (const auto& name : names) hosts.push_back(name.substr(0, name.size() - nonce.size() - 1));
   const Placement guess(hosts, rank);
   bool are_threads = guess.here().size() > 1;
@@ -130,7 +131,7 @@ std::string engine_of(const Options& options, const std::string& reader) {
   OptionReader read(options, reader);
   const auto env = Env::read();
   const auto fallback = env.text("COHORT_ENGINE");
-  const auto engine = read.get("engine", fallback.empty() ? "gloo" : std::string(fallback));
+  auto engine = read.get("engine", fallback.empty() ? "gloo" : std::string(fallback));
   read.finish();
   if (engine != "gloo" && engine != "mpi") {
     throw ValueError(fmt::format("backend {}: engine \"{}\": gloo or mpi", reader, engine));

@@ -327,6 +327,7 @@ void HybridBackend::all_gather(ConstBytes in, std::span<const Bytes> outs, Call&
     const auto& placement = parts_.placement;
     const auto& here = placement.here();
     std::vector<Bytes> outs_here;
+    outs_here.reserve(here.size());
     for (const int each : here) outs_here.push_back(outs[at(each)]);
     if (parts_.world == nullptr) return local().all_gather(in, outs_here, call);
     const auto delegate = [&](int of, const std::vector<int>& host) {

@@ -55,8 +55,8 @@ class TranslatedTransfer final : public Transfer {
 /// A receive from any rank, of this host or of others: asks both in turn, so it takes what no other receive waits for.
 class ReceiveFromEither final : public Transfer {
  public:
-  ReceiveFromEither(Backend& local, const std::vector<int>& here, Backend& world, Bytes data, int tag, const Call& call)
-      : local_(local), here_(here), world_(world), data_(data), tag_(tag), call_(call) {}
+  ReceiveFromEither(Backend& local, std::vector<int> here, Backend& world, Bytes data, int tag, const Call& call)
+      : local_(local), here_(std::move(here)), world_(world), data_(data), tag_(tag), call_(call) {}
 
   bool advance() override {
     for (int looks = 0; looks < 2; ++looks) {
