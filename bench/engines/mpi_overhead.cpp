@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "core/parse.h"
+#include "interleaved.h"
 
 namespace {
 
@@ -33,11 +34,6 @@ struct Operation {
   std::function<void(std::size_t floats)> raw{};
   bool has_size = true;
 };
-
-double median(std::vector<double> all) {
-  std::sort(all.begin(), all.end());
-  return all[all.size() / 2];
-}
 
 class Overhead {
  public:
@@ -114,33 +110,19 @@ class Overhead {
 
   void measure(const Operation& operation, std::size_t bytes) {
     const auto floats = bytes / sizeof(float);
-    // About a millisecond a round, short enough to lie between the interruptions of a busy machine, as many for both;
-    // the ranks agree by taking rank 0's.
     std::fill(part_.begin(), part_.end(), 0.0F);
-    time(operation.raw, floats, 3);
-    const double once = time(operation.raw, floats, 5);
-    int repeats = std::clamp(static_cast<int>(1000 / once), 1, 2000);
-    MPI_Bcast(&repeats, 1, MPI_INT, 0, comm_);
-    time(operation.cohort, floats, repeats);
-    std::vector<double> ours;
-    std::vector<double> theirs;
-    std::vector<double> ratios;
-    std::vector<double> differences;
-    for (int round = 0; round < rounds_; ++round) {
-      std::array<double, 2> both{};
-      for (const int which : {round % 2, 1 - round % 2}) {
-        both.at(static_cast<std::size_t>(which)) = time(which == 0 ? operation.raw : operation.cohort, floats, repeats);
-      }
-      theirs.push_back(both[0]);
-      ours.push_back(both[1]);
-      ratios.push_back(both[1] / both[0]);
-      differences.push_back(both[1] - both[0]);
-    }
+    const auto found = bench::interleave(
+        [&](int which, int repeats) { return time(which == 0 ? operation.raw : operation.cohort, floats, repeats); },
+        rounds_,
+        [&](int repeats) {
+          MPI_Bcast(&repeats, 1, MPI_INT, 0, comm_);
+          return repeats;
+        });
     if (group_.rank() != 0) return;
     const bool is_large = bytes >= (64U << 10U);
-    const double result = is_large ? median(ratios) : median(differences);
+    const double result = is_large ? found.ratio : found.difference;
     std::cout << fmt::format("{:<11} {:>9} {:>11.2f} {:>11.2f}   {:>7.3f} {:<6} {}\n", operation.name, bytes,
-                             median(theirs), median(ours), result, is_large ? "times" : "us more",
+                             found.first, found.second, result, is_large ? "times" : "us more",
                              result <= (is_large ? 1.05 : 3) ? "" : "OVER");
     std::cout.flush();
   }

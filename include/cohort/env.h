@@ -30,6 +30,8 @@ struct EnvVariable {
 class COHORT_API Env {
  public:
   static Env read();
+  /// One of the variables in known() alone: whatever is wrong with others is not asked.
+  static std::string read_one(std::string_view name);
   static Env from(std::map<std::string, std::string, std::less<>> variables);
 
   /// COHORT_LOG: trace, debug, info, warn (default), error or off.

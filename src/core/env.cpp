@@ -159,6 +159,16 @@ std::span<const EnvVariable> Env::known() {
   return known_variables;
 }
 
+std::string Env::read_one(std::string_view name) {
+  for (const auto& variable : known_variables) {
+    if (variable.name != name) continue;
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): the one place that reads the environment
+    const char* const value = std::getenv(std::string(name).c_str());
+    return value == nullptr ? "" : value;
+  }
+  throw AssertionError(fmt::format("{} is not among the variables that are read: list it first", name));
+}
+
 Env Env::read() {
   std::map<std::string, std::string, std::less<>> variables;
   for (const auto& variable : known_variables) {

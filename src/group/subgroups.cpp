@@ -117,16 +117,18 @@ ProcessGroupPtr ProcessGroup::shrink(const ShrinkOptions& options) {
   }
   const auto backend = default_backend();
   const auto deadline = Deadline::after(options.timeout.value_or(timeout()));
-  // Whatever still runs ends with an error first: nobody is to wait in the old group while others leave it.
+  const std::vector<int> out(excluded.begin(), excluded.end());
+  // One that cannot says why, and the group goes on.
   if (!backend->capabilities().shrinking) {
+    backend->shrink(out, deadline);
     throw NotSupportedError(fmt::format("backend {} does not support shrink", backend->name()),
                             {.group = id(), .op = "shrink"});
   }
+  // Whatever still runs ends with an error first: nobody is to wait in the old group while others leave it.
   backend->prepare_shrink();
   const char* open = nullptr;
   state_->closed.compare_exchange_strong(open, "the group was shrunk: use the new one");
   wait_for_pending();
-  const std::vector<int> out(excluded.begin(), excluded.end());
   auto shrunk = backend->shrink(out, deadline);
   if (shrunk.backend == nullptr) return nullptr;
 

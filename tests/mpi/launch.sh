@@ -12,8 +12,17 @@ if ! command -v "mpirun.$mpi" >/dev/null; then
   echo "skipped: mpirun.$mpi is not installed"
   exit 77
 fi
+
 # Tests run more ranks than there are processors, and in containers as root; Open MPI wants to be told about both.
-case $mpi in
-openmpi) exec mpirun.openmpi --allow-run-as-root --oversubscribe -n "$ranks" "$@" ;;
-*) exec "mpirun.$mpi" -n "$ranks" "$@" ;;
-esac
+launch() {
+  case $mpi in
+  openmpi) mpirun.openmpi --allow-run-as-root --oversubscribe -n "$ranks" "$@" ;;
+  *) "mpirun.$mpi" -n "$ranks" "$@" ;;
+  esac
+}
+
+if ! said=$(launch true 2>&1); then
+  echo "skipped: mpirun.$mpi starts no programs on this machine: $said"
+  exit 77
+fi
+launch "$@"
