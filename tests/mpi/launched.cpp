@@ -78,7 +78,11 @@ void deadline() {
   const auto store = pg->store();
   store->set("seen/" + std::to_string(pg->rank()), "");
   for (int rank = 0; rank < pg->size(); ++rank) store->wait({"seen/" + std::to_string(rank)}, 30s);
-  if (pg->rank() == 0) std::cout << "all saw their deadlines" << std::endl;
+  if (pg->rank() == 0) {
+    std::cout << "all saw their deadlines" << std::endl;
+    store->set("said", "");
+  }
+  store->wait({"said"}, 30s);  // a launcher that sees one end improperly ends the others at once
   store->add("gone", 1);
   while (pg->rank() == 0 && store->add("gone", 0) < pg->size()) ::usleep(1000);
 }
