@@ -87,8 +87,6 @@ void deadline() {
     store->wait({"the end of rank 0"}, 2s);
   } catch (const Error&) {
   }
-  store->add("gone", 1);
-  while (pg->rank() == 0 && store->add("gone", 0) < pg->size()) ::usleep(1000);
 }
 
 /// Groups of groups, several at a time, made and dropped.
