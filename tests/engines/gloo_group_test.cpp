@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // What only backend gloo has to say. What all backends have in common is tests/conformance.
+#include "core/module.h"
 #include "engines/engine_ranks.h"
 #include "support/stores.h"
 
@@ -90,16 +91,12 @@ TEST_F(GlooGroup, AfterAFailureAnotherGroupIsMadeInTheSameProcess) {
               ::testing::Each(0));
 }
 
-TEST_F(GlooGroup, WithoutItsModuleItSaysWhatToInstall) {
-  Process child([] {
-    ::setenv("COHORT_MODULE_PATH", "/nonesuch", 1);
-    // Only where this build has none; the folder it was built into comes after the one given.
-    const auto names = backend_names();
-    if (std::find(names.begin(), names.end(), "gloo") != names.end()) return 0;
-    EXPECT_ERROR(ValueError, new_group("gloo", 5s, "cpu", {}, alone()), "libgloo-dev");
-    return 0;
-  });
-  EXPECT_EQ(child.wait(), 0);
+TEST(ModuleTest, OneThatIsNotThereSaysWhereItWasLookedFor) {
+  const auto module = Module::of_engine("nonesuch", "/first:/second");
+  EXPECT_FALSE(module.is_loaded());
+  EXPECT_THAT(module.why_not(),
+              ::testing::AllOf(HasSubstr("/first/libcohort_nonesuch.so"), HasSubstr("/second/libcohort_nonesuch.so")));
+  EXPECT_EQ(module.find<void (*)()>("anything"), nullptr);
 }
 
 }  // namespace

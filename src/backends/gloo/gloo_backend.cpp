@@ -76,7 +76,6 @@ GlooBackend::~GlooBackend() {
 }
 
 void GlooBackend::connect(Deadline deadline) {
-  const ErrorContext context{.group = parts_.group, .op = "new_group"};
   auto& store = *parts_.store;
   int coming = -1;  // whose address is waited for
   try {
