@@ -13,11 +13,14 @@ if ! command -v "mpirun.$mpi" >/dev/null; then
   exit 77
 fi
 
+# Open MPI's launcher may hang at its end after ranks that did not finalise (its PMIx server waits for itself).
+limit=${COHORT_TEST_LAUNCH_LIMIT:-280}
+
 # Tests run more ranks than there are processors, and in containers as root; Open MPI wants to be told about both.
 launch() {
   case $mpi in
-  openmpi) mpirun.openmpi --allow-run-as-root --oversubscribe -n "$ranks" "$@" ;;
-  *) "mpirun.$mpi" -n "$ranks" "$@" ;;
+  openmpi) timeout -k 5 "$limit" mpirun.openmpi --allow-run-as-root --oversubscribe -n "$ranks" "$@" ;;
+  *) timeout -k 5 "$limit" "mpirun.$mpi" -n "$ranks" "$@" ;;
   esac
 }
 

@@ -169,6 +169,14 @@ cuda::Driver fake_driver() {
     std::free(reinterpret_cast<void*>(address));
     return 0;
   };
+  d.host_allocate = [](void** data, std::size_t bytes) {
+    *data = std::calloc(1, bytes);
+    return 0;
+  };
+  d.host_free = [](void* data) {
+    std::free(data);
+    return 0;
+  };
   d.memory_set = [](cuda::Address to, unsigned char value, std::size_t bytes) {
     std::memset(reinterpret_cast<void*>(to), value, bytes);
     return 0;
@@ -237,7 +245,7 @@ nccl::Calls fake_calls() {
     // The size is known when all have come: in these tests members come in any order, and rank by key.
     child->arrived++;
     child->size = std::max(child->size, child->arrived);
-    *made = gpu().make_comm(child, key, *config);
+    gpu().promise_child(made, child, key, *config);
     return Result::in_progress;
   };
   c.comm_shrink = [](Comm* comm, int* excluded, int count, Comm** made, nccl::Config* config, int flags) {
@@ -250,7 +258,7 @@ nccl::Calls fake_calls() {
     int rank = comm->rank;
     for (int i = 0; i < count; ++i) rank -= excluded[i] < comm->rank ? 1 : 0;
     comm->is_aborted = true;
-    *made = gpu().make_comm(child, rank, *config);
+    gpu().promise_child(made, child, rank, *config);
     gpu().pump();
     return Result::success;
   };
@@ -468,6 +476,15 @@ nccl::Comm* FakeGpu::make_comm(std::shared_ptr<FakeWorld> world, int rank, const
   comm.rank = rank;
   last_config_ = config;
   return &comm;
+}
+
+void FakeGpu::promise_child(Comm** place, std::shared_ptr<FakeWorld> world, int rank, const nccl::Config& config) {
+  auto* const child = make_comm(std::move(world), rank, config);
+  births_.emplace_back([this, place, child] {
+    for (int i = 0; i < 100; ++i) std::this_thread::yield();
+    const auto held = lock();
+    std::atomic_ref(*place).store(child, std::memory_order_release);
+  });
 }
 
 nccl::Result FakeGpu::init(Comm** comm, int size, const nccl::UniqueId& id, int rank, const nccl::Config& config) {

@@ -136,6 +136,8 @@ class FakeGpu {
   nccl::Result state_of(const nccl::Comm& comm) const;
 
   nccl::Result init(nccl::Comm** comm, int size, const nccl::UniqueId& id, int rank, const nccl::Config& config);
+  /// The child's handle appears after the call, by a thread of NCCL's own.
+  void promise_child(nccl::Comm** place, std::shared_ptr<FakeWorld> world, int rank, const nccl::Config& config);
   nccl::Comm* make_comm(std::shared_ptr<FakeWorld> world, int rank, const nccl::Config& config);
 
   int next_id = 0;
@@ -158,6 +160,7 @@ class FakeGpu {
   mutable std::mutex mutex_;
   std::map<std::thread::id, FakeStream> null_streams_;  ///< each rank has one, as if it were a process
   std::vector<std::string> log_;
+  std::vector<std::jthread> births_;
   nccl::Config last_config_{};
 };
 

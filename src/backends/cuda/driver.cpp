@@ -54,6 +54,8 @@ DriverState load() {
   fill(module, d.event_elapsed, "cuEventElapsedTime", why);
   fill(module, d.memory_allocate, "cuMemAlloc_v2", why);
   fill(module, d.memory_free, "cuMemFree_v2", why);
+  fill(module, d.host_allocate, "cuMemAllocHost_v2", why);
+  fill(module, d.host_free, "cuMemFreeHost", why);
   fill(module, d.memory_set, "cuMemsetD8_v2", why);
   fill(module, d.copy, "cuMemcpy", why);
   fill(module, d.copy_async, "cuMemcpyAsync", why);

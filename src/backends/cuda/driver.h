@@ -42,6 +42,8 @@ struct Driver {
   Result (*event_elapsed)(float* milliseconds, void* start, void* end) = nullptr;  // cuEventElapsedTime
   Result (*memory_allocate)(Address* address, std::size_t bytes) = nullptr;        // cuMemAlloc_v2
   Result (*memory_free)(Address address) = nullptr;                                // cuMemFree_v2
+  Result (*host_allocate)(void** data, std::size_t bytes) = nullptr;               // cuMemAllocHost_v2
+  Result (*host_free)(void* data) = nullptr;                                       // cuMemFreeHost
   Result (*memory_set)(Address to, unsigned char value, std::size_t bytes) = nullptr;         // cuMemsetD8_v2
   Result (*copy)(Address to, Address from, std::size_t bytes) = nullptr;                      // cuMemcpy
   Result (*copy_async)(Address to, Address from, std::size_t bytes, void* stream) = nullptr;  // cuMemcpyAsync

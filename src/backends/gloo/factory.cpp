@@ -3,11 +3,13 @@
 
 #include <cohort/env.h>
 #include <cohort/error.h>
+#include <cohort/prefix_store.h>
 
 #include <fmt/format.h>
 
 #include "backends/engine/local_address.h"
 #include "backends/gloo/gloo_backend.h"
+#include "backends/staged/factory.h"
 #include "core/immortal.h"
 #include "core/module.h"
 #include "group/group_ids.h"
@@ -39,20 +41,27 @@ std::string what_is_missing() {
 ProcessGroupPtr make_group(const StorePtr& store, int rank, int size, std::chrono::milliseconds timeout,
                            const Device& device, const Options& options) {
   if (!options.empty()) throw AssertionError("backend gloo takes no options");
-  if (device.type != DeviceType::cpu) {
-    throw ValueError(fmt::format("backend gloo is for cpu memory, not for {}", to_string(device)));
-  }
   const auto deadline = Deadline::after(store->timeout());
   const auto id = agree_on_id(*store, "gloo");
-  auto group = std::make_shared<ProcessGroup>(store, rank, size, timeout, id);
-  group->add_backend(DeviceType::cpu,
-                     std::make_shared<GlooBackend>(GlooParts{.group = id,
-                                                             .store = store,
-                                                             .rank = rank,
-                                                             .size = size,
-                                                             .address = local_address(Env::read(), store, deadline),
-                                                             .make_mesh = module_function()},
-                                                   deadline));
+  const auto address = local_address(Env::read(), store, deadline);
+  const auto connect = [&](const std::string& name, const StorePtr& keys) {
+    auto group = std::make_shared<ProcessGroup>(keys, rank, size, timeout, name);
+    group->add_backend(DeviceType::cpu, std::make_shared<GlooBackend>(GlooParts{.group = name,
+                                                                                .store = keys,
+                                                                                .rank = rank,
+                                                                                .size = size,
+                                                                                .address = address,
+                                                                                .make_mesh = module_function()},
+                                                                      deadline));
+    return group;
+  };
+  auto group = connect(id, store);
+  if (device.type == DeviceType::cuda) {
+    // With connections of its own: what goes on for one kind of memory knows nothing of the other's order.
+    const auto keys = std::make_shared<PrefixStore>("staged", store);
+    group->add_backend(DeviceType::cuda, staged::make_backend(connect(fmt::format("{}/staged", id), keys), device));
+    group->set_default_backend(DeviceType::cuda);
+  }
   return group;
 }
 

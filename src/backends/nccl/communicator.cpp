@@ -7,11 +7,13 @@
 #include <sched.h>
 
 #include <chrono>
+#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "backends/nccl/run_apart.h"
+#include "core/immortal.h"
 
 namespace cohort::nccl {
 
@@ -31,7 +33,19 @@ void rest(int round) {
   }
 }
 
+/// Places that NCCL may still write to, for as long as the process lives: there is no call that takes them back.
+void keep_for_good(std::unique_ptr<Comm*> place) {
+  static std::mutex mutex;
+  static Immortal<std::vector<std::unique_ptr<Comm*>>> places;
+  const std::lock_guard lock(mutex);
+  places->push_back(std::move(place));
+}
+
 }  // namespace
+
+Communicator::ChildPlace::~ChildPlace() {
+  if (get() == nullptr) keep_for_good(std::move(place_));
+}
 
 UniqueId Communicator::new_id(const Engine& engine) {
   UniqueId id;
@@ -186,18 +200,33 @@ void Communicator::destroy(Deadline deadline) {
   run_apart(body, Deadline::at(std::max(deadline.when(), Deadline::after(1s).when())));
 }
 
+Comm* Communicator::await_child(const ChildPlace& place, Deadline deadline, const std::function<bool()>& is_enough) {
+  for (int round = 0; !deadline.expired(); ++round) {
+    if (auto* const child = place.get()) return child;
+    if (is_enough()) break;
+    rest(round);
+  }
+  return place.get();
+}
+
 CommunicatorPtr Communicator::split(int color, const Place& place, Config config, Deadline deadline) {
   const auto errors = context_of("split_group");
   const auto held = use(deadline, errors);
   const cuda::Current current(*context_);
-  Comm* comm = nullptr;
-  const auto result = engine_.calls.comm_split(held->get(), color, place_.rank, &comm, &config);
-  // The parent is through when the child has a handle; then the child may still be connecting.
-  settle(*held, result, "ncclCommSplit", deadline, errors);
+  ChildPlace child;
+  settle(*held, engine_.calls.comm_split(held->get(), color, place_.rank, child.address(), &config), "ncclCommSplit",
+         deadline, errors);
   if (color < 0) return nullptr;
+  auto* const comm = await_child(
+      child, deadline, [&] { return is_broken() || async_error(*held, errors) != nullptr; });
+  if (comm == nullptr) {
+    if (is_broken()) std::rethrow_exception(error());
+    if (const auto error = async_error(*held, errors)) std::rethrow_exception(error);
+    throw OperationTimeoutError("ncclCommSplit: the others did not all come in time", errors);
+  }
   auto made = std::make_shared<Communicator>(engine_, context_, place, comm);
-  const auto child = made->use(deadline, errors);
-  made->settle(*child, Result::in_progress, "ncclCommSplit", deadline, errors);
+  const auto in_use = made->use(deadline, errors);
+  made->settle(*in_use, Result::in_progress, "ncclCommSplit", deadline, errors);
   return made;
 }
 
@@ -210,16 +239,19 @@ CommunicatorPtr Communicator::shrink(std::span<const int> excluded, const Place&
   if (parent == nullptr) throw AbortedError("the communicator is gone already: make a new group", errors);
   const cuda::Current current(*context_);
   std::vector<int> out(excluded.begin(), excluded.end());
-  Comm* comm = nullptr;
-  auto result =
-      engine_.calls.comm_shrink(parent, out.data(), static_cast<int>(out.size()), &comm, &config, shrink_abort);
-  if (result == Result::in_progress) result = poll(parent, deadline, [] { return false; });
+  ChildPlace child;
+  const auto result = engine_.calls.comm_shrink(parent, out.data(), static_cast<int>(out.size()), child.address(),
+                                                &config, shrink_abort);
+  if (result != Result::success && result != Result::in_progress) {
+    std::rethrow_exception(failure(result, "ncclCommShrink", parent, errors));
+  }
+  // What the parent says may be the very error that made them shrink it: only the child knows how this goes.
+  auto* const comm = await_child(child, deadline, [] { return false; });
+  if (comm == nullptr) throw OperationTimeoutError("shrink: the other survivors did not all come in time", errors);
   auto made = std::make_shared<Communicator>(engine_, context_, place, comm);
-  // What the parent says may be the very error that made them shrink it: the child knows better.
-  if (result != Result::in_progress && comm != nullptr) result = made->poll(comm, deadline, [] { return false; });
-  if (result == Result::success) return made;
-  if (result != Result::in_progress) std::rethrow_exception(failure(result, "ncclCommShrink", parent, errors));
-  throw OperationTimeoutError("shrink: the other survivors did not all come in time", errors);
+  const auto in_use = made->use(deadline, errors);
+  made->settle(*in_use, Result::in_progress, "ncclCommShrink", deadline, errors);
+  return made;
 }
 
 }  // namespace cohort::nccl

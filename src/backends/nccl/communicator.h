@@ -88,6 +88,22 @@ class Communicator {
   CommunicatorPtr shrink(std::span<const int> excluded, const Place& place, Config config, Deadline deadline);
 
  private:
+  /// Where NCCL puts the handle of a child: from a thread of its own, some time after the call that asked for it has
+  /// returned and even after the parent said that it is through. So the place outlives a caller that gave up.
+  class ChildPlace {
+   public:
+    ChildPlace() = default;
+    ~ChildPlace();
+    ChildPlace(const ChildPlace&) = delete;
+    ChildPlace& operator=(const ChildPlace&) = delete;
+    Comm** address() const { return place_.get(); }
+    Comm* get() const { return std::atomic_ref(*place_).load(std::memory_order_acquire); }
+
+   private:
+    std::unique_ptr<Comm*> place_ = std::make_unique<Comm*>(nullptr);
+  };
+  /// Null if it is not there when the deadline comes or `is_enough` says stop.
+  static Comm* await_child(const ChildPlace& place, Deadline deadline, const std::function<bool()>& is_enough);
   std::exception_ptr failure(Result result, std::string_view what, Comm* comm, const ErrorContext& context) const;
   /// Polls until it is no longer in progress, or `is_enough` says stop.
   Result poll(Comm* comm, Deadline deadline, const std::function<bool()>& is_enough) const;

@@ -67,7 +67,7 @@ TEST_F(Gpu, DeadPeerIsAnErrorInTime) {
 }
 
 TEST_F(Gpu, MemoryIsKeptUntilTheDeviceIsThrough) {
-  with_gpu_group(2, [](const ProcessGroupPtr& group) {
+  with_gpu_group({.size = 2}, [](const ProcessGroupPtr& group) {
     std::weak_ptr<cuda::Memory> memory;
     {
       const DeviceMemory x(ones(1 << 20));
@@ -82,7 +82,7 @@ TEST_F(Gpu, MemoryIsKeptUntilTheDeviceIsThrough) {
 }
 
 TEST_F(Gpu, CompletionIsSeenFromAThreadThatNeverTouchedCuda) {
-  with_gpu_group(1, [](const ProcessGroupPtr& group) {
+  with_gpu_group({.size = 1}, [](const ProcessGroupPtr& group) {
     const DeviceMemory x(ones(1000));
     const auto work = group->all_reduce(x.buffer(DType::f32), {.async_op = true});
     std::thread([&] {
@@ -130,7 +130,7 @@ void capture_and_replay(const ProcessGroupPtr& group, bool async_op) {
 
 TEST_F(Gpu, GraphOfAnAllReduceIsReplayed) {
   for (const int size : {1, 2}) {
-    with_gpu_group(size, [](const ProcessGroupPtr& group) {
+    with_gpu_group({.size = size}, [](const ProcessGroupPtr& group) {
       capture_and_replay(group, false);
       capture_and_replay(group, true);
     });

@@ -44,7 +44,12 @@ class OnTheGpu : public ::testing::Test {
   }
 };
 
-class OnTheGpuOfSize : public ::testing::TestWithParam<int> {
+struct GpuRanks {
+  std::string backend = "nccl";
+  int size = 1;
+};
+
+class OnTheGpuOfSize : public ::testing::TestWithParam<GpuRanks> {
  protected:
   void SetUp() override {
     if (!has_gpu()) GTEST_SKIP() << "no GPU";
@@ -69,13 +74,13 @@ inline void on_one_gpu(int size, const WorldBody& body) {
 }
 
 inline ProcessGroupPtr join_gpu(const StorePtr& store, int rank, int size, std::chrono::milliseconds timeout = patient,
-                                const Options& options = {}) {
-  return new_group("nccl", timeout, "cuda:0", options, {.store = store, .rank = rank, .size = size});
+                                const Options& options = {}, const std::string& backend = "nccl") {
+  return new_group(backend, timeout, "cuda:0", options, {.store = store, .rank = rank, .size = size});
 }
 
-inline void with_gpu_group(int size, const GroupBody& body) {
-  on_one_gpu(size, [&](int rank, const StorePtr& store) {
-    const auto group = join_gpu(store, rank, size);
+inline void with_gpu_group(const GpuRanks& ranks, const GroupBody& body) {
+  on_one_gpu(ranks.size, [&](int rank, const StorePtr& store) {
+    const auto group = join_gpu(store, rank, ranks.size, patient, {}, ranks.backend);
     body(group);
     group->barrier();
     group->shutdown();

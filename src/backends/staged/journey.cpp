@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/staged/journey.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/immortal.h"
+
+namespace cohort::staged {
+
+Journey::Journey(What what, std::shared_ptr<Ending> ending, std::shared_ptr<Station> station)
+    : what_(std::move(what)),
+      station_(std::move(station)),
+      ending_(std::move(ending)),
+      down_(station_->events.take()),
+      up_(station_->events.take()) {}
+
+Journey::~Journey() {
+  for (auto& piece : pieces_) station_->pinned.give_back(std::move(piece.host));
+  station_->events.give_back(std::move(down_));
+  station_->events.give_back(std::move(up_));
+}
+
+std::span<std::byte> Journey::stage(const void* device, std::size_t bytes, bool goes_down, bool comes_up) {
+  if (bytes == 0) return {};
+  auto& piece = pieces_.emplace_back(Piece{.device = cuda::address_of(device),
+                                           .bytes = bytes,
+                                           .host = station_->pinned.take(bytes),
+                                           .goes_down = goes_down,
+                                           .comes_up = comes_up});
+  return {piece.host->data(), bytes};
+}
+
+void Journey::copy(bool Piece::*direction, const cuda::Event& behind) {
+  auto* const stream = station_->stream.get();
+  for (const auto& piece : pieces_) {
+    if (!(piece.*direction)) continue;
+    const auto host = cuda::address_of(piece.host->data());
+    const bool is_down = direction == &Piece::goes_down;
+    cuda::check(driver(),
+                driver().copy_async(is_down ? host : piece.device, is_down ? piece.device : host, piece.bytes, stream),
+                "cuMemcpyAsync");
+  }
+  cuda::check(driver(), driver().event_record(behind.get(), stream), "cuEventRecord");
+}
+
+void Journey::begin(void* user_stream) {
+  const cuda::Current current(*station_->context);
+  // The copies' event tells that the user's stream has come here as well: a receive may be copied up only then.
+  cuda::check(driver(), driver().event_record(down_->get(), user_stream), "cuEventRecord");
+  cuda::check(driver(), driver().stream_wait_event(station_->stream.get(), down_->get(), 0), "cuStreamWaitEvent");
+  copy(&Piece::goes_down, *down_);
+  has_begun_ = true;
+}
+
+bool Journey::is_through(const cuda::Event& event) const {
+  const cuda::BesideCaptures beside(driver());
+  const auto result = driver().event_query(event.get());
+  if (result == cuda::not_ready) return false;
+  cuda::check(driver(), result, "cuEventQuery");
+  return true;
+}
+
+void Journey::advance() {
+  try {
+    if (stage() == Stage::leaving) leave();
+    if (stage() == Stage::away) come_back();
+    if (stage() == Stage::returning) check_arrived();
+  } catch (...) {
+    end(std::current_exception());
+  }
+}
+
+void Journey::leave() {
+  if (!is_through(*down_)) {
+    if (!what_.deadline.expired()) return;
+    throw OperationTimeoutError(
+        fmt::format("{}: its stream did not come to it within {} ms", to_string(what_.op), what_.timeout.count()),
+        what_.errors);
+  }
+  for (const auto& errand : errands_) works_.push_back(errand());
+  become(Stage::away);
+}
+
+void Journey::come_back() {
+  if (!std::all_of(works_.begin(), works_.end(), [](const Work& work) { return work.is_completed(); })) return;
+  for (const auto& work : works_) {
+    if (const auto error = work.exception()) return end(error);
+  }
+  if (std::none_of(pieces_.begin(), pieces_.end(), [](const Piece& piece) { return piece.comes_up; })) {
+    return end(nullptr);
+  }
+  const cuda::Current current(*station_->context);
+  has_copied_up_ = true;
+  copy(&Piece::comes_up, *up_);
+  become(Stage::returning);
+}
+
+void Journey::check_arrived() {
+  if (is_through(*up_)) return end(nullptr);
+  if (!what_.deadline.expired()) return;
+  throw OperationTimeoutError(
+      fmt::format("{}: the device did not take the result within {} ms", to_string(what_.op), what_.timeout.count()),
+      what_.errors);
+}
+
+bool Journey::is_clear() const {
+  if (!has_begun_) return true;
+  const auto has_left = [this](const cuda::Event& event) {
+    const cuda::BesideCaptures beside(driver());
+    return driver().event_query(event.get()) != cuda::not_ready;  // a device that failed uses nothing either
+  };
+  return std::all_of(works_.begin(), works_.end(), [](const Work& work) { return work.is_completed(); }) &&
+         has_left(*down_) && (!has_copied_up_ || has_left(*up_));
+}
+
+void Journey::abandon() {
+  static std::mutex mutex;
+  static Immortal<std::vector<PinnedPtr>> kept;
+  const std::lock_guard lock(mutex);
+  for (auto& piece : pieces_) kept->push_back(std::move(piece.host));
+  pieces_.clear();
+}
+
+void Journey::become(Stage stage) {
+  const std::lock_guard lock(mutex_);
+  if (stage_.load(std::memory_order_relaxed) == Stage::ended) return;
+  stage_.store(stage, std::memory_order_release);
+  moved_.notify_all();
+}
+
+void Journey::end(std::exception_ptr error) noexcept {
+  std::shared_ptr<Ending> ending;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stage_.load(std::memory_order_relaxed) == Stage::ended) return;
+    error_ = error;
+    stage_.store(Stage::ended, std::memory_order_release);
+    ending = std::move(ending_);
+    moved_.notify_all();
+  }
+  if (ending != nullptr) ending->ended(std::move(error));
+}
+
+std::exception_ptr Journey::error() const {
+  const std::lock_guard lock(mutex_);
+  return error_;
+}
+
+void Journey::order(void* stream) {
+  {
+    std::unique_lock lock(mutex_);
+    moved_.wait(lock, [this] { return stage() >= Stage::returning; });  // which its deadline bounds
+    if (error_) std::rethrow_exception(error_);
+    if (stage() == Stage::ended) return;
+  }
+  const cuda::Current current(*station_->context);
+  cuda::check(driver(), driver().stream_wait_event(stream, up_->get(), 0), "cuStreamWaitEvent");
+}
+
+bool Journey::wait(Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  const auto is_over = [this] { return is_done(); };
+  if (deadline.is_never()) {
+    moved_.wait(lock, is_over);
+    return true;
+  }
+  return moved_.wait_until(lock, deadline.when(), is_over);
+}
+
+}  // namespace cohort::staged
