@@ -6,7 +6,7 @@
 //
 // overhead: two ranks, each collective through Cohort and on the raw library, in turn. Bars: within 5 % from 64 KiB on,
 // at most 3 us more below. hybrid: all_reduce of eight ranks, by COHORT_HOST_ID on two hosts of four, beside plain Gloo
-// among the same eight. Bar: from 1 MiB on at least twice as fast.
+// among the same eight, on ordinary memory and on memory of the group. Bar: from 1 MiB on at least twice as fast.
 #include <cohort/cohort.h>
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
@@ -72,13 +72,14 @@ StorePtr open_store(const std::string& name, int rank) {
 }
 
 struct Memory {
-  explicit Memory(int size) : part(most_bytes / sizeof(float)), whole(size == 2 ? 2 * part.size() : 0) {}
-  std::vector<float> part;
+  explicit Memory(int size) : ordinary(most_bytes / sizeof(float)), part(ordinary), whole(size == 2 ? 2 * part.size() : 0) {}
+  std::vector<float> ordinary;
+  std::span<float> part;
   std::vector<float> whole;
 };
 
 void call(ProcessGroup& group, Memory& memory, const Question& question) {
-  const auto part = std::span(memory.part).first(question.bytes / sizeof(float));
+  const auto part = memory.part.first(question.bytes / sizeof(float));
   switch (question.op) {
     case Op::all_reduce:
       group.all_reduce(part);
@@ -139,10 +140,11 @@ auto answer(First first, Second second, int size) {
   };
 }
 
-Interleaved compare(RankProcesses<Question>& ranks, Op op, std::size_t bytes, int rounds) {
+/// The first with another, in turn.
+Interleaved compare(RankProcesses<Question>& ranks, Op op, std::size_t bytes, int rounds, int with = 1) {
   return interleave(
       [&](int which, int repeats) {
-        return ranks.ask({.which = which, .op = op, .bytes = bytes, .repeats = repeats}).slowest() * 1e6 / repeats;
+        return ranks.ask({.which = which == 0 ? 0 : with, .op = op, .bytes = bytes, .repeats = repeats}).slowest() * 1e6 / repeats;
       },
       rounds);
 }
@@ -186,6 +188,7 @@ void measure_overhead(int rounds) {
 void measure_hybrid(int rounds) {
   constexpr int size = 8;
   const auto name = fmt::format("@cohort-bench/{}/hybrid", ::getpid());
+  enum Which { plain_gloo, on_ordinary_memory, on_group_memory };
   RankProcesses<Question> ranks(size, [&](int rank) {
     ::setenv("COHORT_HOST_ID", rank < size / 2 ? "first" : "second", 1);
     const auto store = open_store(name, rank);
@@ -194,17 +197,30 @@ void measure_hybrid(int rounds) {
     };
     const auto gloo = group("gloo");
     const auto hybrid = group("hybrid");
-    return answer([gloo](Memory& memory, const Question& question) { call(*gloo, memory, question); },
-                  [hybrid](Memory& memory, const Question& question) { call(*hybrid, memory, question); }, size);
+    const auto of_the_group = std::make_shared<GroupMemory>(hybrid->allocate(most_bytes));
+    const auto memory = std::make_shared<Memory>(size);
+    const auto shared = std::make_shared<Memory>(size);
+    shared->part = of_the_group->as<float>();
+    return [gloo, hybrid, of_the_group, memory, shared](const Question& question) {
+      return timed([&] {
+        for (int i = 0; i < question.repeats; ++i) {
+          call(question.which == plain_gloo ? *gloo : *hybrid, question.which == on_group_memory ? *shared : *memory,
+               question);
+        }
+      });
+    };
   });
-  fmt::print("\nall_reduce of 8 ranks on 2 hosts of 4 (by name), microseconds\n{:>10}{:>12}{:>12}   gloo / hybrid\n",
-             "bytes", "gloo", "hybrid");
-  for (const std::size_t bytes : {4UL, 1UL << 10U, 64UL << 10U, 1UL << 20U, 4UL << 20U, 16UL << 20U, 64UL << 20U}) {
-    const auto result = compare(ranks, Op::all_reduce, bytes, rounds);
-    const bool has_bar = bytes >= (1U << 20U);
-    fmt::print("{:>10}{:>12.1f}{:>12.1f}   {:.2f}{}\n", size_text(bytes), result.first, result.second, 1 / result.ratio,
-               has_bar && 1 / result.ratio < 2 ? "  MISSED" : "");
-    std::fflush(stdout);
+  for (const auto which : {on_ordinary_memory, on_group_memory}) {
+    fmt::print("\nall_reduce of 8 ranks on 2 hosts of 4 (by name), {}, microseconds\n{:>10}{:>12}{:>12}   gloo / hybrid\n",
+               which == on_ordinary_memory ? "ordinary memory" : "hybrid on memory of the group", "bytes", "gloo",
+               "hybrid");
+    for (const std::size_t bytes : {4UL, 1UL << 10U, 64UL << 10U, 1UL << 20U, 4UL << 20U, 16UL << 20U, 64UL << 20U}) {
+      const auto result = compare(ranks, Op::all_reduce, bytes, rounds, which);
+      const bool has_bar = bytes >= (1U << 20U);
+      fmt::print("{:>10}{:>12.1f}{:>12.1f}   {:.2f}{}\n", size_text(bytes), result.first, result.second,
+                 1 / result.ratio, has_bar && 1 / result.ratio < 2 ? "  MISSED" : "");
+      std::fflush(stdout);
+    }
   }
 }
 

@@ -30,6 +30,7 @@ constexpr auto known_variables = std::to_array<EnvVariable>({
     {"COHORT_ENGINE", "what joins hosts in backends hybrid and auto: gloo (default) or mpi"},
     {"COHORT_MPI", "which MPI backend mpi speaks where the environment does not tell: openmpi or mpich"},
     {"GLOO_SOCKET_IFNAME", "network interface that backend gloo uses; of several, the first that is up"},
+    {"GLOO_DEVICE_TRANSPORT", "what backend gloo talks over: TCP is all there is"},
     {"COHORT_TLS_CA", "PEM file with the certificate authority for TLS"},
     {"COHORT_TLS_CERT", "PEM file with this process's certificate"},
     {"COHORT_TLS_KEY", "PEM file with this process's private key"},

@@ -56,7 +56,8 @@ class EngineRanks {
 
 /// Rank `victim` is killed while the others are in an all-reduce that it does not join: each of them says within
 /// `at_most` that it was that one.
-inline void expect_loss_is_noticed(const EngineRanks& ranks, int size, int victim, std::chrono::milliseconds at_most) {
+inline void expect_loss_is_noticed(const EngineRanks& ranks, int size, int victim, std::chrono::milliseconds at_most,
+                                   std::size_t count = 100'000) {
   const auto statuses = ranks.run([&](int rank) {
     const auto group = ranks.join(rank);
     group->barrier();
@@ -68,7 +69,7 @@ inline void expect_loss_is_noticed(const EngineRanks& ranks, int size, int victi
       ::raise(SIGKILL);
     }
     ranks.store()->set("in/" + std::to_string(rank), "");
-    std::vector<float> x(100'000);
+    std::vector<float> x(count);
     try {
       for (;;) group->all_reduce(x);
     } catch (const PeerLostError& e) {

@@ -2,6 +2,7 @@
 //
 // What only backend gloo has to say. What all backends have in common is tests/conformance.
 #include "core/module.h"
+#include "backends/cuda/driver.h"
 #include "engines/engine_ranks.h"
 #include "support/stores.h"
 
@@ -21,8 +22,17 @@ TEST_F(GlooGroup, RefusesAnyOption) {
   EXPECT_ERROR(AssertionError, new_group("gloo", 5s, "cpu", {{"threads", 2}}, alone()), "no options");
 }
 
-TEST_F(GlooGroup, IsForHostMemory) {
-  EXPECT_ERROR(ValueError, new_group("gloo", 5s, "cuda:0", {}, alone()), "cuda:0");
+TEST_F(GlooGroup, SaysWhatCudaMemoryNeeds) {
+  if (const auto missing = cuda::system_driver().missing; missing.empty()) GTEST_SKIP() << "this machine has a GPU";
+  EXPECT_ERROR(ValueError, new_group("gloo", 5s, "cuda:0", {}, alone()), "gloo for cuda:0: there is no NVIDIA driver");
+}
+
+TEST_F(GlooGroup, TransportsThatItDoesNotHaveAreRefused) {
+  ::setenv("GLOO_DEVICE_TRANSPORT", "TCP_TLS", 1);
+  EXPECT_ERROR(ValueError, new_group("gloo", 5s, "cpu", {}, alone()), "TCP_TLS");
+  ::setenv("GLOO_DEVICE_TRANSPORT", "TCP", 1);
+  EXPECT_NO_THROW(new_group("gloo", 5s, "cpu", {}, alone()));
+  ::unsetenv("GLOO_DEVICE_TRANSPORT");
 }
 
 TEST_F(GlooGroup, UsesTheInterfaceThatIsNamed) {

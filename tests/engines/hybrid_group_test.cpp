@@ -64,6 +64,28 @@ TEST_F(HybridGroup, AKilledRankIsNamedOnItsHostAndOnOthers) {
   expect_loss_is_noticed(EngineRanks("hybrid", 4, 2), 4, 3, 2s);
 }
 
+// Large reductions go in parts, on two threads.
+TEST_F(HybridGroup, LargeReductionsAreCompleteOnUnevenHosts) {
+  constexpr std::size_t count = 5'000'003;
+  const EngineRanks ranks("hybrid", 5, 2);
+  EXPECT_THAT(ranks.run([&](int rank) {
+    const auto group = ranks.join(rank);
+    std::vector<float> x(count);
+    for (std::size_t i = 0; i < count; ++i) x[i] = static_cast<float>(i % 1000 + static_cast<std::size_t>(rank));
+    for (int round = 0; round < 3; ++round) group->all_reduce(x, {.op = ReduceOp::avg()});
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < count; ++i) wrong += x[i] == static_cast<float>(i % 1000 + 2) ? 0 : 1;
+    EXPECT_EQ(wrong, 0U);
+    group->barrier();
+    return 0;
+  }),
+              Each(0));
+}
+
+TEST_F(HybridGroup, AKilledRankEndsALargeReduction) {
+  expect_loss_is_noticed(EngineRanks("hybrid", 4, 2), 4, 3, 4s, 5'000'003);
+}
+
 TEST_F(HybridGroup, UnknownEnginesAndOptionsAreRefused) {
   const GroupMembers alone{.store = std::make_shared<HashStore>(), .rank = 0, .size = 1};
   EXPECT_ERROR(ValueError, new_group("hybrid", 5s, "cpu", {{"engine", "pigeon"}}, alone), "gloo or mpi");

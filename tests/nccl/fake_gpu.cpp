@@ -245,8 +245,8 @@ nccl::Calls fake_calls() {
     // The size is known when all have come: in these tests members come in any order, and rank by key.
     child->arrived++;
     child->size = std::max(child->size, child->arrived);
-    gpu().promise_child(made, child, key, *config);
-    return Result::in_progress;
+    gpu().promise_child(comm, made, child, key, *config);
+    return Result::success;
   };
   c.comm_shrink = [](Comm* comm, int* excluded, int count, Comm** made, nccl::Config* config, int flags) {
     const auto lock = gpu().lock();
@@ -258,7 +258,7 @@ nccl::Calls fake_calls() {
     int rank = comm->rank;
     for (int i = 0; i < count; ++i) rank -= excluded[i] < comm->rank ? 1 : 0;
     comm->is_aborted = true;
-    gpu().promise_child(made, child, rank, *config);
+    gpu().promise_child(comm, made, child, rank, *config);
     gpu().pump();
     return Result::success;
   };
@@ -478,11 +478,14 @@ nccl::Comm* FakeGpu::make_comm(std::shared_ptr<FakeWorld> world, int rank, const
   return &comm;
 }
 
-void FakeGpu::promise_child(Comm** place, std::shared_ptr<FakeWorld> world, int rank, const nccl::Config& config) {
+void FakeGpu::promise_child(Comm* parent, Comm** place, std::shared_ptr<FakeWorld> world, int rank,
+                            const nccl::Config& config) {
   auto* const child = make_comm(std::move(world), rank, config);
-  births_.emplace_back([this, place, child] {
+  parent->has_child_coming = true;
+  births_.emplace_back([this, parent, place, child] {
     for (int i = 0; i < 100; ++i) std::this_thread::yield();
     const auto held = lock();
+    parent->has_child_coming = false;
     std::atomic_ref(*place).store(child, std::memory_order_release);
   });
 }
@@ -500,7 +503,7 @@ nccl::Result FakeGpu::init(Comm** comm, int size, const nccl::UniqueId& id, int 
 
 nccl::Result FakeGpu::state_of(const Comm& comm) const {
   if (comm.async_error != Result::success) return comm.async_error;
-  const bool waits = connections_held || launches_held || comm.world->arrived < comm.world->size;
+  const bool waits = comm.has_child_coming || connections_held || launches_held || comm.world->arrived < comm.world->size;
   return waits ? Result::in_progress : Result::success;
 }
 
@@ -508,6 +511,7 @@ nccl::Result FakeGpu::issue(FakeCall call, void* handle) {
   const auto held = lock();
   note(std::string(name_of(call.kind)) + " " + stream(handle).name);
   if (call.comm->async_error != Result::success) return call.comm->async_error;
+  if (call.comm->has_child_coming) return Result::invalid_argument;  // "before the previous operation returned"
   if (const auto it = factors.find(static_cast<int>(call.op)); it != factors.end()) call.factor = it->second;
   if (call.kind != FakeCall::Kind::send && call.kind != FakeCall::Kind::recv) call.number = call.comm->operations++;
   group_calls.emplace_back(call, handle);

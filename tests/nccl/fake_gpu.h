@@ -55,6 +55,7 @@ struct Comm {
   std::uint64_t operations = 0;
   Result async_error = Result::success;
   bool is_aborted = false;
+  bool has_child_coming = false;
   Config config{};
 };
 
@@ -136,8 +137,9 @@ class FakeGpu {
   nccl::Result state_of(const nccl::Comm& comm) const;
 
   nccl::Result init(nccl::Comm** comm, int size, const nccl::UniqueId& id, int rank, const nccl::Config& config);
-  /// The child's handle appears after the call, by a thread of NCCL's own.
-  void promise_child(nccl::Comm** place, std::shared_ptr<FakeWorld> world, int rank, const nccl::Config& config);
+  /// The child's handle appears after the call, by a thread of NCCL's own; until then the parent is not to be used.
+  void promise_child(nccl::Comm* parent, nccl::Comm** place, std::shared_ptr<FakeWorld> world, int rank,
+                     const nccl::Config& config);
   nccl::Comm* make_comm(std::shared_ptr<FakeWorld> world, int rank, const nccl::Config& config);
 
   int next_id = 0;

@@ -110,6 +110,16 @@ TEST(Doctor, BackendsThatAreMissingSayWhy) {
               AllOf(HasSubstr("shm"), HasSubstr("gloo"), HasSubstr("mpi"), HasSubstr("nccl"), HasSubstr("hybrid")));
 }
 
+TEST(Doctor, SaysWhatAutoWouldTake) {
+  const auto report = examine("").report;
+  EXPECT_EQ(report["auto"]["one_host"], "shm");
+  EXPECT_THAT(report["auto"]["several_hosts"].get<std::string>(), AnyOf("hybrid over gloo", HasSubstr("libgloo-dev")));
+  EXPECT_THAT(report["auto"]["cuda"].get<std::string>(), AnyOf("nccl", ::testing::StartsWith("none: ")));
+  EXPECT_EQ(examine("COHORT_ENGINE=mpi").report["auto"]["several_hosts"].get<std::string>().find("hybrid over gloo"),
+            std::string::npos);
+  EXPECT_THAT(run_doctor("", "").output, HasSubstr("What \"auto\" takes"));
+}
+
 TEST(Doctor, CountsTheCpusOfTheAffinityMask) {
   const auto outcome = run_doctor("taskset -c 0", "--json");
   ASSERT_EQ(outcome.code, 0) << outcome.output;

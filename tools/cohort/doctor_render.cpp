@@ -53,6 +53,10 @@ void render_versions(Page& page, const Report& report) {
   page.line("system", v.system);
   page.heading("Backends");
   for (const auto& backend : report.backends) page.line(backend.name, backend.built_in ? "built in" : backend.hint);
+  page.heading("What \"auto\" takes");
+  page.line("one host", report.choice.one_host);
+  page.line("several hosts", report.choice.several_hosts);
+  page.line("cuda devices", report.choice.cuda);
 }
 
 void render_host(Page& page, const Report& report) {
@@ -188,6 +192,10 @@ std::string render_json(const Report& report) {
         {"kernel", v.kernel},
         {"system", v.system}}},
       {"backends", Json::array()},
+      {"auto",
+       {{"one_host", report.choice.one_host},
+        {"several_hosts", report.choice.several_hosts},
+        {"cuda", report.choice.cuda}}},
       {"cpu",
        {{"usable", cpu.usable},
         {"online", cpu.online},

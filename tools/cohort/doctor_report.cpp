@@ -18,6 +18,7 @@
 #include <fstream>
 #include <memory>
 
+#include "backends/hybrid/factory.h"
 #include "group/factories.h"
 
 namespace cohort::tool {
@@ -83,6 +84,11 @@ std::vector<BackendState> examine_backends() {
   return states;
 }
 
+AutoReport examine_auto() {
+  const auto choices = hybrid::choices_of_auto();
+  return {.one_host = choices.one_host, .several_hosts = choices.several_hosts, .cuda = choices.cuda};
+}
+
 HostName examine_host() {
   std::array<char, 256> name{};
   if (::gethostname(name.data(), name.size() - 1) != 0) return {};
@@ -114,6 +120,7 @@ Report examine() {
   Report report{
       .versions = examine_versions(),
       .backends = examine_backends(),
+      .choice = examine_auto(),
       .cpu = examine_cpu(),
       .memory = examine_memory(),
       .limits = examine_limits(),

@@ -30,6 +30,13 @@ struct BackendState {
   std::string hint{};  ///< what it takes, where it is not
 };
 
+/// What backend auto would take: a backend, or "none: " and why not.
+struct AutoReport {
+  std::string one_host{};
+  std::string several_hosts{};
+  std::string cuda{};
+};
+
 struct CpuReport {
   int online = 0;
   int in_affinity_mask = 0;
@@ -103,6 +110,7 @@ struct Problem {
 struct Report {
   Versions versions{};
   std::vector<BackendState> backends{};
+  AutoReport choice{};
   CpuReport cpu{};
   MemoryReport memory{};
   LimitReport limits{};

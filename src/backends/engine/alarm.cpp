@@ -21,6 +21,8 @@ struct Belfry {
   std::mutex mutex;
   std::condition_variable changed;
   std::multimap<Alarm::Time, Alarm*> alarms;
+  /// When the thread looks next. Alarms that were taken back may leave it too early, which costs one look.
+  Alarm::Time wakes_at = Alarm::Time::max();
   const pid_t owner = ::getpid();
 
   /// This process's. A child that was forked has no thread of its parent's, and a condition variable on which one waits
@@ -44,11 +46,13 @@ struct Belfry {
     std::unique_lock lock(mutex);
     for (;;) {
       if (alarms.empty()) {
+        wakes_at = Alarm::Time::max();
         changed.wait(lock);
         continue;
       }
       const auto [when, alarm] = *alarms.begin();
       if (when > std::chrono::steady_clock::now()) {
+        wakes_at = when;
         changed.wait_until(lock, when);
         continue;
       }
@@ -66,8 +70,8 @@ struct Belfry {
 Alarm::Alarm(Time when, std::function<void()> ring) : belfry_(Belfry::instance()), when_(when), ring_(std::move(ring)) {
   auto& belfry = belfry_;
   const std::lock_guard lock(belfry.mutex);
-  const auto place = belfry.alarms.emplace(when_, this);
-  if (place == belfry.alarms.begin()) belfry.changed.notify_all();
+  belfry.alarms.emplace(when_, this);
+  if (when_ < belfry.wakes_at) belfry.changed.notify_all();
 }
 
 Alarm::~Alarm() {

@@ -11,7 +11,7 @@ struct Belfry;
 
 /// Ends what an engine cannot end by itself: calls `ring` when the time has come, unless it is taken back before, which
 /// its destructor does. Costs a lock and an allocation; the process's one alarm thread is woken only by an alarm that
-/// is due before all others.
+/// is due before it would look anyway: of operations with the same timeout, one after another, by the first alone.
 class Alarm {
  public:
   using Time = std::chrono::steady_clock::time_point;

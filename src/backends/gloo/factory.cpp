@@ -23,6 +23,16 @@ const Module& gloo_module() {
   return *module;
 }
 
+/// Variables that a job brings along from PyTorch are honoured or refused, never passed over.
+void check_transport(const Env& env) {
+  const auto transport = env.text("GLOO_DEVICE_TRANSPORT");
+  if (transport.empty() || transport == "TCP") return;
+  throw ValueError(
+      fmt::format("GLOO_DEVICE_TRANSPORT={}: backend gloo talks over TCP, which is what Debian's Gloo has besides "
+                  "ibverbs; for a faster network use backend mpi, or hybrid with engine mpi",
+                  transport));
+}
+
 }  // namespace
 
 MakeMesh module_function() {
@@ -43,7 +53,9 @@ ProcessGroupPtr make_group(const StorePtr& store, int rank, int size, std::chron
   if (!options.empty()) throw AssertionError("backend gloo takes no options");
   const auto deadline = Deadline::after(store->timeout());
   const auto id = agree_on_id(*store, "gloo");
-  const auto address = local_address(Env::read(), store, deadline);
+  const auto env = Env::read();
+  check_transport(env);
+  const auto address = local_address(env, store, deadline);
   const auto connect = [&](const std::string& name, const StorePtr& keys) {
     auto group = std::make_shared<ProcessGroup>(keys, rank, size, timeout, name);
     group->add_backend(DeviceType::cpu, std::make_shared<GlooBackend>(GlooParts{.group = name,

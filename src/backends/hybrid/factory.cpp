@@ -127,11 +127,14 @@ void refuse_device(const std::string& name, const Device& device) {
   throw ValueError(fmt::format("backend {} is for cpu memory, not for {}", name, to_string(device)));
 }
 
+std::string default_engine() {
+  const auto told = Env::read_one("COHORT_ENGINE");
+  return told.empty() ? "gloo" : told;
+}
+
 std::string engine_of(const Options& options, const std::string& reader) {
   OptionReader read(options, reader);
-  const auto env = Env::read();
-  const auto fallback = env.text("COHORT_ENGINE");
-  auto engine = read.get("engine", fallback.empty() ? "gloo" : std::string(fallback));
+  auto engine = read.get("engine", default_engine());
   read.finish();
   if (engine != "gloo" && engine != "mpi") {
     throw ValueError(fmt::format("backend {}: engine \"{}\": gloo or mpi", reader, engine));
@@ -152,6 +155,18 @@ ProcessGroupPtr make_hybrid_group(const StorePtr& store, int rank, int size, std
   auto group = std::make_shared<ProcessGroup>(store, rank, size, timeout, id);
   group->add_backend(DeviceType::cpu, std::make_shared<HybridBackend>(std::move(parts), deadline));
   return group;
+}
+
+AutoChoices choices_of_auto() {
+  const auto absent = absent_backends();
+  const auto choice = [&](const std::string& needed, const std::string& chosen) {
+    const auto why = absent.find(needed);
+    return why == absent.end() ? chosen : fmt::format("none: {}", why->second);
+  };
+  const auto engine = default_engine();
+  return {.one_host = "shm",
+          .several_hosts = choice(engine, fmt::format("hybrid over {}", engine)),
+          .cuda = choice("nccl", "nccl")};
 }
 
 ProcessGroupPtr make_auto_group(const StorePtr& store, int rank, int size, std::chrono::milliseconds timeout,

@@ -22,6 +22,10 @@ using Kind = ReduceOp::Kind;
 /// Below this one leader does it all: a slice each would cost more steps than it saves bytes.
 constexpr std::size_t sliced_bytes = std::size_t{64} << 10U;
 
+/// Large reductions go in parts of about this size, so that shared memory and the network are used at the same time.
+constexpr std::size_t part_bytes = std::size_t{4} << 20U;
+constexpr std::size_t most_parts = 4;
+
 std::size_t at(int rank) {
   return static_cast<std::size_t>(rank);
 }
@@ -175,27 +179,88 @@ void HybridBackend::reduce_here(const Reduction& reduction, const Slices& slices
   local().reduce_scatter(ins, part, call);
 }
 
+void HybridBackend::cross(const Reduction& reduction, Call& call) {
+  const auto me = parts_.placement.local_rank();
+  const Slices slices(reduction.count, size_of(reduction.dtype), parts_.placement);
+  if (!slices.is_leader(me)) return;
+  auto* const mine = slices.part(static_cast<std::byte*>(reduction.out), me).data();
+  parts_.rail->all_reduce({.in = mine,
+                           .out = mine,
+                           .count = slices.elements(me),
+                           .dtype = reduction.dtype,
+                           .op = op_between(reduction.op)},
+                          call);
+  const Arithmetic arithmetic(reduction);
+  if (arithmetic.has_after()) arithmetic.after(mine, slices.elements(me), size());
+}
+
 void HybridBackend::all_reduce(const Reduction& reduction, Call& call) {
   guarded(Doing::of(call, -1, reduction), call, [&] {
     if (parts_.world == nullptr) return local().all_reduce(reduction, call);
     if (reduction.count == 0) return barrier_of_all(call);
-    const auto me = parts_.placement.local_rank();
-    const Slices slices(reduction.count, size_of(reduction.dtype), parts_.placement);
-    auto* const out = static_cast<std::byte*>(reduction.out);
-    const auto mine = slices.part(out, me);
-    reduce_here(reduction, slices, mine.data(), call);
-    if (slices.is_leader(me)) {
-      parts_.rail->all_reduce({.in = mine.data(),
-                               .out = mine.data(),
-                               .count = slices.elements(me),
-                               .dtype = reduction.dtype,
-                               .op = op_between(reduction.op)},
-                              call);
-      const Arithmetic arithmetic(reduction);
-      if (arithmetic.has_after()) arithmetic.after(mine.data(), slices.elements(me), size());
+    const auto element = size_of(reduction.dtype);
+    const auto combine = [&](const Reduction& part) {
+      const Slices slices(part.count, element, parts_.placement);
+      auto* const out = static_cast<std::byte*>(part.out);
+      reduce_here(part, slices, slices.part(out, parts_.placement.local_rank()).data(), call);
+    };
+    const auto spread = [&](const Reduction& part) {
+      spread_here({static_cast<std::byte*>(part.out), part.bytes()}, Slices(part.count, element, parts_.placement),
+                  call);
+    };
+    const auto parts = std::clamp<std::size_t>(reduction.bytes() / part_bytes, 1, most_parts);
+    if (parts == 1) {
+      combine(reduction);
+      cross(reduction, call);
+      return spread(reduction);
     }
-    spread_here({out, reduction.bytes()}, slices, call);
+    const auto part = [&](std::size_t number) {
+      const auto first = reduction.count * number / parts;
+      auto its = reduction;
+      its.in = static_cast<const std::byte*>(reduction.in) + first * element;
+      its.out = static_cast<std::byte*>(reduction.out) + first * element;
+      its.count = reduction.count * (number + 1) / parts - first;
+      return its;
+    };
+    // While a part crosses to the other hosts, the next is combined here and the one before is spread.
+    std::vector<Future<void>> crossings;
+    try {
+      for (std::size_t i = 0; i <= parts; ++i) {
+        if (i < parts) {
+          combine(part(i));
+          crossings.push_back(start_crossing(part(i), call));
+        }
+        if (i == 0) continue;
+        crossings[i - 1].value();
+        spread(part(i - 1));
+      }
+    } catch (...) {
+      // The caller's memory is his again when this returns.
+      if (parts_.rail != nullptr) parts_.rail->abort("another part of the reduction failed");
+      for (const auto& each : crossings) each.wait();
+      throw;
+    }
   });
+}
+
+Future<void> HybridBackend::start_crossing(const Reduction& reduction, Call& call) {
+  Promise<void> done;
+  if (parts_.rail == nullptr) {
+    done.set_value();
+    return done.future();
+  }
+  if (crossings_ == nullptr) crossings_ = std::make_unique<SerialExecutor>("cohort-rail");
+  Call own(call.op(), call.sequence(), call.deadline());
+  own.set_timeout(call.timeout());
+  crossings_->run([this, reduction, own, done]() mutable {
+    try {
+      cross(reduction, own);
+      done.set_value();
+    } catch (...) {
+      done.set_exception(std::current_exception());
+    }
+  });
+  return done.future();
 }
 
 void HybridBackend::spread_here(Bytes data, const Slices& slices, Call& call) {

@@ -10,6 +10,7 @@
 //   between hosts  rail l all-reduces its slice: S/L bytes per leader, all rails at once
 //   in each host   all-gather of the slices
 //
+// (a large one in parts, of which one crosses while others are combined and spread)
 // so each byte crosses the network about 2(H-1)/H times per host, not per rank. Order: first the ranks of a host in
 // rank order, then the hosts in the engine's order.
 //
@@ -27,6 +28,7 @@
 #include "backends/engine/fate.h"
 #include "backends/hybrid/placement.h"
 #include "backends/hybrid/transfers.h"
+#include "group/serial_executor.h"
 
 namespace cohort::hybrid {
 
@@ -81,6 +83,10 @@ class HybridBackend final : public Backend {
   Backend& local() { return *parts_.local; }
   /// What this host's ranks contribute, combined: a leader's slice of it into `mine`.
   void reduce_here(const Reduction& reduction, const Slices& slices, void* mine, Call& call);
+  /// A leader's slice, which is in place, becomes that of all hosts.
+  void cross(const Reduction& reduction, Call& call);
+  /// The same on a thread of its own, one after another.
+  Future<void> start_crossing(const Reduction& reduction, Call& call);
   /// What the leaders have goes to all ranks of this host.
   void spread_here(Bytes data, const Slices& slices, Call& call);
   void barrier_of_all(Call& call);
@@ -99,6 +105,7 @@ class HybridBackend final : public Backend {
   HybridParts parts_;
   std::vector<std::byte> scratch_;  ///< in the turn of collectives
   int splits_ = 0;                  ///< likewise
+  std::unique_ptr<SerialExecutor> crossings_;  ///< null until there is a large reduction
   std::unique_ptr<Fate> fate_;      ///< last: its thread uses the others
 };
 

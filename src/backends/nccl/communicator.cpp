@@ -214,8 +214,10 @@ CommunicatorPtr Communicator::split(int color, const Place& place, Config config
   const auto held = use(deadline, errors);
   const cuda::Current current(*context_);
   ChildPlace child;
-  settle(*held, engine_.calls.comm_split(held->get(), color, place_.rank, child.address(), &config), "ncclCommSplit",
-         deadline, errors);
+  auto result = engine_.calls.comm_split(held->get(), color, place_.rank, child.address(), &config);
+  // Success is said too early: a parent that does not block is at it for a while, as it says when asked.
+  if (result == Result::success) result = Result::in_progress;
+  settle(*held, result, "ncclCommSplit", deadline, errors);
   if (color < 0) return nullptr;
   auto* const comm = await_child(
       child, deadline, [&] { return is_broken() || async_error(*held, errors) != nullptr; });
@@ -245,7 +247,9 @@ CommunicatorPtr Communicator::shrink(std::span<const int> excluded, const Place&
   if (result != Result::success && result != Result::in_progress) {
     std::rethrow_exception(failure(result, "ncclCommShrink", parent, errors));
   }
-  // What the parent says may be the very error that made them shrink it: only the child knows how this goes.
+  // An error of the parent's may be the very one that made them shrink it: only the child knows how this goes, once
+  // the parent is no longer at it.
+  poll(parent, deadline, [] { return false; });
   auto* const comm = await_child(child, deadline, [] { return false; });
   if (comm == nullptr) throw OperationTimeoutError("shrink: the other survivors did not all come in time", errors);
   auto made = std::make_shared<Communicator>(engine_, context_, place, comm);

@@ -47,6 +47,8 @@ class OnTheGpu : public ::testing::Test {
 struct GpuRanks {
   std::string backend = "nccl";
   int size = 1;
+
+  friend void PrintTo(const GpuRanks& ranks, std::ostream* out) { *out << ranks.backend << ranks.size; }
 };
 
 class OnTheGpuOfSize : public ::testing::TestWithParam<GpuRanks> {
@@ -58,17 +60,14 @@ class OnTheGpuOfSize : public ::testing::TestWithParam<GpuRanks> {
 
 using WorldBody = std::function<void(int rank, const StorePtr& store)>;
 
-/// Each body ends with something that all do: rank 0 hosts the store.
+/// The test's own process hosts the store, which outlives the ranks.
 inline void on_one_gpu(int size, const WorldBody& body) {
-  const ProcessStore store;
+  const StoreServer server({.endpoint = unique_unix_endpoint()});
   as_processes(size, [&](int rank) {
     ::setenv("NCCL_HOSTID", ("cohort-test-" + std::to_string(rank)).c_str(), 1);
     ::setenv("NCCL_SOCKET_IFNAME", "lo", 1);
     ::setenv("NCCL_IB_DISABLE", "1", 1);
-    const auto handle = store.open(rank);
-    body(rank, handle);
-    if (handle->add("ended", 1) == size) handle->set("all-ended", "1");
-    handle->wait({"all-ended"}, std::chrono::seconds(60));
+    body(rank, std::make_shared<TcpStore>(TcpStoreOptions{.endpoint = server.endpoint(), .timeout = patient}));
     return 0;
   });
 }
