@@ -72,7 +72,8 @@ StorePtr open_store(const std::string& name, int rank) {
 }
 
 struct Memory {
-  explicit Memory(int size) : ordinary(most_bytes / sizeof(float)), part(ordinary), whole(size == 2 ? 2 * part.size() : 0) {}
+  explicit Memory(int size)
+      : ordinary(most_bytes / sizeof(float)), part(ordinary), whole(size == 2 ? 2 * part.size() : 0) {}
   std::vector<float> ordinary;
   std::span<float> part;
   std::vector<float> whole;
@@ -144,7 +145,8 @@ auto answer(First first, Second second, int size) {
 Interleaved compare(RankProcesses<Question>& ranks, Op op, std::size_t bytes, int rounds, int with = 1) {
   return interleave(
       [&](int which, int repeats) {
-        return ranks.ask({.which = which == 0 ? 0 : with, .op = op, .bytes = bytes, .repeats = repeats}).slowest() * 1e6 / repeats;
+        return ranks.ask({.which = which == 0 ? 0 : with, .op = op, .bytes = bytes, .repeats = repeats}).slowest() *
+               1e6 / repeats;
       },
       rounds);
 }
@@ -211,9 +213,9 @@ void measure_hybrid(int rounds) {
     };
   });
   for (const auto which : {on_ordinary_memory, on_group_memory}) {
-    fmt::print("\nall_reduce of 8 ranks on 2 hosts of 4 (by name), {}, microseconds\n{:>10}{:>12}{:>12}   gloo / hybrid\n",
-               which == on_ordinary_memory ? "ordinary memory" : "hybrid on memory of the group", "bytes", "gloo",
-               "hybrid");
+    fmt::print(
+        "\nall_reduce of 8 ranks on 2 hosts of 4 (by name), {}, microseconds\n{:>10}{:>12}{:>12}   gloo / hybrid\n",
+        which == on_ordinary_memory ? "ordinary memory" : "hybrid on memory of the group", "bytes", "gloo", "hybrid");
     for (const std::size_t bytes : {4UL, 1UL << 10U, 64UL << 10U, 1UL << 20U, 4UL << 20U, 16UL << 20U, 64UL << 20U}) {
       const auto result = compare(ranks, Op::all_reduce, bytes, rounds, which);
       const bool has_bar = bytes >= (1U << 20U);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // What only backend gloo has to say. What all backends have in common is tests/conformance.
-#include "core/module.h"
 #include "backends/cuda/driver.h"
+#include "core/module.h"
 #include "engines/engine_ranks.h"
 #include "support/stores.h"
 

@@ -503,7 +503,8 @@ nccl::Result FakeGpu::init(Comm** comm, int size, const nccl::UniqueId& id, int 
 
 nccl::Result FakeGpu::state_of(const Comm& comm) const {
   if (comm.async_error != Result::success) return comm.async_error;
-  const bool waits = comm.has_child_coming || connections_held || launches_held || comm.world->arrived < comm.world->size;
+  const bool waits =
+      comm.has_child_coming || connections_held || launches_held || comm.world->arrived < comm.world->size;
   return waits ? Result::in_progress : Result::success;
 }
 

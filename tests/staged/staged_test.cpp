@@ -110,10 +110,12 @@ TEST_F(StagedGroup, ComputesWhatTheHostsGroupDoes) {
         std::vector<Buffer> list;
         for (int rank = 0; rank < size; ++rank) list.push_back(places.emplace_back(from(rank + 50, 4)).buffer());
         OnDevice<float> one(std::vector<float>(4));
-        group->scatter(one.buffer(), me == 0 ? ConstBufferList(list) : ConstBufferList(), {.async_op = async_op}).wait();
+        group->scatter(one.buffer(), me == 0 ? ConstBufferList(list) : ConstBufferList(), {.async_op = async_op})
+            .wait();
         EXPECT_EQ(one.values(), from(me + 50, 4));
         OnDevice<float> given(from(me, 4));
-        group->gather(me == last ? BufferList(list) : BufferList(), given.buffer(), {.root = last, .async_op = async_op})
+        group
+            ->gather(me == last ? BufferList(list) : BufferList(), given.buffer(), {.root = last, .async_op = async_op})
             .wait();
         for (int rank = 0; me == last && rank < size; ++rank) {
           EXPECT_EQ(places[static_cast<std::size_t>(rank)].values(), from(rank, 4));

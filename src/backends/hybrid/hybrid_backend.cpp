@@ -184,12 +184,9 @@ void HybridBackend::cross(const Reduction& reduction, Call& call) {
   const Slices slices(reduction.count, size_of(reduction.dtype), parts_.placement);
   if (!slices.is_leader(me)) return;
   auto* const mine = slices.part(static_cast<std::byte*>(reduction.out), me).data();
-  parts_.rail->all_reduce({.in = mine,
-                           .out = mine,
-                           .count = slices.elements(me),
-                           .dtype = reduction.dtype,
-                           .op = op_between(reduction.op)},
-                          call);
+  parts_.rail->all_reduce(
+      {.in = mine, .out = mine, .count = slices.elements(me), .dtype = reduction.dtype, .op = op_between(reduction.op)},
+      call);
   const Arithmetic arithmetic(reduction);
   if (arithmetic.has_after()) arithmetic.after(mine, slices.elements(me), size());
 }

@@ -103,10 +103,10 @@ class HybridBackend final : public Backend {
   std::unique_ptr<Transfer> translated(std::unique_ptr<Transfer> inner, int peer, const Call& call);
 
   HybridParts parts_;
-  std::vector<std::byte> scratch_;  ///< in the turn of collectives
-  int splits_ = 0;                  ///< likewise
+  std::vector<std::byte> scratch_;             ///< in the turn of collectives
+  int splits_ = 0;                             ///< likewise
   std::unique_ptr<SerialExecutor> crossings_;  ///< null until there is a large reduction
-  std::unique_ptr<Fate> fate_;      ///< last: its thread uses the others
+  std::unique_ptr<Fate> fate_;                 ///< last: its thread uses the others
 };
 
 }  // namespace cohort::hybrid

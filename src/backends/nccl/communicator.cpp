@@ -219,8 +219,7 @@ CommunicatorPtr Communicator::split(int color, const Place& place, Config config
   if (result == Result::success) result = Result::in_progress;
   settle(*held, result, "ncclCommSplit", deadline, errors);
   if (color < 0) return nullptr;
-  auto* const comm = await_child(
-      child, deadline, [&] { return is_broken() || async_error(*held, errors) != nullptr; });
+  auto* const comm = await_child(child, deadline, [&] { return is_broken() || async_error(*held, errors) != nullptr; });
   if (comm == nullptr) {
     if (is_broken()) std::rethrow_exception(error());
     if (const auto error = async_error(*held, errors)) std::rethrow_exception(error);

@@ -16,8 +16,7 @@ BackendPtr make_backend(ProcessGroupPtr host, const Device& device) {
   }
   cuda::start(system.driver);
   const auto index = device.index >= 0 ? device.index : cuda::Context::current_device(system.driver);
-  return std::make_shared<StagedBackend>(std::move(host),
-                                         std::make_shared<const cuda::Context>(system.driver, index));
+  return std::make_shared<StagedBackend>(std::move(host), std::make_shared<const cuda::Context>(system.driver, index));
 }
 
 }  // namespace cohort::staged

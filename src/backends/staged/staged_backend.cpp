@@ -145,8 +145,7 @@ void StagedBackend::check_request(const Request& request) const {
 
 JourneyPtr StagedBackend::make_journey(Call& call) {
   const auto& on = *call.on_stream();
-  const ErrorContext errors{
-      .group = host_->id(), .op = std::string(to_string(call.op())), .sequence = call.sequence()};
+  const ErrorContext errors{.group = host_->id(), .op = std::string(to_string(call.op())), .sequence = call.sequence()};
   const auto& driver = station_->context->driver();
   int capturing = 0;
   if (on.stream != nullptr) {

@@ -141,9 +141,8 @@ void Traffic::Core::loop() {
       if (is_over && open == 0) break;
     }
     round = advance(journeys) ? 0 : round + 1;
-    std::erase_if(journeys, [](const JourneyPtr& each) {
-      return each->stage() == Journey::Stage::ended && each->is_clear();
-    });
+    std::erase_if(journeys,
+                  [](const JourneyPtr& each) { return each->stage() == Journey::Stage::ended && each->is_clear(); });
     if (!journeys.empty()) rest(round);
   }
   clear(journeys);
