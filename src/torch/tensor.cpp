@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <cohort/torch/tensor.h>
+
+#include <ATen/ATen.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <cohort/error.h>
+#include <torch/version.h>
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace cohort {
+
+DType dtype_from(at::ScalarType type) {
+  switch (type) {
+    case at::kHalf:
+      return DType::f16;
+    case at::kBFloat16:
+      return DType::bf16;
+    case at::kFloat:
+      return DType::f32;
+    case at::kDouble:
+      return DType::f64;
+    case at::kChar:
+      return DType::i8;
+    case at::kByte:
+      return DType::u8;
+    case at::kShort:
+      return DType::i16;
+    case at::kInt:
+      return DType::i32;
+    case at::kLong:
+      return DType::i64;
+    case at::kBool:
+      return DType::boolean;
+    case at::kComplexFloat:
+      return DType::complex64;
+    case at::kComplexDouble:
+      return DType::complex128;
+    default:
+      throw TypeError(fmt::format("a tensor of {}: groups do not know this type", c10::toString(type)));
+  }
+}
+
+at::ScalarType scalar_type_from(DType dtype) {
+  switch (dtype) {
+    case DType::f16:
+      return at::kHalf;
+    case DType::bf16:
+      return at::kBFloat16;
+    case DType::f32:
+      return at::kFloat;
+    case DType::f64:
+      return at::kDouble;
+    case DType::i8:
+      return at::kChar;
+    case DType::u8:
+      return at::kByte;
+    case DType::i16:
+      return at::kShort;
+    case DType::i32:
+      return at::kInt;
+    case DType::i64:
+      return at::kLong;
+    case DType::boolean:
+      return at::kBool;
+    case DType::complex64:
+      return at::kComplexFloat;
+    case DType::complex128:
+      return at::kComplexDouble;
+  }
+  throw TypeError("a dtype that tensors do not have");
+}
+
+Device device_from(at::Device device) {
+  if (device.is_cpu()) return Device(DeviceType::cpu);
+  if (device.is_cuda()) return Device(DeviceType::cuda, device.index());
+  throw ValueError(fmt::format("a tensor on {}: groups work on cpu and cuda", device.str()));
+}
+
+Buffer buffer_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) throw ValueError("an undefined tensor");
+  if (tensor.layout() != at::kStrided) throw ValueError("a sparse tensor: see sparse_all_reduce");
+  Dims sizes(tensor.sizes());
+  Dims strides;
+  if (!tensor.is_contiguous()) {
+    if (tensor.is_non_overlapping_and_dense()) {
+      sizes = Dims{tensor.numel()};
+    } else {
+      strides = Dims(tensor.strides());
+    }
+  }
+  return {tensor.data_ptr(),  dtype_from(tensor.scalar_type()), std::move(sizes),
+          std::move(strides), device_from(tensor.device()),     std::make_shared<at::Tensor>(tensor)};
+}
+
+void* current_stream(const at::Tensor& tensor) {
+  if (!tensor.is_cuda()) return nullptr;
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 11)
+  return c10::impl::VirtualGuardImpl(at::kCUDA).getStream(tensor.device()).native_handle();
+#else
+  throw NotSupportedError("tensors on cuda need libtorch 2.11 or newer");
+#endif
+}
+
+TensorFuture ready(at::Tensor tensor) {
+  Promise<at::Tensor> promise;
+  promise.set_value(std::move(tensor));
+  return promise.future();
+}
+
+namespace {
+
+TensorFuture when_done(const Work& work, const at::Tensor& result) {
+  if (!result.is_cuda()) {
+    return work.then([result](const std::vector<Buffer>& /*outputs*/) { return result; });
+  }
+  work.wait();
+  return ready(result);
+}
+
+}  // namespace
+
+TensorFuture reduced(ProcessGroup& group, const at::Tensor& tensor, ReduceOp op) {
+  return when_done(group.all_reduce(buffer_of(tensor), {.op = op, .async_op = true, .stream = current_stream(tensor)}),
+                   tensor);
+}
+
+TensorFuture gathered(ProcessGroup& group, const at::Tensor& tensor) {
+  auto sizes = tensor.sizes().vec();
+  sizes.insert(sizes.begin(), group.size());
+  const auto mine = tensor.contiguous();
+  auto all = at::empty(sizes, mine.options());
+  return when_done(
+      group.all_gather(buffer_of(all), buffer_of(mine), {.async_op = true, .stream = current_stream(mine)}), all);
+}
+
+}  // namespace cohort

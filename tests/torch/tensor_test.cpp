@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Tensors in groups.
+#include <ATen/ATen.h>
+#include <cohort/torch/tensor.h>
+
+#include "torch/torch_ranks.h"
+
+namespace cohort::test {
+namespace {
+
+TEST(TensorBuffer, KnowsEveryTypeBothWays) {
+  for (const auto type : {at::kHalf, at::kBFloat16, at::kFloat, at::kDouble, at::kChar, at::kByte, at::kShort, at::kInt,
+                          at::kLong, at::kBool, at::kComplexFloat, at::kComplexDouble}) {
+    EXPECT_EQ(scalar_type_from(dtype_from(type)), type);
+    const auto tensor = at::zeros({2, 3}, type);
+    const auto buffer = buffer_of(tensor);
+    EXPECT_EQ(buffer.data(), tensor.data_ptr());
+    EXPECT_EQ(buffer.bytes(), tensor.nbytes());
+    EXPECT_EQ(to_string(buffer.sizes()), "[2, 3]");
+  }
+  EXPECT_ERROR(TypeError, dtype_from(at::kQInt8), "QInt8");
+}
+
+TEST(TensorBuffer, KeepsTheStorageAlive) {
+  Buffer buffer;
+  {
+    const auto tensor = at::full({4}, 7.0, at::kDouble);
+    buffer = buffer_of(tensor);
+  }
+  EXPECT_EQ(static_cast<double*>(buffer.data())[3], 7.0);
+}
+
+TEST(TensorBuffer, DenseMemoryInAnyOrderIsTakenAndGapsAreNot) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    auto image = at::ones({2, 3, 4, 4}).contiguous(at::MemoryFormat::ChannelsLast);
+    group->all_reduce(image);
+    EXPECT_TRUE(at::equal(image, at::full({2, 3, 4, 4}, 2.0F)));
+    auto with_gaps = at::ones({4, 4}).slice(1, 0, 2);
+    EXPECT_THROW(group->all_reduce(with_gaps), ValueError);
+    EXPECT_ERROR(ValueError, buffer_of(at::Tensor()), "undefined");
+    EXPECT_ERROR(ValueError, buffer_of(at::ones({2, 2}).to_sparse()), "sparse_all_reduce");
+  });
+}
+
+TEST(TensorFutureTest, ChainsStepsAfterAReduction) {
+  with_torch_threads(3, [](const ProcessGroupPtr& group) {
+    const auto x = at::full({5}, static_cast<double>(group->rank()));
+    const auto half = reduced(*group, x).then([](const at::Tensor& sum) { return sum / 2; });
+    EXPECT_TRUE(at::equal(half.value(), at::full({5}, 1.5)));
+    const auto all = gathered(*group, at::full({2}, group->rank(), at::kInt)).value();
+    EXPECT_TRUE(at::equal(all, at::tensor({0, 0, 1, 1, 2, 2}, at::kInt).reshape({3, 2})));
+  });
+}
+
+TEST(SparseAllReduce, AddsUpRowsThatSeveralHave) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    const auto rank = group->rank();
+    // Rank 0 has rows 0 and 2, rank 1 rows 2 and 3.
+    const auto indices = rank == 0 ? at::tensor({0, 2}, at::kLong) : at::tensor({2, 3}, at::kLong);
+    const auto tensor = at::sparse_coo_tensor(indices.unsqueeze(0), at::full({2, 3}, rank + 1.0), {5, 3});
+    const auto sum = sparse_all_reduce(*group, tensor);
+    auto expected = at::zeros({5, 3}, at::kDouble);
+    expected[0] = 1;
+    expected[2] = 3;
+    expected[3] = 2;
+    EXPECT_TRUE(at::equal(sum.to_dense(), expected));
+    EXPECT_EQ(sum._nnz(), 3);
+  });
+}
+
+TEST(SparseAllReduce, TakesRanksThatHaveNothing) {
+  with_torch_threads(3, [](const ProcessGroupPtr& group) {
+    const bool has = group->rank() == 1;
+    const auto indices = at::zeros({1, has ? 1 : 0}, at::kLong);
+    const auto sum = sparse_all_reduce(*group, at::sparse_coo_tensor(indices, at::ones({has ? 1 : 0, 2}), {4, 2}));
+    EXPECT_EQ(sum.to_dense().sum().item<double>(), 2.0);
+  });
+}
+
+TEST(SparseAllReduce, RefusesOtherOperationsAndShapes) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    const auto make = [&](std::int64_t rows) {
+      return at::sparse_coo_tensor(at::zeros({1, 1}, at::kLong), at::ones({1, 2}), {rows, 2});
+    };
+    EXPECT_ERROR(ValueError, sparse_all_reduce(*group, make(4), ReduceOp::max()), "max");
+    EXPECT_ERROR(ValueError, sparse_all_reduce(*group, at::ones({2})), "not sparse");
+    EXPECT_ERROR(MismatchError, sparse_all_reduce(*group, make(4 + group->rank())), "another shape");
+    EXPECT_ERROR(MismatchError, sparse_all_reduce(*group, make(4).to(group->rank() == 0 ? at::kFloat : at::kDouble)),
+                 "dtype");
+  });
+}
+
+}  // namespace
+}  // namespace cohort::test
