@@ -26,6 +26,7 @@
 #include <cohort/process_group.h>
 #include <cohort/torch/comm_hook.h>
 #include <cohort/torch/ddp_logging.h>
+#include <cohort/torch/join.h>
 #include <cohort/torch/outputs.h>
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
@@ -96,7 +97,7 @@ class COHORT_API NoSync {
 };
 
 /// Everything that does not depend on the module's type.
-class COHORT_API Wrapper : public ::torch::nn::Module {
+class COHORT_API Wrapper : public ::torch::nn::Module, public Joinable {
  public:
   /// Accumulate gradients without communicating: forward and backward in the guard's scope.
   [[nodiscard]] NoSync no_sync() const { return NoSync(core_); }
@@ -123,6 +124,12 @@ class COHORT_API Wrapper : public ::torch::nn::Module {
   void set_logging_sample_rate(int rate);
   /// What this wrapper reduces, by index; errors count like this.
   std::vector<std::pair<std::string, at::Tensor>> managed_parameters() const;
+
+  ProcessGroupPtr join_group() const override { return process_group(); }
+  void begin_join(JoinScope& scope) override;
+  void end_join() noexcept override;
+  void shadow_iteration(bool syncs) override;
+  void after_join(bool was_last) override;
 
   Core& core() const { return *core_; }
 

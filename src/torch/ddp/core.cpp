@@ -227,7 +227,7 @@ void Core::before_forward() {
       logger_.sample(*reducer_);
       reducer_->prepare_for_forward();
     }
-    if (join_ && has_gradients) join_->before_forward();
+    if (join_ && has_gradients) join_->before_forward(syncs_);
     if (has_gradients) reducer_->rebuild_buckets();
     if (will_sync_buffers()) {
       if (!buffer_hook_) {
@@ -237,7 +237,6 @@ void Core::before_forward() {
         run_buffer_hook();
       }
     }
-    if (join_ && has_gradients) join_->announce_sync(syncs_);
   });
 }
 
@@ -332,18 +331,15 @@ void Core::set_join(std::optional<JoinCalls> calls) {
   if (reducer_) reducer_->set_divisor(join_ ? join_->divisor : nullptr);
 }
 
-void Core::shadow_before_forward() {
-  if (reducer_) reducer_->shadow_rebuild();
-}
-
-void Core::shadow_buffers() {
-  if (!options_.broadcast_buffers || buffer_hook_) return;
-  const auto all = buffers();
-  if (!all.empty()) broadcast_tensors(*group(), all, join_->buffer_source());
-}
-
-void Core::shadow_backward() {
-  if (reducer_) reducer_->shadow_backward();
+void Core::shadow_iteration(bool syncs) {
+  if (reducer_ == nullptr) return;
+  reducer_->shadow_rebuild();
+  if (!syncs) return;
+  if (options_.broadcast_buffers && !buffer_hook_) {
+    const auto all = buffers();
+    if (!all.empty()) broadcast_tensors(*group(), all, join_->buffer_source());
+  }
+  reducer_->shadow_backward();
 }
 
 void Core::broadcast_state(int source) {

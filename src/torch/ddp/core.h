@@ -48,18 +48,14 @@ class Core : public std::enable_shared_from_this<Core> {
 
   /// Uneven inputs: called while ranks may run out of input (join.h).
   struct JoinCalls {
-    std::function<void()> before_forward{};  ///< tells the others that this rank is still there
-    /// Whether this forward's backward synchronises; asked by those who have ended.
-    std::function<void(bool syncs)> announce_sync{};
-    std::function<double()> divisor{};  ///< null: the number of ranks
+    std::function<void(bool syncs)> before_forward{};  ///< tells the others that this rank is still there
+    std::function<double()> divisor{};                 ///< null: the number of ranks
     std::function<int()> buffer_source{};
   };
   void set_join(std::optional<JoinCalls> calls);
   bool will_sync_buffers() const;
   /// For ranks that have ended: what the others' forward and backward do together.
-  void shadow_before_forward();
-  void shadow_buffers();
-  void shadow_backward();
+  void shadow_iteration(bool syncs);
   /// Parameters and buffers of one rank for all.
   void broadcast_state(int source);
 

@@ -171,6 +171,7 @@ void Reducer::reset(ProcessGroupPtr group) {
   std::fill(local_used_.begin(), local_used_.end(), 0);
   recorded_order_.clear();
   has_rebuilt_ = false;
+  reductions_ = options_.static_graph && has_learnt_ ? 1 : 0;
   if (group == nullptr) return;  // this rank is out: its memory stays what it is
   options_.group = std::move(group);
   std::vector<AssignedBucket> same;
@@ -201,10 +202,15 @@ bool Reducer::wants_rebuild() const {
   return (options_.static_graph || !options_.find_unused_parameters) && !has_rebuilt_;
 }
 
+/// The same on all ranks, those included that only follow. A static graph's first iteration shows no order.
+bool Reducer::is_rebuild_due() const {
+  return wants_rebuild() && reductions_ >= (options_.static_graph ? 2 : 1);
+}
+
 bool Reducer::rebuild_buckets() {
   const std::lock_guard lock(mutex_);
   check_finalized_locked();
-  if (!wants_rebuild() || recorded_order_.empty()) return false;
+  if (!is_rebuild_due()) return false;
   if (recorded_order_.size() != options_.parameters.size()) {
     throw AssertionError(fmt::format("{} of {} parameters have their place in the order of gradients",
                                      recorded_order_.size(), options_.parameters.size()));
@@ -228,20 +234,25 @@ bool Reducer::rebuild_buckets() {
   } else {
     assigned = assign_buckets(infos, limits, recorded_order_);
   }
-  // Ranks may have seen different orders: rank 0's counts.
-  const auto agreed = options_.group->broadcast_bytes(options_.group->rank() == 0 ? to_bytes(assigned) : std::string());
-  make_buckets(buckets_from_bytes(agreed, options_.parameters.size()));
-  has_rebuilt_ = true;
-  recorded_order_.clear();
+  agree_on_buckets(to_bytes(assigned));
   return true;
 }
 
 void Reducer::shadow_rebuild() {
   const std::lock_guard lock(mutex_);
-  if (!wants_rebuild() || iterations_ == 0) return;
-  const auto agreed = options_.group->broadcast_bytes("");
-  make_buckets(buckets_from_bytes(agreed, options_.parameters.size()));
+  if (is_rebuild_due()) agree_on_buckets("");
+}
+
+/// Ranks may have seen different orders: that of the first rank that has one counts, which is rank 0 unless that has
+/// no input.
+void Reducer::agree_on_buckets(const std::string& mine) {
+  for (const auto& theirs : options_.group->all_gather_bytes(mine)) {
+    if (theirs.empty()) continue;
+    make_buckets(buckets_from_bytes(theirs, options_.parameters.size()));
+    break;
+  }
   has_rebuilt_ = true;
+  recorded_order_.clear();
 }
 
 void Reducer::prepare_for_backward(std::span<const at::Tensor> outputs) {
@@ -492,6 +503,7 @@ void Reducer::finalize() {
   if (options_.find_unused_parameters && !options_.static_graph) {
     std::fill(local_used_.begin(), local_used_.end(), 0);
   }
+  ++reductions_;
   times_.comm_end = ReducerTimes::Clock::now();
   last_times_ = times_;
   last_ready_order_ = ready_order_;
@@ -574,6 +586,7 @@ void Reducer::shadow_backward() {
     }
   }
   divisor_ = 0;
+  ++reductions_;
   if (options_.find_unused_parameters && !options_.static_graph) {
     // Zeros, not the map of this rank's last iteration: what nobody used is unused.
     std::vector<std::int32_t> nothing(local_used_.size());

@@ -97,7 +97,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
 
   /// What a rank that has no more input does for one backward of the others: the same reductions, of zeros.
   void shadow_backward();
-  /// And for the others' rebuilding.
+  /// And for the others' rebuilding, where that is due.
   void shadow_rebuild();
 
   // --- to look at
@@ -144,6 +144,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   [[noreturn]] void refuse_ready_twice(std::size_t parameter) const;
   void resolve_divisor();
   bool wants_rebuild() const;
+  bool is_rebuild_due() const;
+  void agree_on_buckets(const std::string& mine);
   std::string name_of(std::size_t parameter) const;
   void adopt_gradients();
 
@@ -189,6 +191,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   double divisor_ = 0;  ///< 0: not known yet
   bool has_rebuilt_ = false;
   std::uint64_t iterations_ = 0;
+  std::uint64_t reductions_ = 0;  ///< backwards that were reduced, others' included
   std::uint64_t buckets_reduced_ = 0;
   ReducerTimes times_;
   ReducerTimes last_times_;

@@ -57,6 +57,27 @@ std::vector<std::pair<std::string, at::Tensor>> Wrapper::managed_parameters() co
   return all;
 }
 
+void Wrapper::begin_join(JoinScope& scope) {
+  Core::JoinCalls calls{.before_forward = [this, &scope](bool syncs) { scope.iteration_begins(*this, syncs); },
+                        .buffer_source = [&scope] { return scope.source(); }};
+  if (!scope.options().divide_by_initial_world_size) {
+    calls.divisor = [&scope] { return static_cast<double>(scope.alive()); };
+  }
+  core_->set_join(std::move(calls));
+}
+void Wrapper::end_join() noexcept {
+  core_->set_join(std::nullopt);
+}
+void Wrapper::shadow_iteration(bool syncs) {
+  core_->shadow_iteration(syncs);
+}
+void Wrapper::after_join(bool was_last) {
+  // Of several that ended last the highest rank's.
+  std::int32_t source = was_last ? process_group()->rank() : -1;
+  process_group()->all_reduce(std::span(&source, 1), {.op = ReduceOp::max()});
+  core_->broadcast_state(source);
+}
+
 void Wrapper::before_forward() {
   core_->before_forward();
 }
