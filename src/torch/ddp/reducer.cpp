@@ -106,6 +106,7 @@ void Reducer::make_buckets(std::vector<AssignedBucket> assigned) {
     } else {
       buckets_.push_back(make_dense_bucket(*options_.group, std::move(each.parameters), options_.parameters, each.limit,
                                            options_.may_use_group_memory));
+      buckets_.back().scales = scales_in_reduction(buckets_.back().flat);
     }
     const auto& bucket = buckets_.back();
     for (std::size_t slot = 0; slot < bucket.parameters.size(); ++slot) {
@@ -354,7 +355,7 @@ void Reducer::fill(Bucket& bucket, std::size_t slot) {
   const auto parameter = bucket.parameters[slot];
   const auto& view = bucket.views[slot];
   auto& gradient = options_.parameters[parameter].mutable_grad();
-  const bool scales_here = !hook_ && !scales_in_reduction(bucket.flat);
+  const bool scales_here = !hook_ && !bucket.scales;
   if (!gradient.defined()) {
     clear(view);
     return;
@@ -413,15 +414,10 @@ bool Reducer::scales_in_reduction(const at::Tensor& flat) const {
          options_.group->capabilities(device_from(flat.device())).premul_sum;
 }
 
-ReduceOp Reducer::scaling_op(const at::Tensor& flat) const {
-  if (!scales_in_reduction(flat) || divisor_ == 1) return ReduceOp::sum();
-  return ReduceOp::premul_sum(1.0 / divisor_);
-}
-
 Work Reducer::start_reduction(Bucket& bucket, bool async_op) {
-  return options_.group->all_reduce(
-      buffer_of(bucket.flat),
-      {.op = scaling_op(bucket.flat), .async_op = async_op, .stream = current_stream(bucket.flat)});
+  const auto op = bucket.scales && divisor_ != 1 ? ReduceOp::premul_sum(1.0 / divisor_) : ReduceOp::sum();
+  return options_.group->all_reduce(buffer_of(bucket.flat),
+                                    {.op = op, .async_op = async_op, .stream = current_stream(bucket.flat)});
 }
 
 void Reducer::advance_buckets() {
@@ -574,6 +570,7 @@ void Reducer::shadow_backward() {
       zeros.flat = at::sparse_coo_tensor(parameter.sizes(), parameter.options().layout(at::kSparse));
     } else {
       zeros = make_dense_bucket(*options_.group, real.parameters, options_.parameters, real.limit, false);
+      zeros.scales = real.scales;
       zeros.flat.zero_();
     }
     launch(zeros, i);

@@ -130,9 +130,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void fill_sparse(Bucket& bucket);
   void advance_buckets();
   void launch(Bucket& bucket, std::size_t index);
-  void reduce_now(Bucket& bucket);
   Work start_reduction(Bucket& bucket, bool async_op);
-  ReduceOp scaling_op(const at::Tensor& flat) const;
   bool scales_in_reduction(const at::Tensor& flat) const;
   void start_used_map();
   bool is_globally_unused(std::size_t parameter);
