@@ -973,7 +973,75 @@ TEST(Ddp, SinkClonesCanBeSwitchedOff) {
   });
 }
 
+// --- mixed precision
+
+TEST(DdpMixedPrecision, ComputesInOneTypeAndKeepsParametersInTheirOwn) {
+  struct Looks : torch::nn::Module {
+    Looks() {
+      weight = register_parameter("weight", torch::ones({4}));
+      running = register_buffer("running", torch::zeros({1}));
+    }
+    at::Tensor forward(const at::Tensor& x) {
+      seen = weight.scalar_type();
+      seen_input = x.scalar_type();
+      return (weight * x).sum();
+    }
+    at::Tensor weight, running;
+    at::ScalarType seen = at::kFloat, seen_input = at::kFloat;
+  };
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    const auto net = std::make_shared<Looks>();
+    DistributedDataParallel ddp(
+        net, {.process_group = group,
+              .mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16, .buffer_dtype = at::kBFloat16}});
+    torch::optim::SGD optimizer(ddp.parameters(), 1.0 / 1024);
+    EXPECT_EQ(net->running.scalar_type(), at::kBFloat16);
+    const auto x = torch::full({4}, group->rank() + 1.0);
+    for (int i = 0; i < 3; ++i) {
+      optimizer.zero_grad();
+      auto loss = ddp.forward(x);
+      EXPECT_EQ(net->seen, at::kBFloat16);
+      EXPECT_EQ(net->seen_input, at::kBFloat16);
+      loss.backward();
+      EXPECT_EQ(net->weight.scalar_type(), at::kFloat) << "the master is back";
+      EXPECT_EQ(net->weight.grad().scalar_type(), at::kFloat);
+      EXPECT_TRUE(torch::equal(net->weight.grad(), torch::full({4}, 1.5F)));
+      optimizer.step();
+    }
+    EXPECT_FLOAT_EQ(net->weight[0].item<float>(), 1 - 4.5F / 1024) << "steps too small for the smaller type";
+    {
+      const auto local = ddp.no_sync();
+      optimizer.zero_grad();
+      ddp.forward(x).backward();
+      EXPECT_EQ(net->weight.scalar_type(), at::kFloat);
+      EXPECT_EQ(net->weight.grad()[0].item<float>(), group->rank() + 1.0F);
+    }
+    {
+      const torch::NoGradGuard no_grad;
+      ddp.forward(x);
+      EXPECT_EQ(net->seen, at::kBFloat16);
+      EXPECT_EQ(net->weight.scalar_type(), at::kFloat);
+    }
+    EXPECT_ERROR(Error, ddp.register_comm_hook([](GradBucket& bucket) { return ready(bucket.buffer()); }), "one for each");
+  });
+}
+
 // --- logging
+
+TEST(DdpLog, ShowsWhenEachBucketWasReduced) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    DistributedDataParallel ddp(Mlp(), {.process_group = group, .bucket_cap_mb = 0.0001});
+    ddp.record_timeline();
+    for (int i = 0; i < 3; ++i) {
+      ddp.zero_grad();
+      ddp.forward(random_batch(i, {3, 4})).sum().backward();
+    }
+    const auto json = ddp.timeline_json();
+    for (const auto* const each : {"forward", "backward", "bucket 0", "bucket 1", "bucket 2", "communication"}) {
+      EXPECT_THAT(json, HasSubstr(each));
+    }
+  });
+}
 
 TEST(DdpLog, TellsHowItWasMadeAndHowItGoes) {
   with_torch_threads(2, [](const ProcessGroupPtr& group) {

@@ -42,6 +42,13 @@
 
 namespace cohort {
 
+/// Types to compute in; what is not given stays as it is.
+struct MixedPrecision {
+  std::optional<at::ScalarType> param_dtype{};   ///< of parameters and inputs during forward and backward
+  std::optional<at::ScalarType> reduce_dtype{};  ///< of gradients while they travel; else param_dtype
+  std::optional<at::ScalarType> buffer_dtype{};  ///< of buffers, from construction on
+};
+
 struct DdpOptions {
   /// Null: current_process_group() at construction.
   ProcessGroupPtr process_group{};
@@ -70,6 +77,8 @@ struct DdpOptions {
   /// Parameters that are reduced together, apart from the buckets, when the gradient of `delay_until` is there.
   std::vector<std::pair<std::string, at::Tensor>> delay_all_reduce_named_params{};
   at::Tensor delay_until{};
+  /// Excludes communication hooks of one's own.
+  std::optional<MixedPrecision> mixed_precision{};
 };
 
 /// When a hook for buffers runs.
@@ -120,6 +129,10 @@ class COHORT_API Wrapper : public ::torch::nn::Module, public Joinable {
 
   const ProcessGroupPtr& process_group() const;
   DdpLoggingData logging_data() const;
+  /// From now on notes when each iteration computed and each bucket was reduced; costs some microseconds each.
+  void record_timeline();
+  /// What was noted, in Chrome's trace format: for Perfetto or chrome://tracing.
+  std::string timeline_json() const;
   /// Statistics of every n-th iteration, after the first ten.
   void set_logging_sample_rate(int rate);
   /// What this wrapper reduces, by index; errors count like this.

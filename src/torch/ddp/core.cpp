@@ -60,6 +60,17 @@ Core::Core(std::shared_ptr<::torch::nn::Module> module, DdpOptions options, std:
     broadcast_state(0);
   }
   if (!selection_.parameters.empty()) make_reducer();
+  if (options_.mixed_precision) {
+    low_precision_ = std::make_shared<LowPrecision>(*options_.mixed_precision, selection_.parameters);
+    low_precision_->cast_buffers(buffers());
+    if (reducer_) {
+      reducer_->set_comm_hook(low_precision_->reduction(group()));
+      // The end of any backward, one that does not synchronise included.
+      reducer_->set_at_the_end([weak = std::weak_ptr(low_precision_)] {
+        if (const auto low = weak.lock()) low->swap_out();
+      });
+    }
+  }
 }
 
 /// In the order of the specification, so that the first thing that is wrong is what is told.
@@ -221,6 +232,8 @@ void Core::run_buffer_hook() {
 void Core::before_forward() {
   if (delayed_) delayed_->set_sync(syncs_);
   if (reducer_ == nullptr) return;
+  // The masters, where the last forward had no backward: buckets are made after them.
+  if (low_precision_) low_precision_->swap_out();
   logged([&] {
     const bool has_gradients = at::GradMode::is_enabled();
     if (has_gradients && syncs_) {
@@ -238,6 +251,7 @@ void Core::before_forward() {
       }
     }
   });
+  if (low_precision_) low_precision_->swap_in();
 }
 
 void Core::after_forward(const std::vector<at::Tensor*>& outputs, bool sees_outputs) {
@@ -246,6 +260,7 @@ void Core::after_forward(const std::vector<at::Tensor*>& outputs, bool sees_outp
   logged([&] {
     const bool has_gradients = at::GradMode::is_enabled();
     if (buffer_hook_ && buffer_hook_when_ == BufferSync::after_forward && will_sync_buffers()) run_buffer_hook();
+    if (low_precision_ && !has_gradients) low_precision_->swap_out();
     if (!has_gradients || !syncs_) {
       reducer_->expect_nothing();
       return;
@@ -267,7 +282,8 @@ void Core::after_forward(const std::vector<at::Tensor*>& outputs, bool sees_outp
 }
 
 void Core::move_input(at::Tensor& tensor) const {
-  if (tensor.defined()) tensor = tensor.to(options_.device_ids.front(), true);
+  if (tensor.defined() && !options_.device_ids.empty()) tensor = tensor.to(options_.device_ids.front(), true);
+  if (low_precision_) low_precision_->cast_input(tensor);
 }
 
 // --- what users set
@@ -275,6 +291,7 @@ void Core::move_input(at::Tensor& tensor) const {
 void Core::register_comm_hook(CommHook hook, std::string name) {
   if (!hook) throw TypeError("register_comm_hook: no hook");
   if (reducer_ == nullptr) throw Error("a communication hook needs buckets, and all parameters are delayed");
+  if (low_precision_) throw Error("mixed_precision has a communication hook of its own: there is one for each model");
   logged([&] { reducer_->set_comm_hook(std::move(hook)); });
   logger_.set("comm_hook", std::move(name));
 }
@@ -321,6 +338,14 @@ void Core::update_process_group(ProcessGroupPtr to) {
 
 DdpLoggingData Core::logging_data() const {
   return logger_.data(reducer_.get());
+}
+
+void Core::record_timeline() {
+  if (reducer_) reducer_->record_timeline();
+}
+
+std::string Core::timeline_json() const {
+  return reducer_ ? reducer_->timeline_json() : "{}";
 }
 
 // --- uneven inputs

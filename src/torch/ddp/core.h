@@ -13,6 +13,7 @@
 
 #include "torch/ddp/delayed.h"
 #include "torch/ddp/logger.h"
+#include "torch/ddp/mixed_precision.h"
 #include "torch/ddp/reducer.h"
 #include "torch/ddp/selection.h"
 
@@ -26,7 +27,7 @@ class Core : public std::enable_shared_from_this<Core> {
 
   void before_forward();
   void after_forward(const std::vector<at::Tensor*>& outputs, bool sees_outputs);
-  bool moves_inputs() const { return !options_.device_ids.empty(); }
+  bool moves_inputs() const { return !options_.device_ids.empty() || low_precision_ != nullptr; }
   void move_input(at::Tensor& tensor) const;
 
   void register_comm_hook(CommHook hook, std::string name);
@@ -43,6 +44,8 @@ class Core : public std::enable_shared_from_this<Core> {
   const ProcessGroupPtr& group() const { return options_.process_group; }
   DdpLoggingData logging_data() const;
   Logger& logger() { return logger_; }
+  void record_timeline();
+  std::string timeline_json() const;
   const Selection& selection() const { return selection_; }
   const std::shared_ptr<Reducer>& reducer() const { return reducer_; }
 
@@ -75,6 +78,7 @@ class Core : public std::enable_shared_from_this<Core> {
   Selection selection_;
   std::shared_ptr<Reducer> reducer_;  ///< null where all parameters are delayed
   std::unique_ptr<Delayed> delayed_;
+  std::shared_ptr<LowPrecision> low_precision_;  ///< where it was asked for
   Logger logger_;
   bool syncs_ = true;
   bool clones_in_sink_ = true;

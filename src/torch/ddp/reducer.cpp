@@ -152,6 +152,26 @@ void Reducer::set_after_bucket(AfterBucket after) {
   after_bucket_ = std::move(after);
 }
 
+void Reducer::set_at_the_end(std::function<void()> call) {
+  const std::lock_guard lock(mutex_);
+  at_the_end_ = std::move(call);
+}
+
+void Reducer::record_timeline() {
+  const std::lock_guard lock(mutex_);
+  if (timeline_ != nullptr) return;
+  timeline_ = std::make_shared<Timeline>();
+  // Hooks of a group stay: it ends with the timeline.
+  options_.group->add_post_hook([weak = std::weak_ptr(timeline_)](const HookEvent& event) {
+    if (const auto timeline = weak.lock()) timeline->operation_ended(event);
+  });
+}
+
+std::string Reducer::timeline_json() const {
+  const std::lock_guard lock(mutex_);
+  return timeline_ == nullptr ? "{}" : timeline_->to_chrome_json(options_.group->rank());
+}
+
 void Reducer::install_future(Future<void> future) {
   const std::lock_guard lock(mutex_);
   futures_.push_back(std::move(future));
@@ -291,6 +311,14 @@ void Reducer::find_unused(std::span<const at::Tensor> outputs) {
 void Reducer::on_gradient(std::size_t parameter) {
   const std::lock_guard lock(mutex_);
   const bool is_static_first = options_.static_graph && !has_learnt_;
+  if (at_the_end_ && !std::exchange(is_at_the_end_queued_, true)) {
+    torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
+      const auto reducer = weak.lock();
+      if (reducer == nullptr) return;
+      reducer->is_at_the_end_queued_ = false;
+      reducer->at_the_end_();
+    });
+  }
   if (options_.find_unused_parameters || is_static_first) {
     if (options_.parameters[parameter].grad().defined()) local_used_[parameter] = 1;
   }
@@ -457,7 +485,9 @@ void Reducer::launch(Bucket& bucket, std::size_t index) {
   }
   // Nothing is left to overlap the last one with: who waits for it does it.
   const bool is_last = index + 1 == buckets_.size() && !options_.find_unused_parameters;
-  if (!is_last) bucket.work = start_reduction(bucket, true);
+  if (is_last) return;
+  bucket.work = start_reduction(bucket, true);
+  if (timeline_) timeline_->bucket_launched(index, bucket.bytes(), bucket.work->sequence());
 }
 
 void Reducer::start_used_map() {
@@ -502,6 +532,11 @@ void Reducer::finalize() {
   ++reductions_;
   times_.comm_end = ReducerTimes::Clock::now();
   last_times_ = times_;
+  if (timeline_ && times_.backward_start && times_.forward_start && times_.backward_end) {
+    timeline_->span("forward", "compute", *times_.forward_start, *times_.backward_start);
+    timeline_->span("backward", "compute", *times_.backward_start, *times_.backward_end);
+    timeline_->span("wait for the rest", "compute", *times_.backward_end, *times_.comm_end);
+  }
   last_ready_order_ = ready_order_;
   if (options_.static_graph && wants_rebuild() && !recorded_order_.empty()) {
     for (const auto each : unused_) recorded_order_.push_back(each);
@@ -524,7 +559,8 @@ void Reducer::finish(Bucket& bucket, std::size_t index) {
     bucket.work->wait();
     bucket.work.reset();
   } else if (!bucket.is_sparse) {
-    start_reduction(bucket, false);
+    const auto work = start_reduction(bucket, false);
+    if (timeline_) timeline_->bucket_launched(index, bucket.bytes(), work.sequence());
   }
   if (bucket.is_sparse) {
     options_.parameters[bucket.parameters.front()].mutable_grad() = result;

@@ -31,6 +31,7 @@
 #include "torch/ddp/accumulation_hook.h"
 #include "torch/ddp/bucket.h"
 #include "torch/ddp/bucket_assignment.h"
+#include "torch/ddp/timeline.h"
 
 namespace cohort::ddp {
 
@@ -94,6 +95,11 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   /// Called after each bucket's gradients are reduced and in place.
   using AfterBucket = std::function<void(const Bucket& bucket)>;
   void set_after_bucket(AfterBucket after);
+  /// Called when a backward that came to any of the parameters has ended, whether it synchronised or not.
+  void set_at_the_end(std::function<void()> call);
+
+  void record_timeline();
+  std::string timeline_json() const;
 
   /// What a rank that has no more input does for one backward of the others: the same reductions, of zeros.
   void shadow_backward();
@@ -152,6 +158,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::unordered_map<const void*, std::size_t> index_of_accumulator_;
   CommHook hook_;
   AfterBucket after_bucket_;
+  std::function<void()> at_the_end_;
+  bool is_at_the_end_queued_ = false;
+  std::shared_ptr<Timeline> timeline_;
   std::function<double()> divisor_source_;
 
   mutable std::mutex mutex_;

@@ -45,6 +45,12 @@ const ProcessGroupPtr& Wrapper::process_group() const {
 DdpLoggingData Wrapper::logging_data() const {
   return core_->logging_data();
 }
+void Wrapper::record_timeline() {
+  core_->record_timeline();
+}
+std::string Wrapper::timeline_json() const {
+  return core_->timeline_json();
+}
 void Wrapper::set_logging_sample_rate(int rate) {
   core_->logger().set_sample_rate(rate);
 }
