@@ -164,7 +164,7 @@ TEST(DistributedSampler, GoesOnWhereItWasOnAnyNumberOfRanks) {
 
 struct Numbers : torch::data::datasets::Dataset<Numbers, std::int64_t> {
   std::int64_t get(std::size_t index) override { return static_cast<std::int64_t>(index); }
-  torch::optional<std::size_t> size() const override { return 20; }
+  detail::TorchOptional<std::size_t> size() const override { return 20; }
 };
 
 TEST(DistributedLoader, ShardsAndResumesInsideLibtorchsLoader) {
@@ -493,6 +493,32 @@ TEST(Checkpoint, AFolderOrDiskThatTakesNothingIsAnErrorForAllAndLosesNothing) {
     EXPECT_EQ(tensor.sum().item<double>(), 100000);
   });
   EXPECT_EQ(std::distance(fs::directory_iterator(folder / ""), fs::directory_iterator()), 2) << "nothing left behind";
+}
+
+TEST(Checkpoint, AFileSystemWithoutNamelessFilesLeavesNothingHalfDoneEither) {
+  const TemporaryFolder folder;
+  const std::string large(3000000, 'x');
+  for (const bool with_name : {true, false}) {
+    const auto path = folder / "file.ckpt";
+    const auto write = [&](const std::string& text, bool commit) {
+      CheckpointWriter writer(path, 1, 1, with_name);
+      for (const auto* const name : {"first", "second"}) {
+        writer.begin_section(name);
+        writer.write(text.data(), text.size());
+      }
+      EXPECT_EQ(fs::exists(path + ".partial"), with_name);
+      if (commit) writer.commit();
+    };
+    fs::remove(path);
+    write("a", false);
+    EXPECT_FALSE(fs::exists(path));
+    write("b", true);
+    write(large, false);
+    EXPECT_EQ(CheckpointContent(CheckpointContent::read_file(path), path).section("second"), "b");
+    write(large, true);
+    EXPECT_EQ(CheckpointContent(CheckpointContent::read_file(path), path).section("second"), large);
+    EXPECT_FALSE(fs::exists(path + ".partial"));
+  }
 }
 
 TEST(Checkpoint, KeepsSoManyOlderOnesOfItsSeries) {

@@ -80,15 +80,15 @@ std::string folder_of(const std::string& path) {
   return folder.empty() ? "." : folder;
 }
 
-CheckpointWriter::CheckpointWriter(std::string path, std::uint64_t serial, std::uint64_t ranks)
+CheckpointWriter::CheckpointWriter(std::string path, std::uint64_t serial, std::uint64_t ranks, bool with_name)
     : path_(std::move(path)),
       folder_(folder_of(path_)),
       partial_(path_ + std::string(partial_suffix)),
       serial_(serial),
       ranks_(ranks) {
   ::unlink(partial_.c_str());  // of a save that was killed
-  fd_ = ::open(folder_.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
-  if (fd_ < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL)) {
+  if (!with_name) fd_ = ::open(folder_.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+  if (with_name || (fd_ < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL))) {
     has_name_ = true;
     fd_ = ::open(partial_.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0666);
   }
@@ -114,18 +114,23 @@ void CheckpointWriter::write(const void* data, std::size_t bytes) {
   sections_.back().second += bytes;
   crc_.add(data, bytes);
   if (buffer_.size() + bytes > write_buffer_bytes) flush();
+  if (bytes > write_buffer_bytes) return write_through(data, bytes);
   buffer_.append(static_cast<const char*>(data), bytes);
 }
 
-void CheckpointWriter::flush() {
-  std::size_t done = 0;
-  while (done < buffer_.size()) {
-    const auto count = ::write(fd_, buffer_.data() + done, buffer_.size() - done);
+void CheckpointWriter::write_through(const void* data, std::size_t bytes) {
+  const auto* next = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const auto count = ::write(fd_, next, bytes);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) fail("writing failed");
-    done += static_cast<std::size_t>(count);
+    next += count;
+    bytes -= static_cast<std::size_t>(count);
   }
-  written_ += buffer_.size();
+}
+
+void CheckpointWriter::flush() {
+  write_through(buffer_.data(), buffer_.size());
   buffer_.clear();
 }
 
@@ -141,8 +146,7 @@ void CheckpointWriter::commit() {
   }
   crc_.add(index.data(), index.size());
   flush();
-  buffer_ = index;
-  flush();
+  write_through(index.data(), index.size());
 
   checkpoint_magic.copy(header.magic, sizeof header.magic);
   header.version = checkpoint_version;

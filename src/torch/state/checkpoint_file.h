@@ -37,7 +37,8 @@ static_assert(sizeof(CheckpointHeader) == 64);
 /// Writes a file that appears under its name at commit(), or never.
 class CheckpointWriter {
  public:
-  CheckpointWriter(std::string path, std::uint64_t serial, std::uint64_t ranks);
+  /// `with_name`: as on a file system that has no files without one.
+  CheckpointWriter(std::string path, std::uint64_t serial, std::uint64_t ranks, bool with_name = false);
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
@@ -49,18 +50,18 @@ class CheckpointWriter {
 
  private:
   [[noreturn]] void fail(std::string_view what) const;
+  void write_through(const void* data, std::size_t bytes);
   void flush();
   void give_name();
 
   std::string path_;
   std::string folder_;
   std::string partial_;
-  bool has_name_ = false;  ///< the file system has no files without one
+  bool has_name_ = false;  ///< that of partial_
   int fd_ = -1;
   std::uint64_t serial_;
   std::uint64_t ranks_;
   std::vector<std::pair<std::string, std::uint64_t>> sections_;
-  std::uint64_t written_ = 0;
   std::string buffer_;
   Crc64 crc_;
 };
