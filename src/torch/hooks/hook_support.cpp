@@ -15,9 +15,7 @@ ProcessGroupPtr group_for(ProcessGroupPtr group, std::string_view hook) {
 
 TensorFuture averaged(ProcessGroup& group, const at::Tensor& tensor) {
   if (is_sparse(tensor)) return ready(sparse_all_reduce(group, tensor / group.size()));
-  const auto divided = tensor;  // div_ is not const in all versions
-  divided.div_(group.size());
-  return reduced(group, divided);
+  return reduced(group, tensor.div_(group.size()));
 }
 
 at::Tensor as_real(const at::Tensor& tensor) {

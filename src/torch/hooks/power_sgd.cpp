@@ -81,7 +81,7 @@ std::vector<PowerSgdStep::Group> PowerSgdStep::group_by_shape(const std::vector<
   if (!state_.options_.batch_tensors_with_same_shape) {
     for (const auto& gradient : gradients) {
       const auto matrix = as_matrix(gradient);
-      // Strides that make no matrix, or overlapping dimensions of one, are copied.
+      // reshape() has copied what is no matrix in its memory order.
       Group one{.matrices = matrix.unsqueeze(0), .homes = {}, .rank = rank_for(matrix.size(0), matrix.size(1))};
       if (!matrix.is_alias_of(gradient)) one.homes = {gradient};
       groups.push_back(std::move(one));
@@ -189,8 +189,7 @@ TensorFuture PowerSgdStep::compress(std::vector<Group> groups, const std::shared
   }
   const auto size = group().size();
   return reduced(group(), memory->q).then([groups = std::move(groups), size](const at::Tensor& q) {
-    const auto mean = q;
-    mean.div_(size);
+    q.div_(size);
     for (const auto& each : groups) {
       each.matrices.copy_(hooks::multiply(each.p, each.q.transpose(1, 2)));
       each.bring_home();
