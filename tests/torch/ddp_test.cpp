@@ -5,6 +5,7 @@
 
 #include <cohort/current_group.h>
 #include <cohort/debug_level.h>
+#include <cohort/torch/hooks.h>
 
 #include <algorithm>
 #include <map>
@@ -781,6 +782,62 @@ TEST(Ddp, CommunicationOverlapsBackwardInOrder) {
     ASSERT_GE(order.size(), 3U);
     EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
     EXPECT_FALSE(first_layer_was_there.front()) << "while the first layer's gradient was still to come";
+  });
+}
+
+TEST(DdpHook, ThoseOfTheLibraryAverage) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    for (const bool is_narrow : {false, true}) {
+      Scale net(1, 4);
+      net->to(torch::kFloat);
+      DistributedDataParallel ddp(net, {.process_group = group});
+      ddp.register_comm_hook(is_narrow ? hooks::bf16_compress(group) : hooks::allreduce(group));
+      EXPECT_THAT(ddp.logging_data().text("comm_hook"), HasSubstr(is_narrow ? "bf16" : "allreduce"));
+      for (int i = 0; i < 3; ++i) {
+        ddp.zero_grad();
+        ddp.forward(torch::full({4}, group->rank() + 1.0F)).sum().backward();
+        EXPECT_TRUE(torch::equal(net->weight.grad(), torch::full({4}, 1.5F)));
+      }
+    }
+  });
+}
+
+TEST(DdpFused, OptimizersStepAsOneAfterBackwardWould) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    Mlp fused_net;
+    Mlp plain;
+    fill(*fused_net, 1);
+    fill(*plain, 1);
+    DistributedDataParallel a(fused_net, {.process_group = group, .bucket_cap_mb = 0.0001});
+    DistributedDataParallel b(plain, {.process_group = group});
+    a.register_fused_optimizer(make_functional(fused::AdamW{.lr = 0.01}), {}, true);
+    EXPECT_ERROR(Error, a.register_fused_optimizer(make_functional(fused::SGD{})), "already");
+    EXPECT_ERROR(Error, a.register_comm_hook(hooks::allreduce(group)), "fused");
+    torch::optim::AdamW optimizer(b.parameters(), torch::optim::AdamWOptions(0.01));
+    for (int i = 0; i < 10; ++i) {
+      const auto x = random_batch(10 * i + group->rank(), {3, 4});
+      a.forward(x).pow(2).mean().backward();
+      optimizer.zero_grad();
+      b.forward(x).pow(2).mean().backward();
+      optimizer.step();
+      EXPECT_FALSE(fused_net->parameters()[0].grad().defined()) << "used and gone";
+    }
+    for (std::size_t i = 0; i < plain->parameters().size(); ++i) {
+      EXPECT_LT(distance(fused_net->parameters()[i], plain->parameters()[i]), 1e-12);
+    }
+  });
+}
+
+TEST(DdpFused, ASubsetOfTheParametersMayBeChosen) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    Branches net;
+    DistributedDataParallel ddp(net, {.process_group = group});
+    ddp.register_fused_optimizer(make_functional(fused::SGD{.lr = 1}), {net->a});
+    ddp.forward(torch::full({1}, group->rank() + 1.0, torch::kDouble), true).sum().backward();
+    EXPECT_EQ(net->a.item<double>(), -0.5);
+    EXPECT_EQ(net->b.item<double>(), 1.0);
+    DistributedDataParallel other(Branches(), {.process_group = group});
+    EXPECT_ERROR(ValueError, other.register_fused_optimizer(make_functional(fused::SGD{}), {net->a}), "does not reduce");
   });
 }
 

@@ -26,6 +26,7 @@
 #include <cohort/process_group.h>
 #include <cohort/torch/comm_hook.h>
 #include <cohort/torch/ddp_logging.h>
+#include <cohort/torch/fused_optim.h>
 #include <cohort/torch/join.h>
 #include <cohort/torch/outputs.h>
 #include <torch/nn/module.h>
@@ -111,7 +112,13 @@ class COHORT_API Wrapper : public ::torch::nn::Module, public Joinable {
   /// Accumulate gradients without communicating: forward and backward in the guard's scope.
   [[nodiscard]] NoSync no_sync() const { return NoSync(core_); }
   /// Before the first forward; one for each model.
-  void register_comm_hook(CommHook hook, std::string name = "custom");
+  void register_comm_hook(CommHook hook);
+  /// Steps parameters at the end of backward, each bucket's as soon as it is reduced, while later ones still travel: of
+  /// all parameters, or of those given. Once, and not beside a communication hook; gradients are not accumulated over
+  /// several backwards with it. `clears_gradients`: they are gone afterwards, as they are when an optimizer in backward
+  /// has used them.
+  void register_fused_optimizer(FunctionalOptimizerPtr optimizer, std::vector<at::Tensor> parameters = {},
+                                bool clears_gradients = false);
   void register_buffer_hook(BufferHook hook, BufferSync when = BufferSync::after_forward);
   /// As the option, before the first forward.
   void set_static_graph();

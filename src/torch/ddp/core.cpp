@@ -288,12 +288,40 @@ void Core::move_input(at::Tensor& tensor) const {
 
 // --- what users set
 
-void Core::register_comm_hook(CommHook hook, std::string name) {
+void Core::register_comm_hook(CommHook hook) {
   if (!hook) throw TypeError("register_comm_hook: no hook");
   if (reducer_ == nullptr) throw Error("a communication hook needs buckets, and all parameters are delayed");
   if (low_precision_) throw Error("mixed_precision has a communication hook of its own: there is one for each model");
+  if (has_fused_optimizer_) throw Error("a fused optimizer steps what is averaged: no other communication hook beside it");
+  auto name = hook_name(hook);
   logged([&] { reducer_->set_comm_hook(std::move(hook)); });
   logger_.set("comm_hook", std::move(name));
+}
+
+void Core::register_fused_optimizer(FunctionalOptimizerPtr optimizer, const std::vector<at::Tensor>& parameters,
+                                    bool clears_gradients) {
+  if (optimizer == nullptr) throw ValueError("register_fused_optimizer: no optimizer");
+  if (reducer_ == nullptr) throw Error("a fused optimizer needs buckets, and all parameters are delayed");
+  if (std::exchange(has_fused_optimizer_, true)) throw Error("this model has a fused optimizer already");
+  if (reducer_->has_comm_hook()) throw Error("this model has a communication hook: no fused optimizer beside it");
+  std::unordered_set<const void*> chosen;
+  for (const auto& each : parameters) {
+    const auto is_it = [&](const at::Tensor& managed) { return managed.is_same(each); };
+    if (std::none_of(selection_.parameters.begin(), selection_.parameters.end(), is_it)) {
+      throw ValueError("register_fused_optimizer: a parameter that this model does not reduce");
+    }
+    chosen.insert(each.unsafeGetTensorImpl());
+  }
+  logger_.set("comm_hook", fmt::format("fused {}", optimizer->name()));
+  reducer_->set_after_bucket([optimizer, chosen, clears_gradients, all = selection_.parameters](const Bucket& bucket) {
+    for (const auto index : bucket.parameters) {
+      const auto& parameter = all[index];
+      auto& gradient = parameter.mutable_grad();
+      if (!gradient.defined() || (!chosen.empty() && !chosen.contains(parameter.unsafeGetTensorImpl()))) continue;
+      optimizer->step(parameter, gradient);
+      if (clears_gradients) gradient = at::Tensor();
+    }
+  });
 }
 
 void Core::register_buffer_hook(BufferHook hook, BufferSync when) {

@@ -30,7 +30,9 @@ class Core : public std::enable_shared_from_this<Core> {
   bool moves_inputs() const { return !options_.device_ids.empty() || low_precision_ != nullptr; }
   void move_input(at::Tensor& tensor) const;
 
-  void register_comm_hook(CommHook hook, std::string name);
+  void register_comm_hook(CommHook hook);
+  void register_fused_optimizer(FunctionalOptimizerPtr optimizer, const std::vector<at::Tensor>& parameters,
+                                bool clears_gradients);
   void register_buffer_hook(BufferHook hook, BufferSync when);
   void set_static_graph();
   void sync_buffers(int source);
@@ -82,7 +84,7 @@ class Core : public std::enable_shared_from_this<Core> {
   Logger logger_;
   bool syncs_ = true;
   bool clones_in_sink_ = true;
-  bool has_hook_ = false;
+  bool has_fused_optimizer_ = false;
   BufferHook buffer_hook_;
   BufferSync buffer_hook_when_ = BufferSync::after_forward;
   std::optional<JoinCalls> join_;

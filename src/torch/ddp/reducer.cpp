@@ -564,6 +564,7 @@ void Reducer::finish(Bucket& bucket, std::size_t index) {
   }
   if (bucket.is_sparse) {
     options_.parameters[bucket.parameters.front()].mutable_grad() = result;
+    if (after_bucket_) after_bucket_(bucket);
     return;
   }
   if (result.data_ptr() != bucket.flat.data_ptr()) bucket.flat.copy_(result.view({-1}));

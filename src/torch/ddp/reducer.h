@@ -85,6 +85,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   /// Takes the hooks off: the parameters train alone from now on.
   void detach();
   void set_comm_hook(CommHook hook);
+  bool has_comm_hook() const { return static_cast<bool>(hook_); }
   void set_static_graph();
   /// Where the divisor is not the number of ranks: asked once for each backward.
   void set_divisor(std::function<double()> divisor);

@@ -15,8 +15,12 @@ Wrapper::Wrapper(std::shared_ptr<::torch::nn::Module> module, DdpOptions options
     : ::torch::nn::Module("DistributedDataParallel"),
       core_(std::make_shared<Core>(std::move(module), std::move(options), sees_outputs)) {}
 
-void Wrapper::register_comm_hook(CommHook hook, std::string name) {
-  core_->register_comm_hook(std::move(hook), std::move(name));
+void Wrapper::register_comm_hook(CommHook hook) {
+  core_->register_comm_hook(std::move(hook));
+}
+void Wrapper::register_fused_optimizer(FunctionalOptimizerPtr optimizer, std::vector<at::Tensor> parameters,
+                                       bool clears_gradients) {
+  core_->register_fused_optimizer(std::move(optimizer), parameters, clears_gradients);
 }
 void Wrapper::register_buffer_hook(BufferHook hook, BufferSync when) {
   core_->register_buffer_hook(std::move(hook), when);
