@@ -795,7 +795,7 @@ TEST(DdpHook, ThoseOfTheLibraryAverage) {
       EXPECT_THAT(ddp.logging_data().text("comm_hook"), HasSubstr(is_narrow ? "bf16" : "allreduce"));
       for (int i = 0; i < 3; ++i) {
         ddp.zero_grad();
-        ddp.forward(torch::full({4}, group->rank() + 1.0F)).sum().backward();
+        ddp.forward(torch::full({4}, static_cast<float>(group->rank() + 1))).sum().backward();
         EXPECT_TRUE(torch::equal(net->weight.grad(), torch::full({4}, 1.5F)));
       }
     }
@@ -1071,7 +1071,7 @@ TEST(DdpMixedPrecision, ComputesInOneTypeAndKeepsParametersInTheirOwn) {
       optimizer.zero_grad();
       ddp.forward(x).backward();
       EXPECT_EQ(net->weight.scalar_type(), at::kFloat);
-      EXPECT_EQ(net->weight.grad()[0].item<float>(), group->rank() + 1.0F);
+      EXPECT_EQ(net->weight.grad()[0].item<float>(), static_cast<float>(group->rank() + 1));
     }
     {
       const torch::NoGradGuard no_grad;
