@@ -142,8 +142,18 @@ TEST(DistributedSampler, GoesOnWhereItWasOnAnyNumberOfRanks) {
       unarchive(resumed, saved);
       EXPECT_EQ(archived(resumed).size(), saved.size()) << "saved again before it began";
       resumed.set_epoch(resumed.epoch());
+      // Interrupted once more, after another batch.
+      DistributedSampler again(23, {.rank = rank, .size = 2, .seed = 9});
+      unarchive(again, saved);
+      again.reset();
+      const auto another = again.next(2);
+      DistributedSampler third(23, {.rank = rank, .size = 2, .seed = 9});
+      unarchive(third, archived(again));
+      auto in_three = *another;
+      for (const auto index : pass(third)) in_three.push_back(index);
       Indices rest;
       while (const auto some = sampler.next(4)) rest.insert(rest.end(), some->begin(), some->end());
+      EXPECT_EQ(in_three, rest);
       EXPECT_EQ(pass(resumed), rest) << "as the run that was not interrupted";
       EXPECT_EQ(resumed.epoch(), 4U);
       resumed.set_epoch(5);
@@ -308,7 +318,7 @@ TEST(Checkpoint, HoldsValuesTensorsAndGenerators) {
     checkpoint.add("flag", flag);
     checkpoint.add("text", text);
     checkpoint.add("tensor", tensor);
-    checkpoint.add("view", torch::arange(1000).slice(0, 10, 20));
+    checkpoint.add("view", torch::arange(10000).slice(0, 10, 20));
     checkpoint.add("generator", generator);
     EXPECT_ERROR(ValueError, checkpoint.add("flag", rate), "'flag' already");
     checkpoint.save(folder / "values.ckpt", group);
@@ -396,6 +406,20 @@ TEST(Checkpoint, WhatDoesNotFitIsNamedAndNothingChanges) {
     missing.add("model", std::make_shared<Net>());
     EXPECT_ERROR(CheckpointError, missing.load(folder / "file", group), "norm.running_mean is missing");
   });
+}
+
+TEST(Checkpoint, AnOptimizersStateIsReplacedNotAddedTo) {
+  const TemporaryFolder folder;
+  auto weight = torch::ones({2}).set_requires_grad(true);
+  torch::optim::SGD optimizer({weight}, torch::optim::SGDOptions(0.1).momentum(0.9));
+  Checkpoint checkpoint;
+  checkpoint.add("optimizer", optimizer);
+  checkpoint.save(folder / "before the first step");
+  weight.mutable_grad() = torch::ones({2});
+  optimizer.step();
+  EXPECT_EQ(optimizer.state().size(), 1U);
+  checkpoint.load(folder / "before the first step");
+  EXPECT_EQ(optimizer.state().size(), 0U);
 }
 
 void write_file(const std::string& path, const std::string& bytes) {
