@@ -58,8 +58,27 @@ void expect_close(const at::Tensor& mine, const at::Tensor& expected, double tol
   EXPECT_TRUE(at::allclose(mine, expected.to(mine.scalar_type()), tolerance, tolerance)) << mine << "\n" << expected;
 }
 
-// ---- simple ones
-// -----------------------------------------------------------------------------------------------------
+/// 1, 2, ... by rank.
+at::Tensor own(const ProcessGroupPtr& group) {
+  return at::full({2}, group->rank() + 1.0);
+}
+
+// --- first what forks, before other tests have started threads -------------------------------------------------------
+
+TEST(PostLocalSgdProcesses, RanksOfAHostFindEachOther) {
+  at::set_num_threads(1);
+  with_processes(
+      4,
+      [](const ProcessGroupPtr& group) {
+        const auto state = std::make_shared<PostLocalSgdState>(PostLocalSgdOptions{.process_group = group});
+        const auto result = Bucket({own(group)}).through(hooks::post_local_sgd(state));
+        EXPECT_TRUE(at::equal(result, at::full({2}, group->rank() < 2 ? 1.5 : 3.5)));
+        EXPECT_EQ(state->options().subgroup->size(), 2);
+      },
+      patient, "shm", /*hosts=*/2);
+}
+
+// --- simple ones -----------------------------------------------------------------------------------------------------
 
 TEST(Hooks, AllreduceAveragesInPlace) {
   with_torch_threads(3, [](const ProcessGroupPtr& group) {
@@ -183,8 +202,7 @@ TEST(Hooks, HaveNamesAndTakeTheCurrentGroup) {
   });
 }
 
-// ---- quantisation
-// ----------------------------------------------------------------------------------------------------
+// --- quantisation ----------------------------------------------------------------------------------------------------
 
 /// Half a step of each rank's grid, on average.
 double step_of(const at::Tensor& x) {
@@ -241,6 +259,10 @@ TEST(QuantizationHooks, ZerosStayAndWhatIsNotFiniteShows) {
     EXPECT_TRUE(at::equal(zeros.through(hooks::quantize_per_tensor(group)), at::zeros({5})));
     Bucket some({at::tensor({0.F, -3.F, 1.F})});
     EXPECT_EQ(some.through(hooks::quantize_per_tensor(group))[0].item<float>(), 0.F);
+    for (const float only : {-5.3F, 5.3F}) {  // the range has 0 in it all the same
+      Bucket same({at::full({4}, only)});
+      expect_close(same.through(hooks::quantize_per_tensor(group)), at::full({4}, only), 1e-6);
+    }
     for (const auto bad : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
       Bucket bucket({at::tensor({1.F, group->rank() == 0 ? bad : 2.F})});
       EXPECT_FALSE(std::isfinite(bucket.through(hooks::quantize_per_tensor(group)).sum().item<float>()));
@@ -252,8 +274,7 @@ TEST(QuantizationHooks, ZerosStayAndWhatIsNotFiniteShows) {
   });
 }
 
-// ---- PowerSGD
-// --------------------------------------------------------------------------------------------------------
+// --- PowerSGD --------------------------------------------------------------------------------------------------------
 
 std::shared_ptr<PowerSgdState> power(PowerSgdOptions options) {
   return std::make_shared<PowerSgdState>(std::move(options));
@@ -582,8 +603,7 @@ TEST(BatchedPowerSgd, ErrorsHaveThePaddedLength) {
   });
 }
 
-// ---- post-local SGD
-// --------------------------------------------------------------------------------------------------
+// --- post-local SGD --------------------------------------------------------------------------------------------------
 
 /// Groups of two neighbours.
 ProcessGroupPtr pair_of(const ProcessGroupPtr& group) {
@@ -592,9 +612,6 @@ ProcessGroupPtr pair_of(const ProcessGroupPtr& group) {
     if (auto part = group->split_group({first, first + 1})) mine = part;
   }
   return mine;
-}
-at::Tensor own(const ProcessGroupPtr& group) {
-  return at::full({2}, group->rank() + 1.0);
 }
 
 TEST(PostLocalSgd, AveragesOverAllThenOverTheSubgroup) {
@@ -626,19 +643,6 @@ TEST(PostLocalSgd, WithoutASubgroupItIsTheHosts) {
     EXPECT_TRUE(at::equal(Bucket({own(group)}).through(hooks::post_local_sgd(state)), at::full({2}, 1.5)));
     EXPECT_EQ(state->options().subgroup->size(), 2);
   });
-}
-
-TEST(PostLocalSgdProcesses, RanksOfAHostFindEachOther) {
-  at::set_num_threads(1);
-  with_processes(
-      4,
-      [](const ProcessGroupPtr& group) {
-        const auto state = std::make_shared<PostLocalSgdState>(PostLocalSgdOptions{.process_group = group});
-        const auto result = Bucket({own(group)}).through(hooks::post_local_sgd(state));
-        EXPECT_TRUE(at::equal(result, at::full({2}, group->rank() < 2 ? 1.5 : 3.5)));
-        EXPECT_EQ(state->options().subgroup->size(), 2);
-      },
-      patient, "shm", /*hosts=*/2);
 }
 
 at::Tensor parameter_of(const ProcessGroupPtr& group, double plus = 0) {

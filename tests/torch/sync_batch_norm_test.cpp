@@ -261,8 +261,7 @@ TEST(SyncBatchNormTest, InputWithoutGradientNeedsNoSumInBackward) {
   });
 }
 
-// ---- conversion
-// ------------------------------------------------------------------------------------------------------
+// --- conversion ------------------------------------------------------------------------------------------------------
 
 /// As people write them: a holder as a member, one in a Sequential, one in a list.
 struct NetImpl : torch::nn::Module {
