@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/reaper.h"
 
+#include <unistd.h>
+
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -25,12 +27,14 @@ class Reaper {
   void keep(std::thread thread) {
     const std::lock_guard lock(mutex_);
     if (is_closed_) return thread.detach();  // the process is exiting: nobody is left to join it
+    disown_after_fork();
     threads_.push_back(std::move(thread));
   }
   void reap() {
     std::vector<std::thread> threads;
     {
       const std::lock_guard lock(mutex_);
+      disown_after_fork();
       const auto is_self = [](const std::thread& each) { return each.get_id() == std::this_thread::get_id(); };
       for (auto& each : threads_) {
         if (!is_self(each)) threads.push_back(std::move(each));
@@ -41,6 +45,13 @@ class Reaper {
   }
 
  private:
+  /// In the child of a process that kept some: they are not there, and can neither be joined nor let go.
+  void disown_after_fork() {
+    if (owner_ == ::getpid()) return;
+    owner_ = ::getpid();
+    for (auto& each : threads_) of_parents_->push_back(std::move(each));
+    threads_.clear();
+  }
   void close() {
     {
       const std::lock_guard lock(mutex_);
@@ -51,6 +62,8 @@ class Reaper {
 
   std::mutex mutex_;
   std::vector<std::thread> threads_;
+  Immortal<std::vector<std::thread>> of_parents_;
+  pid_t owner_ = ::getpid();
   bool is_closed_ = false;
 };
 

@@ -6,8 +6,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <utility>
+
+#include "torch/host_numbers.h"
 
 namespace cohort {
 
@@ -42,57 +43,37 @@ JoinScope::JoinScope(std::vector<Joinable*> members, const JoinOptions& options)
   }
 }
 
-void JoinScope::settle() {
-  if (!under_way_) return;
-  under_way_->wait();
-  under_way_.reset();
-  last_ = {.alive = sent_[0], .syncs = sent_[1]};
+void JoinScope::exchange(bool is_here, bool syncs) {
+  std::vector<std::int32_t> numbers{is_here ? 1 : 0, syncs ? 1 : 0};
+  sum_numbers(*group_, numbers);
+  last_ = {.alive = numbers[0], .syncs = numbers[1]};
+  if (!options_.throw_on_early_termination || last_.alive == 0 || last_.alive == group_->size()) return;
+  throw Error(
+      is_here ? fmt::format("join: {} of {} ranks have no more input, and throw_on_early_termination is set",
+                            group_->size() - last_.alive, group_->size())
+              : fmt::format("join: rank {} has no more input, and throw_on_early_termination is set", group_->rank()),
+      {.group = group_->id(), .op = "join"});
 }
 
 void JoinScope::iteration_begins(const Joinable& member, bool syncs) {
-  if (&member != members_.front()) return;
-  settle();
-  sent_ = {1, syncs ? 1 : 0};
-  under_way_ = group_->all_reduce(std::span(sent_), {.async_op = true});
-  if (!options_.throw_on_early_termination) return;
-  std::int32_t ended = 0;
-  group_->all_reduce(std::span(&ended, 1));
-  if (ended != 0) {
-    throw Error(fmt::format("join: {} of {} ranks have no more input, and throw_on_early_termination is set", ended,
-                            group_->size()),
-                {.group = group_->id(), .op = "join"});
-  }
-}
-
-int JoinScope::alive() {
-  settle();
-  return last_.alive;
+  if (&member == members_.front()) exchange(true, syncs);
 }
 
 int JoinScope::source() {
-  std::int32_t rank = has_input_ ? group_->rank() : -1;
-  group_->all_reduce(std::span(&rank, 1), {.op = ReduceOp::max()});
-  return rank;
+  return largest_of(*group_, has_input_ ? group_->rank() : -1);
 }
 
 void JoinScope::follow() {
-  settle();
   has_input_ = false;
   int followed = 0;
   for (;; ++followed) {
-    sent_ = {0, 0};
-    under_way_ = group_->all_reduce(std::span(sent_), {.async_op = true});
-    if (alive() == 0) break;
-    if (options_.throw_on_early_termination) {
-      std::int32_t ended = 1;
-      group_->all_reduce(std::span(&ended, 1));
-      throw Error(fmt::format("join: rank {} has no more input, and throw_on_early_termination is set", group_->rank()),
-                  {.group = group_->id(), .op = "join", .rank = group_->rank()});
-    }
+    exchange(false, false);
+    if (last_.alive == 0) break;
     for (auto* const each : members_) each->shadow_iteration(last_.syncs > 0);
     if (followed + 1 == skew_warning) {
-      log(LogLevel::warn, fmt::format("join: rank {} has followed the others for {} iterations without input of its own",
-                                      group_->rank(), skew_warning));
+      log(LogLevel::warn,
+          fmt::format("join: rank {} has followed the others for {} iterations without input of its own",
+                      group_->rank(), skew_warning));
     }
   }
   for (auto* const each : members_) each->after_join(followed == 0);

@@ -18,7 +18,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <vector>
 
 namespace cohort {
@@ -44,7 +43,7 @@ class COHORT_API JoinScope {
   /// one is still there and whether it will synchronise.
   void iteration_begins(const Joinable& member, bool syncs);
   /// How many ranks have input in this iteration.
-  int alive();
+  int alive() const { return last_.alive; }
   /// A rank that has input, the same on all ranks; called by all of them.
   int source();
 
@@ -56,15 +55,13 @@ class COHORT_API JoinScope {
     std::int32_t alive = 0;
     std::int32_t syncs = 0;
   };
-  /// Waits for the exchange under way.
-  void settle();
+  /// Who is there, in one small exchange; an Error where the first that has ended ends it for all.
+  void exchange(bool is_here, bool syncs);
 
   std::vector<Joinable*> members_;
   JoinOptions options_;
   ProcessGroupPtr group_;
   bool has_input_ = true;
-  std::vector<std::int32_t> sent_;  ///< what the exchange under way works on
-  std::optional<Work> under_way_;
   Message last_{};
 };
 

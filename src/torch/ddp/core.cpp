@@ -2,6 +2,7 @@
 #include "torch/ddp/core.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <cohort/current_group.h>
 #include <cohort/debug_level.h>
 #include <cohort/env.h>
@@ -292,7 +293,8 @@ void Core::register_comm_hook(CommHook hook) {
   if (!hook) throw TypeError("register_comm_hook: no hook");
   if (reducer_ == nullptr) throw Error("a communication hook needs buckets, and all parameters are delayed");
   if (low_precision_) throw Error("mixed_precision has a communication hook of its own: there is one for each model");
-  if (has_fused_optimizer_) throw Error("a fused optimizer steps what is averaged: no other communication hook beside it");
+  if (has_fused_optimizer_)
+    throw Error("a fused optimizer steps what is averaged: no other communication hook beside it");
   auto name = hook_name(hook);
   logged([&] { reducer_->set_comm_hook(std::move(hook)); });
   logger_.set("comm_hook", std::move(name));

@@ -2,6 +2,7 @@
 #include "torch/ddp/delayed.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <cohort/torch/tensor.h>
 #include <torch/csrc/autograd/engine.h>
 

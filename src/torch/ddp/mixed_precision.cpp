@@ -2,8 +2,18 @@
 #include "torch/ddp/mixed_precision.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 namespace cohort::ddp {
+
+namespace {
+
+/// As set_data() does, but for the gradient accumulator, which that would drop, and our hooks with it.
+void put_data(const at::Tensor& into, const at::Tensor& data) {
+  into.unsafeGetTensorImpl()->shallow_copy_from(data.getIntrusivePtr());
+}
+
+}  // namespace
 
 LowPrecision::LowPrecision(const MixedPrecision& how, std::vector<at::Tensor> parameters) : how_(how) {
   for (auto& each : parameters) {
@@ -20,13 +30,13 @@ void LowPrecision::swap_in() {
   const at::NoGradGuard no_grad;
   for (const auto& each : parameters_) {
     masters_.push_back(each.variable_data());
-    each.set_data(masters_.back().to(*how_.param_dtype));
+    put_data(each, masters_.back().to(*how_.param_dtype));
   }
 }
 
 void LowPrecision::swap_out() {
   const at::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < masters_.size(); ++i) parameters_[i].set_data(masters_[i]);
+  for (std::size_t i = 0; i < masters_.size(); ++i) put_data(parameters_[i], masters_[i]);
   masters_.clear();
 }
 

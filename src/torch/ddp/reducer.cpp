@@ -2,6 +2,7 @@
 #include "torch/ddp/reducer.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <cohort/debug_level.h>
 #include <cohort/error.h>
 #include <cohort/log.h>
@@ -491,9 +492,15 @@ void Reducer::launch(Bucket& bucket, std::size_t index) {
 }
 
 void Reducer::start_used_map() {
-  reduced_used_ = local_used_;
-  used_work_ = options_.group->all_reduce(
-      Buffer(reduced_used_.data(), DType::i32, {static_cast<std::int64_t>(reduced_used_.size())}), {.async_op = true});
+  reduced_used_ = used_tensor(local_used_);
+  used_work_ =
+      options_.group->all_reduce(buffer_of(reduced_used_), {.async_op = true, .stream = current_stream(reduced_used_)});
+}
+
+/// A copy, so that the map can be cleared meanwhile; on the parameters' device, where the group has a backend.
+at::Tensor Reducer::used_tensor(std::vector<std::int32_t> used) const {
+  const auto count = static_cast<std::int64_t>(used.size());
+  return at::from_blob(used.data(), {count}, at::kInt).to(options_.parameters.front().device(), at::kInt, false, true);
 }
 
 bool Reducer::is_globally_unused(std::size_t parameter) {
@@ -501,7 +508,8 @@ bool Reducer::is_globally_unused(std::size_t parameter) {
   if (local_used_[parameter] != 0) return false;
   if (used_work_) {
     used_work_->wait();
-    return reduced_used_[parameter] == 0;
+    reduced_used_ = reduced_used_.cpu();
+    return reduced_used_.data_ptr<std::int32_t>()[parameter] == 0;
   }
   // Static graph: every rank has the same set.
   return std::binary_search(unused_.begin(), unused_.end(), parameter);
@@ -623,8 +631,8 @@ void Reducer::shadow_backward() {
   ++reductions_;
   if (options_.find_unused_parameters && !options_.static_graph) {
     // Zeros, not the map of this rank's last iteration: what nobody used is unused.
-    std::vector<std::int32_t> nothing(local_used_.size());
-    options_.group->all_reduce(Buffer(nothing.data(), DType::i32, {static_cast<std::int64_t>(nothing.size())}));
+    const auto nothing = used_tensor(std::vector<std::int32_t>(local_used_.size()));
+    options_.group->all_reduce(buffer_of(nothing), {.stream = current_stream(nothing)});
   }
 }
 

@@ -140,6 +140,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   Work start_reduction(Bucket& bucket, bool async_op);
   bool scales_in_reduction(const at::Tensor& flat) const;
   void start_used_map();
+  at::Tensor used_tensor(std::vector<std::int32_t> used) const;
   bool is_globally_unused(std::size_t parameter);
   void queue_finalize();
   void finalize();
@@ -179,7 +180,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   bool has_warned_strides_ = false;
 
   std::vector<std::int32_t> local_used_;
-  std::vector<std::int32_t> reduced_used_;
+  at::Tensor reduced_used_;  ///< where the parameters are
   std::optional<Work> used_work_;
 
   // Ready in this iteration if stamped with it.

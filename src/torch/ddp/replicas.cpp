@@ -2,6 +2,7 @@
 #include "torch/ddp/replicas.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <cohort/error.h>
 #include <cohort/torch/tensor.h>
 

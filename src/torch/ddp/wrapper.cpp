@@ -2,6 +2,7 @@
 #include <cohort/torch/ddp.h>
 
 #include "torch/ddp/core.h"
+#include "torch/host_numbers.h"
 
 namespace cohort::ddp {
 
@@ -83,9 +84,7 @@ void Wrapper::shadow_iteration(bool syncs) {
 }
 void Wrapper::after_join(bool was_last) {
   // Of several that ended last the highest rank's.
-  std::int32_t source = was_last ? process_group()->rank() : -1;
-  process_group()->all_reduce(std::span(&source, 1), {.op = ReduceOp::max()});
-  core_->broadcast_state(source);
+  core_->broadcast_state(largest_of(*process_group(), was_last ? process_group()->rank() : -1));
 }
 
 void Wrapper::before_forward() {

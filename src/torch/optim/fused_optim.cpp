@@ -2,11 +2,13 @@
 //
 // The operations are those of libtorch's optimizers, in their order, so that results have the same bits.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <cohort/error.h>
 #include <cohort/torch/fused_optim.h>
 #include <torch/serialize/archive.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <array>
 #include <cmath>

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <cohort/current_group.h>
 #include <cohort/log.h>
 #include <cohort/torch/checkpoint.h>
 #include <torch/nn/module.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cctype>

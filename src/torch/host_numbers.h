@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <cohort/process_group.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+namespace cohort {
+
+/// Every rank's numbers combined, in groups that may have no backend for host memory (nccl alone): then through bytes,
+/// which every backend carries.
+template <class Combine>
+void combine_numbers(ProcessGroup& group, std::vector<std::int32_t>& numbers, ReduceOp op, Combine combine) {
+  const auto types = group.device_types();
+  if (std::find(types.begin(), types.end(), DeviceType::cpu) != types.end()) {
+    group.all_reduce(std::span(numbers), {.op = op});
+    return;
+  }
+  const auto bytes = numbers.size() * sizeof(std::int32_t);
+  const auto all = group.all_gather_bytes({reinterpret_cast<const char*>(numbers.data()), bytes});
+  std::vector<std::int32_t> theirs(numbers.size());
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    std::memcpy(theirs.data(), all[rank].data(), bytes);
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      numbers[i] = rank == 0 ? theirs[i] : combine(numbers[i], theirs[i]);
+    }
+  }
+}
+
+inline void sum_numbers(ProcessGroup& group, std::vector<std::int32_t>& numbers) {
+  combine_numbers(group, numbers, ReduceOp::sum(), std::plus<>());
+}
+inline std::int32_t largest_of(ProcessGroup& group, std::int32_t mine) {
+  std::vector<std::int32_t> numbers{mine};
+  combine_numbers(group, numbers, ReduceOp::max(), [](std::int32_t a, std::int32_t b) { return std::max(a, b); });
+  return numbers[0];
+}
+
+}  // namespace cohort
