@@ -3,8 +3,10 @@
 // A folder that is gone when the test is over.
 #pragma once
 
+#include <ftw.h>
 #include <stdlib.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <stdexcept>
 #include <string>
@@ -19,8 +21,11 @@ class TemporaryFolder {
     path_ = pattern;
   }
   ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
+    // Not std::filesystem::remove_all: the one that PyTorch's own builds of libtorch export crashes.
+    const auto remove_one = [](const char* name, const struct stat* /*what*/, int /*type*/, struct FTW* /*where*/) {
+      return ::remove(name);
+    };
+    ::nftw(path_.c_str(), remove_one, 16, FTW_DEPTH | FTW_PHYS);
   }
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
