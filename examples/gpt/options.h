@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// What can be said on the demo's command line.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace gpt {
+
+struct Options {
+  std::string text{};  ///< a file; else stories.txt beside the program
+  std::string device = "cpu";
+  int steps = 450;
+  int batch = 24;  ///< sequences in a step, over all processes
+  int context = 64;
+  int layers = 3;
+  int heads = 4;
+  int width = 96;
+  double learning_rate = 4e-3;
+  std::uint64_t seed = 1;
+  int threads = 1;
+  int sample = 600;  ///< characters
+  double temperature = 0.6;
+  bool compare = true;
+};
+
+/// Writes --help, or what is wrong, and says in `exit_code` how the program is to end; true: go on.
+bool parse(int argc, char** argv, Options& options, int& exit_code);
+
+}  // namespace gpt
