@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Data-parallel training of a torch::nn::Module: every rank has the same model and its own part of each batch, and
+// gradients are averaged over the ranks while backward still computes.
+//
+//   auto net = std::make_shared<Net>();                        // any module with a forward(), or a module holder
+//   cohort::DistributedDataParallel ddp(net, {.process_group = pg});
+//   torch::optim::AdamW optimizer(ddp.parameters());
+//   auto loss = torch::mse_loss(ddp.forward(x), y);            // forward has the module's own signature
+//   loss.backward();                                           // gradients are averages now
+//   optimizer.step();
+//   { auto local = ddp.no_sync(); ... }                        // accumulate without communicating
+//
+// Construction is collective: it checks that all ranks have the same parameters and gives them rank 0's values and
+// buffers. So is each forward with gradients enabled that has buffers to send or buckets to rebuild, and each backward;
+// a forward under torch::NoGradGuard communicates nothing. All ranks do these in the same order.
+//
+// What is promised in return: parameters and buffers are not added, removed or replaced while the wrapper lives; ranks
+// register them in the same order. Several forwards before a backward need static_graph.
+//
+// The gradients lie in the buckets they are reduced in (gradient_as_bucket_view): they are read and zeroed as ever, but
+// whoever replaces `.grad` by another tensor in the middle of backward is told so.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <cohort/process_group.h>
+#include <cohort/torch/comm_hook.h>
+#include <cohort/torch/ddp_logging.h>
+#include <cohort/torch/outputs.h>
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace cohort {
+
+struct DdpOptions {
+  /// Null: current_process_group() at construction.
+  ProcessGroupPtr process_group{};
+  /// How many MiB of gradients travel together; else 25, and the first bucket 1.
+  std::optional<double> bucket_cap_mb{};
+  /// Or for one bucket after another, the last for all that follow.
+  std::vector<double> bucket_caps_mb{};
+  /// Search the graph of each forward for parameters it does not use. Without it every parameter must get a gradient.
+  bool find_unused_parameters = false;
+  /// Gradients are the buckets' memory: nothing is copied after the reduction, and there is one set of gradients.
+  bool gradient_as_bucket_view = true;
+  /// A promise: the same parameters are used equally often in every iteration. Allows unused parameters, several uses
+  /// of a parameter and re-entrant backwards without searching; the first iteration does not overlap.
+  bool static_graph = false;
+  /// Send rank 0's buffers to all before each forward with gradients.
+  bool broadcast_buffers = true;
+  /// false: the user has made parameters and buffers equal, and construction communicates nothing.
+  bool init_sync = true;
+  /// Buckets of nothing but unused parameters are not reduced. All ranks must have the same unused ones.
+  bool skip_all_reduce_unused_params = false;
+  /// One CUDA device that forward's arguments are moved to; empty for modules on the host or on several devices.
+  std::vector<at::Device> device_ids{};
+  std::optional<at::Device> output_device{};
+  /// Names of parameters and buffers that are not touched: neither broadcast nor reduced.
+  std::vector<std::string> ignored{};
+  /// Parameters that are reduced together, apart from the buckets, when the gradient of `delay_until` is there.
+  std::vector<std::pair<std::string, at::Tensor>> delay_all_reduce_named_params{};
+  at::Tensor delay_until{};
+};
+
+/// When a hook for buffers runs.
+enum class BufferSync { before_forward, after_forward };
+/// Gets all buffers by name and changes them in place; what it gives back is awaited at the end of backward.
+using BufferHook = std::function<std::vector<Future<void>>(const std::map<std::string, at::Tensor>& buffers)>;
+
+namespace ddp {
+
+class Core;
+
+/// While it lives, backward of forwards that ran meanwhile stays on this rank. Nests.
+class COHORT_API NoSync {
+ public:
+  explicit NoSync(std::shared_ptr<Core> core);
+  ~NoSync();
+  NoSync(NoSync&&) noexcept = default;
+  NoSync& operator=(NoSync&&) = delete;
+  NoSync(const NoSync&) = delete;
+  NoSync& operator=(const NoSync&) = delete;
+
+ private:
+  std::shared_ptr<Core> core_;
+  bool before_ = true;
+};
+
+/// Everything that does not depend on the module's type.
+class COHORT_API Wrapper : public ::torch::nn::Module {
+ public:
+  /// Accumulate gradients without communicating: forward and backward in the guard's scope.
+  [[nodiscard]] NoSync no_sync() const { return NoSync(core_); }
+  /// Before the first forward; one for each model.
+  void register_comm_hook(CommHook hook, std::string name = "custom");
+  void register_buffer_hook(BufferHook hook, BufferSync when = BufferSync::after_forward);
+  /// As the option, before the first forward.
+  void set_static_graph();
+  /// Sends rank 0's buffers to all now: before an evaluation, say. Collective.
+  void sync_buffers();
+  /// An Error if the last backward did not give every parameter its gradient, which the next forward would say as well.
+  void check_reducer_finalized() const;
+  /// The parameters train alone from now on.
+  void remove_autograd_hooks();
+  /// After a failure: on from here with another group, as far as this rank is in it (null: it is not). Gradients of
+  /// a backward that failed are this rank's own; zero them.
+  void update_process_group(ProcessGroupPtr group);
+  /// What happened to outputs that were not used: false saves a copy of each, and forbids changing them in place.
+  void set_sink_clone(bool clones);
+
+  const ProcessGroupPtr& process_group() const;
+  DdpLoggingData logging_data() const;
+  /// Statistics of every n-th iteration, after the first ten.
+  void set_logging_sample_rate(int rate);
+  /// What this wrapper reduces, by index; errors count like this.
+  std::vector<std::pair<std::string, at::Tensor>> managed_parameters() const;
+
+  Core& core() const { return *core_; }
+
+ protected:
+  /// `sees_outputs`: whether forward's result is known to be one whose tensors are found; nothing where its type is not
+  /// known yet.
+  Wrapper(std::shared_ptr<::torch::nn::Module> module, DdpOptions options, std::optional<bool> sees_outputs);
+  ~Wrapper() override = default;
+
+  /// Around the module's own forward.
+  void before_forward();
+  bool moves_inputs() const;
+  void move_input(at::Tensor& tensor) const;
+  void after_forward(const std::vector<at::Tensor*>& outputs, bool sees_outputs);
+
+ private:
+  std::shared_ptr<Core> core_;
+};
+
+template <class M>
+concept HasPlainForward = requires {
+  &M::forward;
+};
+
+template <class F>
+struct ResultOf;
+template <class R, class C, class... A>
+struct ResultOf<R (C::*)(A...)> {
+  using Type = R;
+};
+template <class R, class C, class... A>
+struct ResultOf<R (C::*)(A...) const> {
+  using Type = R;
+};
+
+/// What is known of forward's result before it is called.
+template <class M>
+std::optional<bool> sees_outputs_of() {
+  if constexpr (HasPlainForward<M>) {
+    if constexpr (requires { typename ResultOf<decltype(&M::forward)>::Type; }) {
+      return detail::is_traversable<typename ResultOf<decltype(&M::forward)>::Type>();
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace ddp
+
+template <class M>
+class DistributedDataParallel : public ddp::Wrapper {
+ public:
+  explicit DistributedDataParallel(std::shared_ptr<M> module, DdpOptions options = {})
+      : Wrapper(module, std::move(options), ddp::sees_outputs_of<M>()), module_(std::move(module)) {
+    register_module("module", module_);
+  }
+  explicit DistributedDataParallel(const ::torch::nn::ModuleHolder<M>& module, DdpOptions options = {})
+      : DistributedDataParallel(module.ptr(), std::move(options)) {}
+
+  /// The wrapped one.
+  const std::shared_ptr<M>& module() const { return module_; }
+
+  template <class... Args>
+  auto forward(Args&&... args) {
+    before_forward();
+    if (!moves_inputs()) return finish([&] { return module_->forward(std::forward<Args>(args)...); });
+    auto moved = std::make_tuple(std::decay_t<Args>(std::forward<Args>(args))...);
+    visit_tensors(moved, [this](at::Tensor& tensor) { move_input(tensor); });
+    return finish(
+        [&] { return std::apply([this](auto&... each) { return module_->forward(std::move(each)...); }, moved); });
+  }
+  template <class... Args>
+  auto operator()(Args&&... args) {
+    return forward(std::forward<Args>(args)...);
+  }
+
+ private:
+  template <class Run>
+  auto finish(Run&& run) {
+    using Result = decltype(run());
+    if constexpr (std::is_void_v<Result>) {
+      run();
+      after_forward({}, true);
+    } else {
+      std::decay_t<Result> result = run();
+      std::vector<at::Tensor*> outputs;
+      visit_tensors(result, [&](at::Tensor& tensor) { outputs.push_back(&tensor); });
+      after_forward(outputs, detail::is_traversable<std::decay_t<Result>>());
+      return result;
+    }
+  }
+
+  std::shared_ptr<M> module_;
+};
+
+/// Module holders: Linear, Sequential, whatever TORCH_MODULE makes.
+template <class Holder>
+requires std::derived_from<Holder, ::torch::nn::ModuleHolder<typename Holder::ContainedType>> DistributedDataParallel(
+    Holder, DdpOptions = {})
+->DistributedDataParallel<typename Holder::ContainedType>;
+template <class M>
+DistributedDataParallel(std::shared_ptr<M>, DdpOptions = {}) -> DistributedDataParallel<M>;
+
+}  // namespace cohort

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Finds the tensors in what a module's forward returns: tensors, optionals, tuples, pairs, vectors, arrays, maps, and
+// these inside each other. A struct of one's own says what it holds:
+//
+//   struct Output {
+//     at::Tensor logits, hidden;
+//     void visit_tensors(auto&& visit) { visit(logits); visit(hidden); }
+//   };
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <concepts>
+#include <optional>
+#include <ranges>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+namespace cohort {
+
+namespace detail {
+
+template <class T>
+struct IsTuple : std::false_type {};
+template <class... T>
+struct IsTuple<std::tuple<T...>> : std::true_type {};
+template <class A, class B>
+struct IsTuple<std::pair<A, B>> : std::true_type {};
+
+template <class T>
+struct IsOptional : std::false_type {};
+template <class T>
+struct IsOptional<std::optional<T>> : std::true_type {};
+
+struct AnyVisitor {
+  template <class T>
+  void operator()(T& /*part*/) const {}
+};
+template <class T>
+concept VisitsItself = requires(T& value, AnyVisitor visit) {
+  value.visit_tensors(visit);
+};
+
+template <class T>
+concept MapLike = std::ranges::range<T> && requires {
+  typename T::mapped_type;
+};
+
+template <class T>
+consteval bool is_traversable();
+
+template <class T, std::size_t... I>
+consteval bool is_traversable_tuple(std::index_sequence<I...> /*places*/) {
+  return (is_traversable<std::tuple_element_t<I, T>>() && ...);
+}
+
+/// Whether all that could hold tensors in a T is seen. Numbers, strings and the like hold none.
+template <class T>
+consteval bool is_traversable() {
+  using U = std::remove_cvref_t<T>;
+  if constexpr (std::same_as<U, at::Tensor> || std::is_arithmetic_v<U> || std::is_enum_v<U> || std::is_void_v<U> ||
+                VisitsItself<U>) {
+    return true;
+  } else if constexpr (IsOptional<U>::value) {
+    return is_traversable<typename U::value_type>();
+  } else if constexpr (IsTuple<U>::value) {
+    return is_traversable_tuple<U>(std::make_index_sequence<std::tuple_size_v<U>>());
+  } else if constexpr (MapLike<U>) {
+    return is_traversable<typename U::mapped_type>();
+  } else if constexpr (std::ranges::range<U>) {
+    return is_traversable<std::ranges::range_value_t<U>>();
+  } else {
+    return false;
+  }
+}
+
+}  // namespace detail
+
+/// Calls `visit(at::Tensor&)` for each tensor in `value`, in order.
+template <class T, class Visit>
+void visit_tensors(T& value, Visit&& visit) {
+  using U = std::remove_cv_t<T>;
+  if constexpr (std::same_as<U, at::Tensor>) {
+    visit(value);
+  } else if constexpr (detail::VisitsItself<U>) {
+    value.visit_tensors([&](auto& part) { visit_tensors(part, visit); });
+  } else if constexpr (detail::IsOptional<U>::value) {
+    if (value) visit_tensors(*value, visit);
+  } else if constexpr (detail::IsTuple<U>::value) {
+    std::apply([&](auto&... parts) { (visit_tensors(parts, visit), ...); }, value);
+  } else if constexpr (detail::MapLike<U>) {
+    for (auto& [key, part] : value) visit_tensors(part, visit);
+  } else if constexpr (std::ranges::range<U> && !std::is_arithmetic_v<std::ranges::range_value_t<U>>) {
+    for (auto&& part : value) visit_tensors(part, visit);
+  }
+}
+
+}  // namespace cohort

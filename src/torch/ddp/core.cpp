@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "torch/ddp/core.h"
+
+#include <ATen/ATen.h>
+#include <cohort/current_group.h>
+#include <cohort/debug_level.h>
+#include <cohort/env.h>
+#include <cohort/error.h>
+#include <cohort/log.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <unordered_set>
+
+#include "torch/ddp/replicas.h"
+#include "torch/ddp/sink.h"
+
+namespace cohort::ddp {
+
+namespace {
+
+constexpr double default_cap_mb = 25;
+constexpr std::size_t default_first_cap = std::size_t{1} << 20U;
+
+std::size_t bytes_of_mb(double mb) {
+  return static_cast<std::size_t>(std::trunc(mb * 1048576.0));
+}
+
+std::set<std::string> ignored_names(const DdpOptions& options) {
+  std::set<std::string> names(options.ignored.begin(), options.ignored.end());
+  for (const auto& [name, tensor] : options.delay_all_reduce_named_params) names.insert(name);
+  return names;
+}
+
+std::string joined_types(const std::vector<at::Tensor>& tensors) {
+  std::vector<std::string> types;
+  for (const auto& each : tensors) {
+    std::string type = c10::toString(each.scalar_type());
+    if (std::find(types.begin(), types.end(), type) == types.end()) types.push_back(std::move(type));
+  }
+  return fmt::format("{}", fmt::join(types, ", "));
+}
+
+}  // namespace
+
+// --- construction
+
+Core::Core(std::shared_ptr<::torch::nn::Module> module, DdpOptions options, std::optional<bool> sees_outputs)
+    : module_(std::move(module)), options_(std::move(options)), sees_outputs_(sees_outputs) {
+  check_arguments();
+  if (!options_.delay_all_reduce_named_params.empty()) {
+    delayed_ = std::make_unique<Delayed>(group(), options_.delay_all_reduce_named_params, options_.delay_until);
+  }
+  if (options_.init_sync) {
+    check_replicas(*group(), selection_.parameters, selection_.names);
+    broadcast_state(0);
+  }
+  if (!selection_.parameters.empty()) make_reducer();
+}
+
+/// In the order of the specification, so that the first thing that is wrong is what is told.
+void Core::check_arguments() {
+  if (module_ == nullptr) throw ValueError("DistributedDataParallel of no module");
+  const bool has_delayed = !options_.delay_all_reduce_named_params.empty();
+  if (has_delayed != options_.delay_until.defined()) {
+    throw ValueError("delay_all_reduce_named_params and delay_until are given together or not at all");
+  }
+  if (options_.process_group == nullptr) options_.process_group = current_process_group();
+  if (options_.process_group == nullptr) {
+    throw ValueError(
+        "DistributedDataParallel has no process group: pass one as .process_group, or set one for this thread with "
+        "cohort::ProcessGroupGuard");
+  }
+  selection_ = select(*module_, ignored_names(options_));
+  if (selection_.parameters.empty()) {
+    if (!has_delayed) {
+      throw Error("DistributedDataParallel is not needed: no parameter of the module requires a gradient");
+    }
+    log(LogLevel::info, "all parameters are reduced together after delay_until: there are no buckets");
+  }
+  if (options_.device_ids.size() > 1) {
+    throw ValueError(
+        fmt::format("device_ids names {} devices: none, or the one that the module is on", options_.device_ids.size()));
+  }
+  std::set<at::DeviceType> types;
+  std::set<std::pair<at::DeviceType, at::DeviceIndex>> devices;
+  for (const auto& each : selection_.parameters) {
+    types.insert(each.device().type());
+    devices.emplace(each.device().type(), each.device().index());
+  }
+  if (types.size() > 1) throw ValueError("the module's parameters are on devices of several types: one is allowed");
+  const bool is_on_host = types.contains(at::kCPU);
+  if ((!options_.device_ids.empty() || options_.output_device) && (is_on_host || devices.size() > 1)) {
+    throw ValueError(fmt::format("device_ids and output_device are for modules on one accelerator; this one is on {}",
+                                 is_on_host ? "the host" : "several"));
+  }
+  if (!options_.device_ids.empty() && !options_.output_device) options_.output_device = options_.device_ids.front();
+  if ((options_.find_unused_parameters || options_.static_graph) && sees_outputs_ == false) {
+    throw ValueError(
+        "forward's result is of a type whose tensors are not found, which find_unused_parameters and static_graph "
+        "need: "
+        "return tensors, tuples, vectors, maps or optionals of them, or give the type a visit_tensors (outputs.h)");
+  }
+  const auto has_bad_cap = [](double cap) { return !(cap > 0); };
+  if ((options_.bucket_cap_mb && has_bad_cap(*options_.bucket_cap_mb)) ||
+      std::any_of(options_.bucket_caps_mb.begin(), options_.bucket_caps_mb.end(), has_bad_cap)) {
+    throw ValueError("a bucket holds more than 0 MiB");
+  }
+  if (options_.bucket_cap_mb && !options_.bucket_caps_mb.empty()) {
+    throw ValueError("bucket_cap_mb and bucket_caps_mb: one of them");
+  }
+}
+
+void Core::make_reducer() {
+  const auto cap = bytes_of_mb(options_.bucket_cap_mb.value_or(default_cap_mb));
+  const auto first_cap = options_.bucket_cap_mb ? cap : default_first_cap;
+  std::vector<std::size_t> caps;
+  for (const auto each : options_.bucket_caps_mb) caps.push_back(bytes_of_mb(each));
+  std::vector<std::size_t> initial{unlimited};
+  if (options_.find_unused_parameters && !options_.static_graph) {
+    initial = !caps.empty()            ? caps
+              : options_.bucket_cap_mb ? std::vector<std::size_t>{cap}
+                                       : std::vector<std::size_t>{first_cap, cap};
+  }
+  if (options_.static_graph && options_.find_unused_parameters) {
+    log(LogLevel::warn, "find_unused_parameters adds nothing to static_graph, which finds them in the first iteration");
+    options_.find_unused_parameters = false;
+  }
+  reducer_ = Reducer::make({.group = group(),
+                            .parameters = selection_.parameters,
+                            .names = selection_.names,
+                            .expects_sparse = selection_.expects_sparse,
+                            .bucket_cap = cap,
+                            .first_cap = first_cap,
+                            .bucket_caps = caps,
+                            .initial_limits = initial,
+                            .small_bucket_is_last = Env::read_one("DDP_SET_LAST_BUCKET_CAP") == "1",
+                            .find_unused_parameters = options_.find_unused_parameters,
+                            .gradient_as_bucket_view = options_.gradient_as_bucket_view,
+                            .static_graph = options_.static_graph,
+                            .skip_all_reduce_unused = options_.skip_all_reduce_unused_params,
+                            .may_use_group_memory = Env::read_one("DDP_DISABLE_COMM_MEM") != "1"});
+
+  std::size_t bytes = 0;
+  std::set<at::DeviceIndex> devices;
+  for (const auto& each : selection_.parameters) {
+    bytes += each.nbytes();
+    devices.insert(each.device().index());
+  }
+  auto& log_to = logger_;
+  log_to.set("module_name", module_->name());
+  log_to.set("device_ids", options_.device_ids.empty() ? "" : fmt::format("{}", options_.device_ids.front().str()));
+  log_to.set("bucket_sizes", fmt::format("{}", fmt::join(reducer_->bucket_sizes(), ", ")));
+  log_to.set("dtypes", joined_types(selection_.parameters));
+  log_to.set("backend_name", group()->name());
+  log_to.set("comm_hook", std::string());
+  log_to.set("error", std::string());
+  log_to.read_environment(group()->name());
+  const auto number = [&](const char* name, auto value) { log_to.set(name, static_cast<std::int64_t>(value)); };
+  number("world_size", group()->size());
+  number("rank", group()->rank());
+  number("iteration", 0);
+  number("output_device", options_.output_device ? options_.output_device->index() : -1);
+  number("broadcast_buffers", options_.broadcast_buffers);
+  number("bucket_cap_bytes", cap);
+  number("find_unused_parameters", options_.find_unused_parameters);
+  number("gradient_as_bucket_view", options_.gradient_as_bucket_view);
+  number("static_graph", options_.static_graph);
+  number("has_sync_bn", selection_.has_sync_batch_norm);
+  number("is_multi_device_module", devices.size() > 1);
+  number("num_parameter_tensors", selection_.parameters.size());
+  number("total_parameter_size_bytes", bytes);
+  number("join_uneven_inputs", 0);
+  number("has_error", 0);
+}
+
+// --- forward
+
+template <class Run>
+void Core::logged(Run&& run) {
+  try {
+    run();
+  } catch (const std::exception& e) {
+    logger_.set_error(e.what(), reducer_ ? reducer_->iterations() : 0);
+    throw;
+  }
+}
+
+std::vector<at::Tensor> Core::buffers() const {
+  std::vector<at::Tensor> all;
+  for (const auto& [name, tensor] : select_buffers(*module_, ignored_names(options_))) all.push_back(tensor);
+  return all;
+}
+
+bool Core::will_sync_buffers() const {
+  return options_.broadcast_buffers && at::GradMode::is_enabled() && syncs_;
+}
+
+void Core::sync_buffers(int source) {
+  broadcast_tensors(*group(), buffers(), source);
+}
+
+void Core::run_buffer_hook() {
+  std::map<std::string, at::Tensor> by_name;
+  for (auto& [name, tensor] : select_buffers(*module_, ignored_names(options_))) by_name.emplace(name, tensor);
+  if (by_name.empty()) return;
+  const at::NoGradGuard no_grad;
+  for (auto& future : buffer_hook_(by_name)) {
+    if (reducer_) {
+      reducer_->install_future(std::move(future));
+    } else {
+      future.value();
+    }
+  }
+}
+
+void Core::before_forward() {
+  if (delayed_) delayed_->set_sync(syncs_);
+  if (reducer_ == nullptr) return;
+  logged([&] {
+    const bool has_gradients = at::GradMode::is_enabled();
+    if (has_gradients && syncs_) {
+      logger_.sample(*reducer_);
+      reducer_->prepare_for_forward();
+    }
+    if (join_ && has_gradients) join_->before_forward();
+    if (has_gradients) reducer_->rebuild_buckets();
+    if (will_sync_buffers()) {
+      if (!buffer_hook_) {
+        const auto all = buffers();
+        if (!all.empty()) broadcast_tensors(*group(), all, join_ ? join_->buffer_source() : 0);
+      } else if (buffer_hook_when_ == BufferSync::before_forward) {
+        run_buffer_hook();
+      }
+    }
+    if (join_ && has_gradients) join_->announce_sync(syncs_);
+  });
+}
+
+void Core::after_forward(const std::vector<at::Tensor*>& outputs, bool sees_outputs) {
+  if (delayed_) delayed_->attach_gradients();
+  if (reducer_ == nullptr) return;
+  logged([&] {
+    const bool has_gradients = at::GradMode::is_enabled();
+    if (buffer_hook_ && buffer_hook_when_ == BufferSync::after_forward && will_sync_buffers()) run_buffer_hook();
+    if (!has_gradients || !syncs_) {
+      reducer_->expect_nothing();
+      return;
+    }
+    const bool needs_outputs = options_.find_unused_parameters || reducer_->is_learning();
+    if (needs_outputs && !sees_outputs) {
+      throw ValueError(
+          "forward gave back something whose tensors are not found, which find_unused_parameters and static_graph "
+          "need: "
+          "return tensors, tuples, vectors, maps or optionals of them, or give the type a visit_tensors (outputs.h)");
+    }
+    std::vector<at::Tensor> tensors;
+    if (options_.find_unused_parameters) {
+      for (const auto* const each : outputs) tensors.push_back(*each);
+    }
+    reducer_->prepare_for_backward(tensors);
+    if (needs_outputs) pass_through_sink(outputs, reducer_, clones_in_sink_);
+  });
+}
+
+void Core::move_input(at::Tensor& tensor) const {
+  if (tensor.defined()) tensor = tensor.to(options_.device_ids.front(), true);
+}
+
+// --- what users set
+
+void Core::register_comm_hook(CommHook hook, std::string name) {
+  if (!hook) throw TypeError("register_comm_hook: no hook");
+  if (reducer_ == nullptr) throw Error("a communication hook needs buckets, and all parameters are delayed");
+  logged([&] { reducer_->set_comm_hook(std::move(hook)); });
+  logger_.set("comm_hook", std::move(name));
+}
+
+void Core::register_buffer_hook(BufferHook hook, BufferSync when) {
+  if (!hook) throw TypeError("register_buffer_hook: no hook");
+  buffer_hook_ = std::move(hook);
+  buffer_hook_when_ = when;
+}
+
+void Core::set_static_graph() {
+  if (reducer_ == nullptr) return;
+  if (options_.static_graph) {
+    log(LogLevel::warn, "static_graph was set before");
+    return;
+  }
+  if (options_.find_unused_parameters) {
+    log(LogLevel::warn, "find_unused_parameters adds nothing to static_graph, which finds them in the first iteration");
+  }
+  if (sees_outputs_ == false) {
+    throw ValueError("static_graph needs to find the tensors in forward's result: see outputs.h");
+  }
+  logged([&] { reducer_->set_static_graph(); });
+  options_.static_graph = true;
+  logger_.set("static_graph", std::int64_t{1});
+}
+
+void Core::check_finalized() const {
+  if (reducer_) reducer_->check_finalized();
+}
+
+void Core::remove_autograd_hooks() {
+  if (reducer_) reducer_->detach();
+}
+
+void Core::update_process_group(ProcessGroupPtr to) {
+  if (to != nullptr) {
+    options_.process_group = to;
+    logger_.set("world_size", std::int64_t{to->size()});
+    logger_.set("rank", std::int64_t{to->rank()});
+  }
+  if (reducer_) reducer_->reset(std::move(to));
+}
+
+DdpLoggingData Core::logging_data() const {
+  return logger_.data(reducer_.get());
+}
+
+// --- uneven inputs
+
+void Core::set_join(std::optional<JoinCalls> calls) {
+  join_ = std::move(calls);
+  if (join_) logger_.set("join_uneven_inputs", std::int64_t{1});
+  if (reducer_) reducer_->set_divisor(join_ ? join_->divisor : nullptr);
+}
+
+void Core::shadow_before_forward() {
+  if (reducer_) reducer_->shadow_rebuild();
+}
+
+void Core::shadow_buffers() {
+  if (!options_.broadcast_buffers || buffer_hook_) return;
+  const auto all = buffers();
+  if (!all.empty()) broadcast_tensors(*group(), all, join_->buffer_source());
+}
+
+void Core::shadow_backward() {
+  if (reducer_) reducer_->shadow_backward();
+}
+
+void Core::broadcast_state(int source) {
+  std::vector<at::Tensor> all = selection_.parameters;
+  all.insert(all.end(), selection_.frozen.begin(), selection_.frozen.end());
+  if (delayed_) {
+    for (const auto& each : delayed_->parameters()) all.push_back(each);
+  }
+  if (options_.broadcast_buffers) {
+    for (const auto& each : buffers()) all.push_back(each);
+  }
+  broadcast_tensors(*group(), all, source);
+}
+
+}  // namespace cohort::ddp

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "torch/ddp/logger.h"
+
+#include <cohort/env.h>
+#include <cohort/error.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <nlohmann/json.hpp>
+
+namespace cohort {
+
+std::string to_json(const DdpLoggingData& data) {
+  nlohmann::json json = nlohmann::json::object();
+  for (const auto& [name, text] : data.strings) json[name] = text;
+  for (const auto& [name, number] : data.integers) json[name] = number;
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+namespace ddp {
+
+namespace {
+
+constexpr std::int64_t always_sampled = 10;
+
+std::string or_none(const std::string& text) {
+  return text.empty() ? "N/A" : text;
+}
+
+std::string listed(const std::vector<std::vector<std::size_t>>& buckets) {
+  std::vector<std::string> each;
+  for (const auto& bucket : buckets) each.push_back(fmt::format("{}", fmt::join(bucket, " ")));
+  return fmt::format("{}", fmt::join(each, ", "));
+}
+
+}  // namespace
+
+void Logger::set(const std::string& name, std::string text) {
+  const std::lock_guard lock(mutex_);
+  data_.strings[name] = std::move(text);
+}
+
+void Logger::set(const std::string& name, std::int64_t number) {
+  const std::lock_guard lock(mutex_);
+  data_.integers[name] = number;
+}
+
+void Logger::set_sample_rate(int rate) {
+  if (rate < 1) throw ValueError(fmt::format("a sample rate of {}: 1 or more", rate));
+  const std::lock_guard lock(mutex_);
+  sample_rate_ = rate;
+}
+
+void Logger::set_error(const std::string& what, std::uint64_t iteration) {
+  const std::lock_guard lock(mutex_);
+  data_.integers["has_error"] = 1;
+  data_.integers["iteration"] = static_cast<std::int64_t>(iteration);
+  data_.strings["error"] = what;
+}
+
+void Logger::read_environment(const std::string& backend) {
+  const auto take = [&](const char* field, const char* variable) { set(field, or_none(Env::read_one(variable))); };
+  take("master_addr", "MASTER_ADDR");
+  take("master_port", "MASTER_PORT");
+  take("torch_distributed_debug", "TORCH_DISTRIBUTED_DEBUG");
+  take("cuda_visible_devices", "CUDA_VISIBLE_DEVICES");
+  if (backend == "gloo") {
+    take("gloo_socket_ifname", "GLOO_SOCKET_IFNAME");
+    take("gloo_device_transport", "GLOO_DEVICE_TRANSPORT");
+  }
+  if (backend == "nccl") {
+    take("nccl_socket_ifname", "NCCL_SOCKET_IFNAME");
+    take("nccl_blocking_wait", "NCCL_BLOCKING_WAIT");
+    take("nccl_async_error_handling", "NCCL_ASYNC_ERROR_HANDLING");
+    take("nccl_debug", "NCCL_DEBUG");
+    take("nccl_nthreads", "NCCL_NTHREADS");
+    take("nccl_ib_timeout", "NCCL_IB_TIMEOUT");
+  }
+}
+
+/// A running mean in integers, as it is shown.
+void Logger::average(const std::string& name, std::int64_t value) {
+  auto& count = samples_[name];
+  auto& mean = data_.integers["avg_" + name];
+  mean = (mean * count + value) / (count + 1);
+  ++count;
+  data_.integers[name] = value;
+}
+
+void Logger::sample(const Reducer& reducer) {
+  const auto iteration = static_cast<std::int64_t>(reducer.iterations());
+  const auto times = reducer.times();
+  const std::lock_guard lock(mutex_);
+  if (iteration > always_sampled && iteration % sample_rate_ != 0) return;
+  data_.integers["iteration"] = iteration;
+  data_.integers["num_buckets_reduced"] = static_cast<std::int64_t>(reducer.buckets_reduced());
+  data_.integers["unused_parameter_size"] = static_cast<std::int64_t>(reducer.unused_bytes());
+  const auto between = [&](const char* name, auto begin, auto end) {
+    if (!begin || !end || *end < *begin) return;
+    average(name, std::chrono::duration_cast<std::chrono::nanoseconds>(*end - *begin).count());
+  };
+  between("forward_compute_time", times.forward_start, times.backward_start);
+  between("backward_compute_time", times.backward_start, times.backward_end);
+  between("backward_comm_time", times.comm_start, times.comm_end);
+  between("backward_compute_comm_overlap_time", times.comm_start, times.backward_end);
+  const auto at = [&](const char* name, auto when) {
+    if (when) {
+      data_.integers[name] = std::chrono::duration_cast<std::chrono::nanoseconds>(when->time_since_epoch()).count();
+    }
+  };
+  at("forward_compute_time_start", times.forward_start);
+  at("backward_compute_time_start", times.backward_start);
+  at("backward_compute_time_end", times.backward_end);
+  at("backward_comm_time_start", times.comm_start);
+  at("backward_comm_time_end", times.comm_end);
+}
+
+DdpLoggingData Logger::data(const Reducer* reducer) const {
+  const std::lock_guard lock(mutex_);
+  auto data = data_;
+  if (reducer == nullptr) return data;
+  data.integers["has_rebuilt_buckets"] = reducer->has_rebuilt() ? 1 : 0;
+  data.integers["can_set_static_graph"] = reducer->graph_looks_static() ? 1 : 0;
+  if (reducer->has_rebuilt()) {
+    data.strings["rebuilt_bucket_sizes"] = fmt::format("{}", fmt::join(reducer->bucket_sizes(), ", "));
+    data.strings["rebuilt_per_bucket_param_indices"] = listed(reducer->bucket_parameters());
+  }
+  data.strings["prev_iteration_grad_ready_order_indices"] = fmt::format("{}", fmt::join(reducer->ready_order(), ", "));
+  return data;
+}
+
+}  // namespace ddp
+
+}  // namespace cohort

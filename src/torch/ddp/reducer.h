@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Averages gradients while backward runs. Hooks on the parameters' gradient accumulators fill buckets; a full bucket is
+// reduced as soon as those before it are; when the outermost backward ends, what is under way is waited for.
+//
+// Costs: a gradient that autograd made elsewhere is copied into its bucket, once; one that lies there already is not
+// touched. The division by the number of ranks is part of the reduction where the backend can (premul_sum), and
+// nothing is copied afterwards, since the parameters' gradients are the bucket's memory. The last bucket is reduced by
+// the thread that waits for it anyway.
+//
+// One iteration: prepare_for_forward, rebuild_buckets, [forward], prepare_for_backward, [backward]. One mutex guards
+// everything: gradients of several devices arrive on several threads.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <cohort/process_group.h>
+#include <cohort/torch/comm_hook.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "torch/ddp/accumulation_hook.h"
+#include "torch/ddp/bucket.h"
+#include "torch/ddp/bucket_assignment.h"
+
+namespace cohort::ddp {
+
+struct ReducerOptions {
+  ProcessGroupPtr group{};
+  std::vector<at::Tensor> parameters{};
+  std::vector<std::string> names{};  ///< of the parameters, for errors
+  std::vector<bool> expects_sparse{};
+  std::size_t bucket_cap = 0;                 ///< bytes
+  std::size_t first_cap = 0;                  ///< of the first bucket after a rebuild
+  std::vector<std::size_t> bucket_caps{};     ///< one by one, instead of both
+  std::vector<std::size_t> initial_limits{};  ///< before there is an order
+  bool small_bucket_is_last = false;          ///< the first cap counts for the last bucket instead
+  bool find_unused_parameters = false;
+  bool gradient_as_bucket_view = true;
+  bool static_graph = false;
+  bool skip_all_reduce_unused = false;
+  bool may_use_group_memory = true;
+};
+
+/// When what happened in the last iteration.
+struct ReducerTimes {
+  using Clock = std::chrono::steady_clock;
+  std::optional<Clock::time_point> forward_start{};
+  std::optional<Clock::time_point> backward_start{};
+  std::optional<Clock::time_point> backward_end{};
+  std::optional<Clock::time_point> comm_start{};
+  std::optional<Clock::time_point> comm_end{};
+};
+
+class Reducer : public std::enable_shared_from_this<Reducer> {
+ public:
+  static std::shared_ptr<Reducer> make(ReducerOptions options);
+  ~Reducer();
+  Reducer(const Reducer&) = delete;
+  Reducer& operator=(const Reducer&) = delete;
+
+  void prepare_for_forward();
+  /// Where it is due: called by all ranks. True if it happened.
+  bool rebuild_buckets();
+  /// From now on gradients are expected. `outputs`: of forward, where unused parameters are to be found.
+  void prepare_for_backward(std::span<const at::Tensor> outputs);
+  /// The forward that follows does not synchronise.
+  void expect_nothing();
+  /// Static graph, first iteration: called while backward runs; everything is reduced at its end.
+  void reduce_at_the_end();
+  bool is_learning() const;
+
+  /// An Error if the last backward did not make every parameter ready; says which.
+  void check_finalized();
+  /// Takes the hooks off: the parameters train alone from now on.
+  void detach();
+  void set_comm_hook(CommHook hook);
+  void set_static_graph();
+  /// Where the divisor is not the number of ranks: asked once for each backward.
+  void set_divisor(std::function<double()> divisor);
+  /// Awaited at the end of backward.
+  void install_future(Future<void> future);
+  /// After a failure: everything begun is forgotten, and buckets are made anew in memory of the new group.
+  void reset(ProcessGroupPtr group);
+  /// Called after each bucket's gradients are reduced and in place.
+  using AfterBucket = std::function<void(const Bucket& bucket)>;
+  void set_after_bucket(AfterBucket after);
+
+  /// What a rank that has no more input does for one backward of the others: the same reductions, of zeros.
+  void shadow_backward();
+  /// And for the others' rebuilding.
+  void shadow_rebuild();
+
+  // --- to look at
+  std::size_t parameter_count() const { return options_.parameters.size(); }
+  const std::vector<at::Tensor>& parameters() const { return options_.parameters; }
+  std::vector<std::size_t> bucket_sizes() const;
+  std::vector<std::vector<std::size_t>> bucket_parameters() const;
+  std::vector<std::size_t> bucket_limits() const;
+  bool has_rebuilt() const { return has_rebuilt_; }
+  std::vector<std::size_t> ready_order() const;
+  std::uint64_t iterations() const { return iterations_; }
+  std::uint64_t buckets_reduced() const { return buckets_reduced_; }
+  std::size_t unused_bytes() const;
+  /// Whether every iteration so far had the same unused parameters.
+  bool graph_looks_static() const { return graph_looks_static_; }
+  ReducerTimes times() const;
+
+ private:
+  struct Place {
+    std::size_t bucket = 0;
+    std::size_t slot = 0;
+  };
+
+  explicit Reducer(ReducerOptions options);
+  void attach();
+  void make_buckets(std::vector<AssignedBucket> assigned);
+  void on_gradient(std::size_t parameter);
+  void mark_ready(std::size_t parameter);
+  void fill(Bucket& bucket, std::size_t slot);
+  void fill_sparse(Bucket& bucket);
+  void advance_buckets();
+  void launch(Bucket& bucket, std::size_t index);
+  void reduce_now(Bucket& bucket);
+  Work start_reduction(Bucket& bucket, bool async_op);
+  ReduceOp scaling_op(const at::Tensor& flat) const;
+  bool scales_in_reduction(const at::Tensor& flat) const;
+  void start_used_map();
+  bool is_globally_unused(std::size_t parameter);
+  void queue_finalize();
+  void finalize();
+  void finish(Bucket& bucket, std::size_t index);
+  void find_unused(std::span<const at::Tensor> outputs);
+  void check_finalized_locked();
+  [[noreturn]] void refuse_ready_twice(std::size_t parameter) const;
+  void resolve_divisor();
+  bool wants_rebuild() const;
+  std::string name_of(std::size_t parameter) const;
+  void adopt_gradients();
+
+  ReducerOptions options_;
+  std::vector<AccumulationHook> hooks_;
+  std::unordered_map<const void*, std::size_t> index_of_accumulator_;
+  CommHook hook_;
+  AfterBucket after_bucket_;
+  std::function<double()> divisor_source_;
+
+  mutable std::mutex mutex_;
+  std::vector<Bucket> buckets_;
+  std::vector<Place> places_;
+  std::size_t next_bucket_ = 0;
+  bool expects_gradients_ = false;
+  bool requires_finalize_ = false;
+  bool has_marked_unused_ = false;
+  std::vector<std::size_t> unused_;
+  std::optional<std::vector<std::size_t>> last_unused_;
+  bool graph_looks_static_ = true;
+  bool has_warned_nothing_unused_ = false;
+  std::uint64_t created_graphs_ = 0;
+  bool has_warned_strides_ = false;
+
+  std::vector<std::int32_t> local_used_;
+  std::vector<std::int32_t> reduced_used_;
+  std::optional<Work> used_work_;
+
+  // Ready in this iteration if stamped with it.
+  std::vector<std::uint64_t> ready_stamps_;
+  std::uint64_t stamp_ = 0;
+  std::vector<std::size_t> ready_order_;
+  std::vector<std::size_t> last_ready_order_;
+  std::vector<std::size_t> recorded_order_;  ///< for the rebuild
+
+  // Static graph.
+  bool has_learnt_ = false;
+  std::vector<int> hook_counts_;
+  std::vector<int> hooks_left_;
+  bool is_end_queued_ = false;
+
+  std::vector<Future<void>> futures_;
+  double divisor_ = 0;  ///< 0: not known yet
+  bool has_rebuilt_ = false;
+  std::uint64_t iterations_ = 0;
+  std::uint64_t buckets_reduced_ = 0;
+  ReducerTimes times_;
+  ReducerTimes last_times_;
+};
+
+}  // namespace cohort::ddp

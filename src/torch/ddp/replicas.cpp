@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "torch/ddp/replicas.h"
+
+#include <ATen/ATen.h>
+#include <cohort/error.h>
+#include <cohort/torch/tensor.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstring>
+#include <map>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+namespace cohort::ddp {
+
+namespace {
+
+/// Below this tensors travel together: an operation of its own costs more than two copies.
+constexpr std::size_t small_bytes = std::size_t{256} << 10U;
+/// What travels together is at most this.
+constexpr std::size_t flat_bytes = std::size_t{250} << 20U;
+
+/// One line for each tensor.
+std::string describe(std::span<const at::Tensor> tensors) {
+  std::string text;
+  for (const auto& each : tensors) {
+    text += fmt::format("{} sizes [{}] strides [{}]\n", c10::toString(each.scalar_type()),
+                        fmt::join(each.sizes(), ", "), fmt::join(each.strides(), ", "));
+  }
+  return text;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+/// Small tensors of the host: as bytes, so that types may mix.
+void broadcast_packed(ProcessGroup& group, std::span<const at::Tensor> tensors, int source) {
+  std::size_t bytes = 0;
+  for (const auto& each : tensors) bytes += each.nbytes();
+  if (bytes == 0) return;
+  std::vector<std::byte> packed(bytes);
+  const auto each_place = [&](auto&& use) {
+    auto* place = packed.data();
+    for (const auto& each : tensors) {
+      if (each.nbytes() > 0) use(place, static_cast<std::byte*>(each.data_ptr()), each.nbytes());
+      place += each.nbytes();
+    }
+  };
+  const bool is_source = group.rank() == source;
+  if (is_source)
+    each_place([](std::byte* place, const std::byte* data, std::size_t n) { std::memcpy(place, data, n); });
+  group.broadcast(Buffer(packed.data(), DType::u8, {static_cast<std::int64_t>(bytes)}), {.root = source});
+  if (!is_source)
+    each_place([](const std::byte* place, std::byte* data, std::size_t n) { std::memcpy(data, place, n); });
+}
+
+/// Small tensors of a device, of one type.
+void broadcast_flattened(ProcessGroup& group, const std::vector<at::Tensor>& tensors, int source) {
+  std::vector<at::Tensor> rows;
+  for (const auto& each : tensors) rows.push_back(each.reshape({-1}));
+  auto flat = at::cat(rows);
+  group.broadcast(buffer_of(flat), {.root = source, .stream = current_stream(flat)});
+  if (group.rank() == source) return;
+  std::int64_t place = 0;
+  for (const auto& each : tensors) {
+    each.copy_(flat.narrow(0, place, each.numel()).view(each.sizes()));
+    place += each.numel();
+  }
+}
+
+}  // namespace
+
+void check_replicas(ProcessGroup& group, std::span<const at::Tensor> tensors, std::span<const std::string> names) {
+  const auto all = group.all_gather_bytes(describe(tensors));
+  const auto reference = lines_of(all.front());
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    const auto theirs = lines_of(all[rank]);
+    const ErrorContext context{.group = group.id(), .op = "DistributedDataParallel", .rank = static_cast<int>(rank)};
+    if (theirs.size() != reference.size()) {
+      throw Error(fmt::format("rank {} has {} parameters, rank 0 has {}", rank, theirs.size(), reference.size()),
+                  context);
+    }
+    for (std::size_t i = 0; i < theirs.size(); ++i) {
+      if (theirs[i] == reference[i]) continue;
+      throw Error(fmt::format("parameter {}{} differs: rank {} has {}, rank 0 has {}", i,
+                              i < names.size() ? fmt::format(" ({})", names[i]) : "", rank, theirs[i], reference[i]),
+                  context);
+    }
+  }
+}
+
+void broadcast_tensors(ProcessGroup& group, std::span<const at::Tensor> tensors, int source) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> packed;
+  std::size_t packed_bytes = 0;
+  const auto send_packed = [&] {
+    broadcast_packed(group, packed, source);
+    packed.clear();
+    packed_bytes = 0;
+  };
+  std::map<std::pair<at::ScalarType, at::DeviceIndex>, std::vector<at::Tensor>> of_devices;
+  for (const auto& each : tensors) {
+    const auto tensor = each.detach();
+    const bool is_dense = tensor.is_non_overlapping_and_dense();
+    if (is_dense && tensor.nbytes() >= small_bytes) {
+      group.broadcast(buffer_of(tensor), {.root = source, .stream = current_stream(tensor)});
+    } else if (is_dense && tensor.is_cpu()) {
+      packed.push_back(tensor);
+      packed_bytes += tensor.nbytes();
+      if (packed_bytes >= flat_bytes) send_packed();
+    } else {
+      of_devices[{tensor.scalar_type(), tensor.device().index()}].push_back(tensor);
+    }
+  }
+  send_packed();
+  for (const auto& [type, each] : of_devices) broadcast_flattened(group, each, source);
+}
+
+}  // namespace cohort::ddp

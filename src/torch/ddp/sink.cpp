@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "torch/ddp/sink.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+namespace cohort::ddp {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+struct Sink : torch::autograd::Function<Sink> {
+  static variable_list forward(AutogradContext* context, at::TensorList outputs,
+                               const std::shared_ptr<Reducer>& reducer, bool clones) {
+    context->set_materialize_grads(false);
+    // Not the reducer itself: it holds buckets, and a graph may live longer than its model.
+    context->saved_data["reducer"] = c10::IValue::make_capsule(c10::make_intrusive<Handle>(reducer));
+    variable_list passed;
+    for (const auto& each : outputs) passed.push_back(clones ? each.clone() : each.view_as(each));
+    return passed;
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto handle = context->saved_data["reducer"].toCapsule();
+    if (const auto reducer = static_cast<const Handle&>(*handle).reducer.lock()) reducer->reduce_at_the_end();
+    auto passed = gradients;
+    passed.resize(gradients.size() + 2);  // nothing for the two arguments that are no tensors
+    return passed;
+  }
+
+  struct Handle : torch::CustomClassHolder {
+    explicit Handle(const std::shared_ptr<Reducer>& its) : reducer(its) {}
+    std::weak_ptr<Reducer> reducer;
+  };
+};
+
+}  // namespace
+
+void pass_through_sink(const std::vector<at::Tensor*>& outputs, const std::shared_ptr<Reducer>& reducer, bool clones) {
+  variable_list with_graph;
+  std::vector<at::Tensor*> places;
+  for (auto* const each : outputs) {
+    if (!each->defined() || each->grad_fn() == nullptr) continue;
+    with_graph.push_back(*each);
+    places.push_back(each);
+  }
+  if (with_graph.empty()) return;
+  const auto passed = Sink::apply(at::TensorList(with_graph), reducer, clones);
+  for (std::size_t i = 0; i < places.size(); ++i) *places[i] = passed[i];
+}
+
+}  // namespace cohort::ddp
