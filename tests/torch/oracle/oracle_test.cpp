@@ -64,7 +64,7 @@ void expect_same(const path& folder, const ProcessGroupPtr& pg, const Training& 
   for (std::int64_t step = 0; step < inputs.size(0); ++step) {
     const auto loss = torch::nn::functional::cross_entropy(ddp.forward(inputs[step][pg->rank()], step, pg->rank()),
                                                            targets[step][pg->rank()]);
-    optimizer.zero_grad(training.find_unused);
+    ddp.zero_grad(training.find_unused);
     loss.backward();
     optimizer.step();
     losses.push_back(loss.detach());
