@@ -92,8 +92,10 @@ void visit_tensors(T& value, Visit&& visit) {
     std::apply([&](auto&... parts) { (visit_tensors(parts, visit), ...); }, value);
   } else if constexpr (detail::MapLike<U>) {
     for (auto& [key, part] : value) visit_tensors(part, visit);
-  } else if constexpr (std::ranges::range<U> && !std::is_arithmetic_v<std::ranges::range_value_t<U>>) {
-    for (auto&& part : value) visit_tensors(part, visit);
+  } else if constexpr (std::ranges::range<U>) {
+    if constexpr (!std::is_arithmetic_v<std::ranges::range_value_t<U>>) {
+      for (auto&& part : value) visit_tensors(part, visit);
+    }
   }
 }
 

@@ -171,7 +171,8 @@ void Reducer::reset(ProcessGroupPtr group) {
   std::fill(local_used_.begin(), local_used_.end(), 0);
   recorded_order_.clear();
   has_rebuilt_ = false;
-  if (group != nullptr) options_.group = std::move(group);
+  if (group == nullptr) return;  // this rank is out: its memory stays what it is
+  options_.group = std::move(group);
   std::vector<AssignedBucket> same;
   for (const auto& bucket : buckets_) same.push_back({.parameters = bucket.parameters, .limit = bucket.limit});
   make_buckets(std::move(same));
@@ -306,7 +307,7 @@ void Reducer::on_gradient(std::size_t parameter) {
 
 void Reducer::reduce_at_the_end() {
   const std::lock_guard lock(mutex_);
-  if (!expects_gradients_ || has_learnt_ || std::exchange(is_end_queued_, true)) return;
+  if (!options_.static_graph || !expects_gradients_ || has_learnt_ || std::exchange(is_end_queued_, true)) return;
   torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
     const auto reducer = weak.lock();
     if (reducer == nullptr) return;
@@ -397,7 +398,7 @@ void Reducer::fill_sparse(Bucket& bucket) {
 }
 
 bool Reducer::scales_in_reduction(const at::Tensor& flat) const {
-  return is_reducible(dtype_from(flat.scalar_type()), ReduceOp::Kind::premul_sum) &&
+  return is_reducible(dtype_from(flat.scalar_type()), ReduceOp::premul_sum(1)) &&
          options_.group->capabilities(device_from(flat.device())).premul_sum;
 }
 

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Small models and what one expects of their gradients.
+#pragma once
+
+#include <cohort/torch/ddp.h>
+#include <torch/torch.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "torch/torch_ranks.h"
+
+namespace cohort::test {
+
+/// y = w * x: the gradient of y.sum() is the sum of the input.
+struct ScaleImpl : torch::nn::Module {
+  explicit ScaleImpl(double value = 1, std::int64_t size = 1) {
+    weight = register_parameter("weight", torch::full({size}, value, torch::kDouble));
+  }
+  at::Tensor forward(const at::Tensor& x) { return weight * x; }
+  at::Tensor weight;
+};
+TORCH_MODULE(Scale);
+
+struct MlpImpl : torch::nn::Module {
+  explicit MlpImpl(std::int64_t width = 8, int layers = 3) {
+    for (int i = 0; i < layers; ++i) {
+      linears.push_back(
+          register_module("layer" + std::to_string(i), torch::nn::Linear(i == 0 ? 4 : width, i + 1 == layers ? 2 : width)));
+    }
+    to(torch::kDouble);
+  }
+  at::Tensor forward(at::Tensor x) {
+    for (std::size_t i = 0; i < linears.size(); ++i) {
+      x = linears[i]->forward(x);
+      if (i + 1 < linears.size()) x = torch::tanh(x);
+    }
+    return x;
+  }
+  std::vector<torch::nn::Linear> linears;
+};
+TORCH_MODULE(Mlp);
+
+/// Parameters that depend on nothing but `seed`.
+inline void fill(torch::nn::Module& module, std::int64_t seed) {
+  const torch::NoGradGuard no_grad;
+  auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(seed));
+  for (auto& parameter : module.parameters()) parameter.normal_(0, 0.3, generator);
+}
+
+inline at::Tensor random_batch(std::int64_t seed, at::IntArrayRef sizes) {
+  auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(seed));
+  return at::randn(sizes, generator, at::TensorOptions(at::kDouble));
+}
+
+inline double grad_of(const at::Tensor& parameter) {
+  return parameter.grad().item<double>();
+}
+
+/// The largest difference, relative to the largest number.
+inline double distance(const at::Tensor& a, const at::Tensor& b) {
+  const auto scale = std::max(1e-300, b.abs().max().item<double>());
+  return (a - b).abs().max().item<double>() / scale;
+}
+
+}  // namespace cohort::test
