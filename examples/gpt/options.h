@@ -11,13 +11,13 @@ namespace gpt {
 struct Options {
   std::string text{};  ///< a file; else stories.txt beside the program
   std::string device = "cpu";
-  int steps = 450;
-  int batch = 24;  ///< sequences in a step, over all processes
+  int steps = 600;
+  int batch = 16;  ///< sequences in a step, over all processes
   int context = 64;
   int layers = 3;
   int heads = 4;
   int width = 96;
-  double learning_rate = 4e-3;
+  double learning_rate = 2.5e-3;
   std::uint64_t seed = 1;
   int threads = 1;
   int sample = 600;  ///< characters

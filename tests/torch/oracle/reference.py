@@ -5,7 +5,7 @@
     reference.py FOLDER RANKS        for each case a folder: FOLDER/mlp_float64/...; exits with 77 without PyTorch
 
 In each case's folder: parameters.bin (before the first step), inputs.bin and targets.bin (steps x ranks x batch ...),
-losses.bin (ranks x steps), final.bin (parameters, then buffers of floating point, of rank 0) and buckets.txt (the layout
+losses.bin (ranks x steps), final.bin (parameters, then statistics of batch norm, of rank 0) and buckets.txt (the layout
 after buckets were rebuilt; empty: they were not). oracle_test.cpp reads them and trains the same with Cohort.
 
 A .bin file is tensors one after another: int64 dtype (0 float32, 1 float64, 2 int64), int64 dimensions, the sizes as
@@ -149,7 +149,7 @@ def train(folder, name, dtype, rank, ranks):
     dist.all_gather(everybodys, losses)
     if rank == 0:
         write(folder + "/losses.bin", [torch.stack(everybodys)])
-        write(folder + "/final.bin", list(model.parameters()) + [b for b in model.buffers() if b.is_floating_point()])
+        write(folder + "/final.bin", list(model.parameters()) + [b for b in model.buffers() if b.dim() > 0])
         with open(folder + "/buckets.txt", "w") as out:
             out.write(ddp._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", ""))
 
