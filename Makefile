@@ -13,7 +13,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## installs what is missing (Debian 12), builds everything into build/default
-	@tools/dev/install_deps.sh engines
+	@tools/dev/install_deps.sh engines torch
 	@cmake --preset default
 	@cmake --build --preset default -j $(JOBS)
 
@@ -25,16 +25,17 @@ test: build ## builds and runs the tests (two minutes of tests)
 	ctest --preset default -j $(TEST_JOBS) --output-junit test-results.xml
 
 check-long: build ## what takes long: more tests, all of them sanitized, clang, aarch64, each fuzzer for FUZZ_SECONDS
-	@tools/dev/install_deps.sh engines long fuzz arm
+	@tools/dev/install_deps.sh engines torch long fuzz arm
 	ctest --test-dir build/default -L '^long$$' --output-on-failure
 	cmake --preset clang -DCMAKE_UNITY_BUILD=OFF && cmake --build --preset clang -j $(JOBS) && ctest --preset clang -j $(TEST_JOBS)
 	for preset in asan tsan; do cmake --preset $$preset -DCOHORT_TOOLS=ON && cmake --build --preset $$preset -j $(JOBS) && \
 	  setarch -R ctest --preset $$preset -j $(TEST_JOBS) || exit 1; done
+	tools/dev/lint.sh --tidy-torch
 	tools/dev/aarch64.sh
 	FUZZ_SECONDS=$(FUZZ_SECONDS) tools/dev/fuzz.sh
 
 bench: ## builds and runs the benchmarks against their peers
-	@tools/dev/install_deps.sh engines bench
+	@tools/dev/install_deps.sh engines torch bench
 	cmake --preset default -DCOHORT_BENCH=ON
 	cmake --build --preset default -j $(JOBS)
 	bench/run.sh build/default

@@ -14,6 +14,12 @@ install(DIRECTORY include/cohort ${PROJECT_BINARY_DIR}/include/cohort DESTINATIO
         FILES_MATCHING PATTERN "*.h")
 
 install(EXPORT cohortTargets NAMESPACE cohort:: DESTINATION ${package_dir})
+if(COHORT_HAS_TORCH)
+  # Apart, since whoever does not ask for it needs no libtorch.
+  install(TARGETS cohort_torch EXPORT cohortTorchTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+                                                                 ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(EXPORT cohortTorchTargets NAMESPACE cohort:: DESTINATION ${package_dir})
+endif()
 configure_package_config_file(cmake/cohortConfig.cmake.in ${PROJECT_BINARY_DIR}/cohortConfig.cmake
                               INSTALL_DESTINATION ${package_dir} NO_SET_AND_CHECK_MACRO)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/cohortConfigVersion.cmake COMPATIBILITY SameMinorVersion)

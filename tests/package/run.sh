@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Installs a build into a fresh prefix and builds and runs a program against it, the way the first argument says.
 #
-#   run.sh find_package|pkg_config BUILD_DIR WORK_DIR CXX
+#   run.sh find_package|pkg_config|torch BUILD_DIR WORK_DIR CXX
 set -eu
 
 how=$1 build=$2 work=$3 cxx=$4
@@ -22,6 +22,12 @@ fi
 case $how in
   find_package)
     cmake -S "$here/consumer" -B "$work/build" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_CXX_COMPILER="$cxx" \
+      -DCMAKE_FIND_USE_PACKAGE_REGISTRY=OFF
+    cmake --build "$work/build"
+    "$work/build/consumer"
+    ;;
+  torch)
+    cmake -S "$here/torch_consumer" -B "$work/build" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_CXX_COMPILER="$cxx" \
       -DCMAKE_FIND_USE_PACKAGE_REGISTRY=OFF
     cmake --build "$work/build"
     "$work/build/consumer"

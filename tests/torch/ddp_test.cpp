@@ -5,6 +5,7 @@
 
 #include <cohort/current_group.h>
 #include <cohort/debug_level.h>
+#include <cohort/torch/hooks.h>
 
 #include <algorithm>
 #include <map>
@@ -784,6 +785,62 @@ TEST(Ddp, CommunicationOverlapsBackwardInOrder) {
   });
 }
 
+TEST(DdpHook, ThoseOfTheLibraryAverage) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    for (const bool is_narrow : {false, true}) {
+      Scale net(1, 4);
+      net->to(torch::kFloat);
+      DistributedDataParallel ddp(net, {.process_group = group});
+      ddp.register_comm_hook(is_narrow ? hooks::bf16_compress(group) : hooks::allreduce(group));
+      EXPECT_THAT(ddp.logging_data().text("comm_hook"), HasSubstr(is_narrow ? "bf16" : "allreduce"));
+      for (int i = 0; i < 3; ++i) {
+        ddp.zero_grad();
+        ddp.forward(torch::full({4}, static_cast<float>(group->rank() + 1))).sum().backward();
+        EXPECT_TRUE(torch::equal(net->weight.grad(), torch::full({4}, 1.5F)));
+      }
+    }
+  });
+}
+
+TEST(DdpFused, OptimizersStepAsOneAfterBackwardWould) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    Mlp fused_net;
+    Mlp plain;
+    fill(*fused_net, 1);
+    fill(*plain, 1);
+    DistributedDataParallel a(fused_net, {.process_group = group, .bucket_cap_mb = 0.0001});
+    DistributedDataParallel b(plain, {.process_group = group});
+    a.register_fused_optimizer(make_functional(fused::AdamW{.lr = 0.01}), {}, true);
+    EXPECT_ERROR(Error, a.register_fused_optimizer(make_functional(fused::SGD{})), "already");
+    EXPECT_ERROR(Error, a.register_comm_hook(hooks::allreduce(group)), "fused");
+    torch::optim::AdamW optimizer(b.parameters(), torch::optim::AdamWOptions(0.01));
+    for (int i = 0; i < 10; ++i) {
+      const auto x = random_batch(10 * i + group->rank(), {3, 4});
+      a.forward(x).pow(2).mean().backward();
+      optimizer.zero_grad();
+      b.forward(x).pow(2).mean().backward();
+      optimizer.step();
+      EXPECT_FALSE(fused_net->parameters()[0].grad().defined()) << "used and gone";
+    }
+    for (std::size_t i = 0; i < plain->parameters().size(); ++i) {
+      EXPECT_LT(distance(fused_net->parameters()[i], plain->parameters()[i]), 1e-12);
+    }
+  });
+}
+
+TEST(DdpFused, ASubsetOfTheParametersMayBeChosen) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    Branches net;
+    DistributedDataParallel ddp(net, {.process_group = group});
+    ddp.register_fused_optimizer(make_functional(fused::SGD{.lr = 1}), {net->a});
+    ddp.forward(torch::full({1}, group->rank() + 1.0, torch::kDouble), true).sum().backward();
+    EXPECT_EQ(net->a.item<double>(), -0.5);
+    EXPECT_EQ(net->b.item<double>(), 1.0);
+    DistributedDataParallel other(Branches(), {.process_group = group});
+    EXPECT_ERROR(ValueError, other.register_fused_optimizer(make_functional(fused::SGD{}), {net->a}), "does not reduce");
+  });
+}
+
 // --- sparse gradients
 
 TEST(DdpSparse, GradientsOfEmbeddingsAreAveraged) {
@@ -973,7 +1030,75 @@ TEST(Ddp, SinkClonesCanBeSwitchedOff) {
   });
 }
 
+// --- mixed precision
+
+TEST(DdpMixedPrecision, ComputesInOneTypeAndKeepsParametersInTheirOwn) {
+  struct Looks : torch::nn::Module {
+    Looks() {
+      weight = register_parameter("weight", torch::ones({4}));
+      running = register_buffer("running", torch::zeros({1}));
+    }
+    at::Tensor forward(const at::Tensor& x) {
+      seen = weight.scalar_type();
+      seen_input = x.scalar_type();
+      return (weight * x).sum();
+    }
+    at::Tensor weight, running;
+    at::ScalarType seen = at::kFloat, seen_input = at::kFloat;
+  };
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    const auto net = std::make_shared<Looks>();
+    DistributedDataParallel ddp(
+        net, {.process_group = group,
+              .mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16, .buffer_dtype = at::kBFloat16}});
+    torch::optim::SGD optimizer(ddp.parameters(), 1.0 / 1024);
+    EXPECT_EQ(net->running.scalar_type(), at::kBFloat16);
+    const auto x = torch::full({4}, group->rank() + 1.0);
+    for (int i = 0; i < 3; ++i) {
+      optimizer.zero_grad();
+      auto loss = ddp.forward(x);
+      EXPECT_EQ(net->seen, at::kBFloat16);
+      EXPECT_EQ(net->seen_input, at::kBFloat16);
+      loss.backward();
+      EXPECT_EQ(net->weight.scalar_type(), at::kFloat) << "the master is back";
+      EXPECT_EQ(net->weight.grad().scalar_type(), at::kFloat);
+      EXPECT_TRUE(torch::equal(net->weight.grad(), torch::full({4}, 1.5F)));
+      optimizer.step();
+    }
+    EXPECT_FLOAT_EQ(net->weight[0].item<float>(), 1 - 4.5F / 1024) << "steps too small for the smaller type";
+    {
+      const auto local = ddp.no_sync();
+      optimizer.zero_grad();
+      ddp.forward(x).backward();
+      EXPECT_EQ(net->weight.scalar_type(), at::kFloat);
+      EXPECT_EQ(net->weight.grad()[0].item<float>(), static_cast<float>(group->rank() + 1));
+    }
+    {
+      const torch::NoGradGuard no_grad;
+      ddp.forward(x);
+      EXPECT_EQ(net->seen, at::kBFloat16);
+      EXPECT_EQ(net->weight.scalar_type(), at::kFloat);
+    }
+    EXPECT_ERROR(Error, ddp.register_comm_hook([](GradBucket& bucket) { return ready(bucket.buffer()); }), "one for each");
+  });
+}
+
 // --- logging
+
+TEST(DdpLog, ShowsWhenEachBucketWasReduced) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    DistributedDataParallel ddp(Mlp(), {.process_group = group, .bucket_cap_mb = 0.0001});
+    ddp.record_timeline();
+    for (int i = 0; i < 3; ++i) {
+      ddp.zero_grad();
+      ddp.forward(random_batch(i, {3, 4})).sum().backward();
+    }
+    const auto json = ddp.timeline_json();
+    for (const auto* const each : {"forward", "backward", "bucket 0", "bucket 1", "bucket 2", "communication"}) {
+      EXPECT_THAT(json, HasSubstr(each));
+    }
+  });
+}
 
 TEST(DdpLog, TellsHowItWasMadeAndHowItGoes) {
   with_torch_threads(2, [](const ProcessGroupPtr& group) {

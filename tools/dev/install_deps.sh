@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Installs the packages that are missing, on Debian 12 and its relatives.
 #
-#   install_deps.sh [GROUP...]      groups: build (always), engines, lint, fuzz, bench, long, arm
+#   install_deps.sh [GROUP...]      groups: build (always), engines, torch, lint, fuzz, bench, long, arm
 #   install_deps.sh --list [GROUP...]
 set -eu
 
@@ -13,13 +13,14 @@ packages_of() {
         nlohmann-json3-dev libfmt-dev libhwy-dev libgtest-dev libgmock-dev
       ;;
     engines) echo libgloo-dev openmpi-bin libopenmpi-dev mpich libmpich-dev ;;
+    torch) echo libtorch-dev libopenblas0-pthread ;;
     lint) echo clang-14 clang-format-14 clang-tidy-14 ;;
     fuzz) echo clang-14 libclang-rt-14-dev ;;
-    bench) echo libtorch-dev libbenchmark-dev ;;
-    long) echo iproute2 slurm-wlm munge ;;
+    bench) echo libtorch-dev libopenblas0-pthread python3-torch libbenchmark-dev ;;
+    long) echo iproute2 slurm-wlm munge python3-torch ;;
     arm) echo g++-aarch64-linux-gnu qemu-user ;;
     *)
-      echo "install_deps.sh: unknown group \"$1\": build, engines, lint, fuzz, bench, long or arm" >&2
+      echo "install_deps.sh: unknown group \"$1\": build, engines, torch, lint, fuzz, bench, long or arm" >&2
       exit 2
       ;;
   esac

@@ -18,6 +18,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -38,8 +39,9 @@ class COHORT_API GradBucket {
   bool is_last() const noexcept { return index_ + 1 == count_; }
   /// All gradients in one row; of a sparse gradient the sparse tensor itself.
   const at::Tensor& buffer() const noexcept { return buffer_; }
-  /// For hooks around other hooks: what the inner one gets to see.
-  void set_buffer(at::Tensor buffer) { buffer_ = std::move(buffer); }
+  /// For hooks around other hooks: what the inner one gets to see. With as many elements as before, gradients() are
+  /// the parts of the new buffer from here on.
+  void set_buffer(at::Tensor buffer);
   /// The buffer's parts, shaped like the parameters.
   const std::vector<at::Tensor>& gradients() const noexcept { return gradients_; }
   const std::vector<at::Tensor>& parameters() const noexcept { return parameters_; }
@@ -54,5 +56,19 @@ class COHORT_API GradBucket {
 
 /// The tensor in the future has the buffer's number of elements; it may be the buffer itself.
 using CommHook = std::function<TensorFuture(GradBucket&)>;
+
+/// A hook whose name the log shows: CommHook hook = NamedHook{"mine", function}.
+struct COHORT_API NamedHook {
+  std::string name{};
+  CommHook hook{};
+
+  TensorFuture operator()(GradBucket& bucket) const { return hook(bucket); }
+};
+
+/// "custom" for a hook that has no name.
+inline std::string hook_name(const CommHook& hook) {
+  const auto* const named = hook.target<NamedHook>();
+  return named == nullptr ? "custom" : named->name;
+}
 
 }  // namespace cohort

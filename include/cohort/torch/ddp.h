@@ -26,6 +26,8 @@
 #include <cohort/process_group.h>
 #include <cohort/torch/comm_hook.h>
 #include <cohort/torch/ddp_logging.h>
+#include <cohort/torch/fused_optim.h>
+#include <cohort/torch/join.h>
 #include <cohort/torch/outputs.h>
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
@@ -40,6 +42,13 @@
 #include <vector>
 
 namespace cohort {
+
+/// Types to compute in; what is not given stays as it is.
+struct MixedPrecision {
+  std::optional<at::ScalarType> param_dtype{};   ///< of parameters and inputs during forward and backward
+  std::optional<at::ScalarType> reduce_dtype{};  ///< of gradients while they travel; else param_dtype
+  std::optional<at::ScalarType> buffer_dtype{};  ///< of buffers, from construction on
+};
 
 struct DdpOptions {
   /// Null: current_process_group() at construction.
@@ -69,6 +78,8 @@ struct DdpOptions {
   /// Parameters that are reduced together, apart from the buckets, when the gradient of `delay_until` is there.
   std::vector<std::pair<std::string, at::Tensor>> delay_all_reduce_named_params{};
   at::Tensor delay_until{};
+  /// Excludes communication hooks of one's own.
+  std::optional<MixedPrecision> mixed_precision{};
 };
 
 /// When a hook for buffers runs.
@@ -96,12 +107,18 @@ class COHORT_API NoSync {
 };
 
 /// Everything that does not depend on the module's type.
-class COHORT_API Wrapper : public ::torch::nn::Module {
+class COHORT_API Wrapper : public ::torch::nn::Module, public Joinable {
  public:
   /// Accumulate gradients without communicating: forward and backward in the guard's scope.
   [[nodiscard]] NoSync no_sync() const { return NoSync(core_); }
   /// Before the first forward; one for each model.
-  void register_comm_hook(CommHook hook, std::string name = "custom");
+  void register_comm_hook(CommHook hook);
+  /// Steps parameters at the end of backward, each bucket's as soon as it is reduced, while later ones still travel: of
+  /// all parameters, or of those given. Once, and not beside a communication hook; gradients are not accumulated over
+  /// several backwards with it. `clears_gradients`: they are gone afterwards, as they are when an optimizer in backward
+  /// has used them.
+  void register_fused_optimizer(FunctionalOptimizerPtr optimizer, std::vector<at::Tensor> parameters = {},
+                                bool clears_gradients = false);
   void register_buffer_hook(BufferHook hook, BufferSync when = BufferSync::after_forward);
   /// As the option, before the first forward.
   void set_static_graph();
@@ -119,10 +136,20 @@ class COHORT_API Wrapper : public ::torch::nn::Module {
 
   const ProcessGroupPtr& process_group() const;
   DdpLoggingData logging_data() const;
+  /// From now on notes when each iteration computed and each bucket was reduced; costs some microseconds each.
+  void record_timeline();
+  /// What was noted, in Chrome's trace format: for Perfetto or chrome://tracing.
+  std::string timeline_json() const;
   /// Statistics of every n-th iteration, after the first ten.
   void set_logging_sample_rate(int rate);
   /// What this wrapper reduces, by index; errors count like this.
   std::vector<std::pair<std::string, at::Tensor>> managed_parameters() const;
+
+  ProcessGroupPtr join_group() const override { return process_group(); }
+  void begin_join(JoinScope& scope) override;
+  void end_join() noexcept override;
+  void shadow_iteration(bool syncs) override;
+  void after_join(bool was_last) override;
 
   Core& core() const { return *core_; }
 

@@ -27,6 +27,7 @@ struct Bucket {
   std::vector<std::size_t> parameters{};  ///< their indices, by slot
   std::size_t limit = 0;
   bool is_sparse = false;
+  bool scales = false;  ///< the division is part of the reduction
   at::Tensor flat{};                    ///< of a sparse one the gradient itself, while it is reduced
   std::vector<at::Tensor> views{};      ///< by slot; none of a sparse one
   std::vector<std::int64_t> offsets{};  ///< by slot, in elements

@@ -60,6 +60,17 @@ Core::Core(std::shared_ptr<::torch::nn::Module> module, DdpOptions options, std:
     broadcast_state(0);
   }
   if (!selection_.parameters.empty()) make_reducer();
+  if (options_.mixed_precision) {
+    low_precision_ = std::make_shared<LowPrecision>(*options_.mixed_precision, selection_.parameters);
+    low_precision_->cast_buffers(buffers());
+    if (reducer_) {
+      reducer_->set_comm_hook(low_precision_->reduction(group()));
+      // The end of any backward, one that does not synchronise included.
+      reducer_->set_at_the_end([weak = std::weak_ptr(low_precision_)] {
+        if (const auto low = weak.lock()) low->swap_out();
+      });
+    }
+  }
 }
 
 /// In the order of the specification, so that the first thing that is wrong is what is told.
@@ -221,13 +232,15 @@ void Core::run_buffer_hook() {
 void Core::before_forward() {
   if (delayed_) delayed_->set_sync(syncs_);
   if (reducer_ == nullptr) return;
+  // The masters, where the last forward had no backward: buckets are made after them.
+  if (low_precision_) low_precision_->swap_out();
   logged([&] {
     const bool has_gradients = at::GradMode::is_enabled();
     if (has_gradients && syncs_) {
       logger_.sample(*reducer_);
       reducer_->prepare_for_forward();
     }
-    if (join_ && has_gradients) join_->before_forward();
+    if (join_ && has_gradients) join_->before_forward(syncs_);
     if (has_gradients) reducer_->rebuild_buckets();
     if (will_sync_buffers()) {
       if (!buffer_hook_) {
@@ -237,8 +250,8 @@ void Core::before_forward() {
         run_buffer_hook();
       }
     }
-    if (join_ && has_gradients) join_->announce_sync(syncs_);
   });
+  if (low_precision_) low_precision_->swap_in();
 }
 
 void Core::after_forward(const std::vector<at::Tensor*>& outputs, bool sees_outputs) {
@@ -247,6 +260,7 @@ void Core::after_forward(const std::vector<at::Tensor*>& outputs, bool sees_outp
   logged([&] {
     const bool has_gradients = at::GradMode::is_enabled();
     if (buffer_hook_ && buffer_hook_when_ == BufferSync::after_forward && will_sync_buffers()) run_buffer_hook();
+    if (low_precision_ && !has_gradients) low_precision_->swap_out();
     if (!has_gradients || !syncs_) {
       reducer_->expect_nothing();
       return;
@@ -268,16 +282,46 @@ void Core::after_forward(const std::vector<at::Tensor*>& outputs, bool sees_outp
 }
 
 void Core::move_input(at::Tensor& tensor) const {
-  if (tensor.defined()) tensor = tensor.to(options_.device_ids.front(), true);
+  if (tensor.defined() && !options_.device_ids.empty()) tensor = tensor.to(options_.device_ids.front(), true);
+  if (low_precision_) low_precision_->cast_input(tensor);
 }
 
 // --- what users set
 
-void Core::register_comm_hook(CommHook hook, std::string name) {
+void Core::register_comm_hook(CommHook hook) {
   if (!hook) throw TypeError("register_comm_hook: no hook");
   if (reducer_ == nullptr) throw Error("a communication hook needs buckets, and all parameters are delayed");
+  if (low_precision_) throw Error("mixed_precision has a communication hook of its own: there is one for each model");
+  if (has_fused_optimizer_) throw Error("a fused optimizer steps what is averaged: no other communication hook beside it");
+  auto name = hook_name(hook);
   logged([&] { reducer_->set_comm_hook(std::move(hook)); });
   logger_.set("comm_hook", std::move(name));
+}
+
+void Core::register_fused_optimizer(FunctionalOptimizerPtr optimizer, const std::vector<at::Tensor>& parameters,
+                                    bool clears_gradients) {
+  if (optimizer == nullptr) throw ValueError("register_fused_optimizer: no optimizer");
+  if (reducer_ == nullptr) throw Error("a fused optimizer needs buckets, and all parameters are delayed");
+  if (std::exchange(has_fused_optimizer_, true)) throw Error("this model has a fused optimizer already");
+  if (reducer_->has_comm_hook()) throw Error("this model has a communication hook: no fused optimizer beside it");
+  std::unordered_set<const void*> chosen;
+  for (const auto& each : parameters) {
+    const auto is_it = [&](const at::Tensor& managed) { return managed.is_same(each); };
+    if (std::none_of(selection_.parameters.begin(), selection_.parameters.end(), is_it)) {
+      throw ValueError("register_fused_optimizer: a parameter that this model does not reduce");
+    }
+    chosen.insert(each.unsafeGetTensorImpl());
+  }
+  logger_.set("comm_hook", fmt::format("fused {}", optimizer->name()));
+  reducer_->set_after_bucket([optimizer, chosen, clears_gradients, all = selection_.parameters](const Bucket& bucket) {
+    for (const auto index : bucket.parameters) {
+      const auto& parameter = all[index];
+      auto& gradient = parameter.mutable_grad();
+      if (!gradient.defined() || (!chosen.empty() && !chosen.contains(parameter.unsafeGetTensorImpl()))) continue;
+      optimizer->step(parameter, gradient);
+      if (clears_gradients) gradient = at::Tensor();
+    }
+  });
 }
 
 void Core::register_buffer_hook(BufferHook hook, BufferSync when) {
@@ -324,6 +368,14 @@ DdpLoggingData Core::logging_data() const {
   return logger_.data(reducer_.get());
 }
 
+void Core::record_timeline() {
+  if (reducer_) reducer_->record_timeline();
+}
+
+std::string Core::timeline_json() const {
+  return reducer_ ? reducer_->timeline_json() : "{}";
+}
+
 // --- uneven inputs
 
 void Core::set_join(std::optional<JoinCalls> calls) {
@@ -332,18 +384,15 @@ void Core::set_join(std::optional<JoinCalls> calls) {
   if (reducer_) reducer_->set_divisor(join_ ? join_->divisor : nullptr);
 }
 
-void Core::shadow_before_forward() {
-  if (reducer_) reducer_->shadow_rebuild();
-}
-
-void Core::shadow_buffers() {
-  if (!options_.broadcast_buffers || buffer_hook_) return;
-  const auto all = buffers();
-  if (!all.empty()) broadcast_tensors(*group(), all, join_->buffer_source());
-}
-
-void Core::shadow_backward() {
-  if (reducer_) reducer_->shadow_backward();
+void Core::shadow_iteration(bool syncs) {
+  if (reducer_ == nullptr) return;
+  reducer_->shadow_rebuild();
+  if (!syncs) return;
+  if (options_.broadcast_buffers && !buffer_hook_) {
+    const auto all = buffers();
+    if (!all.empty()) broadcast_tensors(*group(), all, join_->buffer_source());
+  }
+  reducer_->shadow_backward();
 }
 
 void Core::broadcast_state(int source) {

@@ -13,6 +13,7 @@
 
 #include "torch/ddp/delayed.h"
 #include "torch/ddp/logger.h"
+#include "torch/ddp/mixed_precision.h"
 #include "torch/ddp/reducer.h"
 #include "torch/ddp/selection.h"
 
@@ -26,10 +27,12 @@ class Core : public std::enable_shared_from_this<Core> {
 
   void before_forward();
   void after_forward(const std::vector<at::Tensor*>& outputs, bool sees_outputs);
-  bool moves_inputs() const { return !options_.device_ids.empty(); }
+  bool moves_inputs() const { return !options_.device_ids.empty() || low_precision_ != nullptr; }
   void move_input(at::Tensor& tensor) const;
 
-  void register_comm_hook(CommHook hook, std::string name);
+  void register_comm_hook(CommHook hook);
+  void register_fused_optimizer(FunctionalOptimizerPtr optimizer, const std::vector<at::Tensor>& parameters,
+                                bool clears_gradients);
   void register_buffer_hook(BufferHook hook, BufferSync when);
   void set_static_graph();
   void sync_buffers(int source);
@@ -43,23 +46,21 @@ class Core : public std::enable_shared_from_this<Core> {
   const ProcessGroupPtr& group() const { return options_.process_group; }
   DdpLoggingData logging_data() const;
   Logger& logger() { return logger_; }
+  void record_timeline();
+  std::string timeline_json() const;
   const Selection& selection() const { return selection_; }
   const std::shared_ptr<Reducer>& reducer() const { return reducer_; }
 
   /// Uneven inputs: called while ranks may run out of input (join.h).
   struct JoinCalls {
-    std::function<void()> before_forward{};  ///< tells the others that this rank is still there
-    /// Whether this forward's backward synchronises; asked by those who have ended.
-    std::function<void(bool syncs)> announce_sync{};
-    std::function<double()> divisor{};  ///< null: the number of ranks
+    std::function<void(bool syncs)> before_forward{};  ///< tells the others that this rank is still there
+    std::function<double()> divisor{};                 ///< null: the number of ranks
     std::function<int()> buffer_source{};
   };
   void set_join(std::optional<JoinCalls> calls);
   bool will_sync_buffers() const;
   /// For ranks that have ended: what the others' forward and backward do together.
-  void shadow_before_forward();
-  void shadow_buffers();
-  void shadow_backward();
+  void shadow_iteration(bool syncs);
   /// Parameters and buffers of one rank for all.
   void broadcast_state(int source);
 
@@ -79,10 +80,11 @@ class Core : public std::enable_shared_from_this<Core> {
   Selection selection_;
   std::shared_ptr<Reducer> reducer_;  ///< null where all parameters are delayed
   std::unique_ptr<Delayed> delayed_;
+  std::shared_ptr<LowPrecision> low_precision_;  ///< where it was asked for
   Logger logger_;
   bool syncs_ = true;
   bool clones_in_sink_ = true;
-  bool has_hook_ = false;
+  bool has_fused_optimizer_ = false;
   BufferHook buffer_hook_;
   BufferSync buffer_hook_when_ = BufferSync::after_forward;
   std::optional<JoinCalls> join_;

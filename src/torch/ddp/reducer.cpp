@@ -106,6 +106,7 @@ void Reducer::make_buckets(std::vector<AssignedBucket> assigned) {
     } else {
       buckets_.push_back(make_dense_bucket(*options_.group, std::move(each.parameters), options_.parameters, each.limit,
                                            options_.may_use_group_memory));
+      buckets_.back().scales = scales_in_reduction(buckets_.back().flat);
     }
     const auto& bucket = buckets_.back();
     for (std::size_t slot = 0; slot < bucket.parameters.size(); ++slot) {
@@ -151,6 +152,26 @@ void Reducer::set_after_bucket(AfterBucket after) {
   after_bucket_ = std::move(after);
 }
 
+void Reducer::set_at_the_end(std::function<void()> call) {
+  const std::lock_guard lock(mutex_);
+  at_the_end_ = std::move(call);
+}
+
+void Reducer::record_timeline() {
+  const std::lock_guard lock(mutex_);
+  if (timeline_ != nullptr) return;
+  timeline_ = std::make_shared<Timeline>();
+  // Hooks of a group stay: it ends with the timeline.
+  options_.group->add_post_hook([weak = std::weak_ptr(timeline_)](const HookEvent& event) {
+    if (const auto timeline = weak.lock()) timeline->operation_ended(event);
+  });
+}
+
+std::string Reducer::timeline_json() const {
+  const std::lock_guard lock(mutex_);
+  return timeline_ == nullptr ? "{}" : timeline_->to_chrome_json(options_.group->rank());
+}
+
 void Reducer::install_future(Future<void> future) {
   const std::lock_guard lock(mutex_);
   futures_.push_back(std::move(future));
@@ -171,6 +192,7 @@ void Reducer::reset(ProcessGroupPtr group) {
   std::fill(local_used_.begin(), local_used_.end(), 0);
   recorded_order_.clear();
   has_rebuilt_ = false;
+  reductions_ = options_.static_graph && has_learnt_ ? 1 : 0;
   if (group == nullptr) return;  // this rank is out: its memory stays what it is
   options_.group = std::move(group);
   std::vector<AssignedBucket> same;
@@ -201,10 +223,15 @@ bool Reducer::wants_rebuild() const {
   return (options_.static_graph || !options_.find_unused_parameters) && !has_rebuilt_;
 }
 
+/// The same on all ranks, those included that only follow. A static graph's first iteration shows no order.
+bool Reducer::is_rebuild_due() const {
+  return wants_rebuild() && reductions_ >= (options_.static_graph ? 2 : 1);
+}
+
 bool Reducer::rebuild_buckets() {
   const std::lock_guard lock(mutex_);
   check_finalized_locked();
-  if (!wants_rebuild() || recorded_order_.empty()) return false;
+  if (!is_rebuild_due()) return false;
   if (recorded_order_.size() != options_.parameters.size()) {
     throw AssertionError(fmt::format("{} of {} parameters have their place in the order of gradients",
                                      recorded_order_.size(), options_.parameters.size()));
@@ -228,20 +255,25 @@ bool Reducer::rebuild_buckets() {
   } else {
     assigned = assign_buckets(infos, limits, recorded_order_);
   }
-  // Ranks may have seen different orders: rank 0's counts.
-  const auto agreed = options_.group->broadcast_bytes(options_.group->rank() == 0 ? to_bytes(assigned) : std::string());
-  make_buckets(buckets_from_bytes(agreed, options_.parameters.size()));
-  has_rebuilt_ = true;
-  recorded_order_.clear();
+  agree_on_buckets(to_bytes(assigned));
   return true;
 }
 
 void Reducer::shadow_rebuild() {
   const std::lock_guard lock(mutex_);
-  if (!wants_rebuild() || iterations_ == 0) return;
-  const auto agreed = options_.group->broadcast_bytes("");
-  make_buckets(buckets_from_bytes(agreed, options_.parameters.size()));
+  if (is_rebuild_due()) agree_on_buckets("");
+}
+
+/// Ranks may have seen different orders: that of the first rank that has one counts, which is rank 0 unless that has
+/// no input.
+void Reducer::agree_on_buckets(const std::string& mine) {
+  for (const auto& theirs : options_.group->all_gather_bytes(mine)) {
+    if (theirs.empty()) continue;
+    make_buckets(buckets_from_bytes(theirs, options_.parameters.size()));
+    break;
+  }
   has_rebuilt_ = true;
+  recorded_order_.clear();
 }
 
 void Reducer::prepare_for_backward(std::span<const at::Tensor> outputs) {
@@ -279,6 +311,14 @@ void Reducer::find_unused(std::span<const at::Tensor> outputs) {
 void Reducer::on_gradient(std::size_t parameter) {
   const std::lock_guard lock(mutex_);
   const bool is_static_first = options_.static_graph && !has_learnt_;
+  if (at_the_end_ && !std::exchange(is_at_the_end_queued_, true)) {
+    torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
+      const auto reducer = weak.lock();
+      if (reducer == nullptr) return;
+      reducer->is_at_the_end_queued_ = false;
+      reducer->at_the_end_();
+    });
+  }
   if (options_.find_unused_parameters || is_static_first) {
     if (options_.parameters[parameter].grad().defined()) local_used_[parameter] = 1;
   }
@@ -343,7 +383,7 @@ void Reducer::fill(Bucket& bucket, std::size_t slot) {
   const auto parameter = bucket.parameters[slot];
   const auto& view = bucket.views[slot];
   auto& gradient = options_.parameters[parameter].mutable_grad();
-  const bool scales_here = !hook_ && !scales_in_reduction(bucket.flat);
+  const bool scales_here = !hook_ && !bucket.scales;
   if (!gradient.defined()) {
     clear(view);
     return;
@@ -402,15 +442,10 @@ bool Reducer::scales_in_reduction(const at::Tensor& flat) const {
          options_.group->capabilities(device_from(flat.device())).premul_sum;
 }
 
-ReduceOp Reducer::scaling_op(const at::Tensor& flat) const {
-  if (!scales_in_reduction(flat) || divisor_ == 1) return ReduceOp::sum();
-  return ReduceOp::premul_sum(1.0 / divisor_);
-}
-
 Work Reducer::start_reduction(Bucket& bucket, bool async_op) {
-  return options_.group->all_reduce(
-      buffer_of(bucket.flat),
-      {.op = scaling_op(bucket.flat), .async_op = async_op, .stream = current_stream(bucket.flat)});
+  const auto op = bucket.scales && divisor_ != 1 ? ReduceOp::premul_sum(1.0 / divisor_) : ReduceOp::sum();
+  return options_.group->all_reduce(buffer_of(bucket.flat),
+                                    {.op = op, .async_op = async_op, .stream = current_stream(bucket.flat)});
 }
 
 void Reducer::advance_buckets() {
@@ -450,7 +485,9 @@ void Reducer::launch(Bucket& bucket, std::size_t index) {
   }
   // Nothing is left to overlap the last one with: who waits for it does it.
   const bool is_last = index + 1 == buckets_.size() && !options_.find_unused_parameters;
-  if (!is_last) bucket.work = start_reduction(bucket, true);
+  if (is_last) return;
+  bucket.work = start_reduction(bucket, true);
+  if (timeline_) timeline_->bucket_launched(index, bucket.bytes(), bucket.work->sequence());
 }
 
 void Reducer::start_used_map() {
@@ -492,8 +529,14 @@ void Reducer::finalize() {
   if (options_.find_unused_parameters && !options_.static_graph) {
     std::fill(local_used_.begin(), local_used_.end(), 0);
   }
+  ++reductions_;
   times_.comm_end = ReducerTimes::Clock::now();
   last_times_ = times_;
+  if (timeline_ && times_.backward_start && times_.forward_start && times_.backward_end) {
+    timeline_->span("forward", "compute", *times_.forward_start, *times_.backward_start);
+    timeline_->span("backward", "compute", *times_.backward_start, *times_.backward_end);
+    timeline_->span("wait for the rest", "compute", *times_.backward_end, *times_.comm_end);
+  }
   last_ready_order_ = ready_order_;
   if (options_.static_graph && wants_rebuild() && !recorded_order_.empty()) {
     for (const auto each : unused_) recorded_order_.push_back(each);
@@ -516,10 +559,12 @@ void Reducer::finish(Bucket& bucket, std::size_t index) {
     bucket.work->wait();
     bucket.work.reset();
   } else if (!bucket.is_sparse) {
-    start_reduction(bucket, false);
+    const auto work = start_reduction(bucket, false);
+    if (timeline_) timeline_->bucket_launched(index, bucket.bytes(), work.sequence());
   }
   if (bucket.is_sparse) {
     options_.parameters[bucket.parameters.front()].mutable_grad() = result;
+    if (after_bucket_) after_bucket_(bucket);
     return;
   }
   if (result.data_ptr() != bucket.flat.data_ptr()) bucket.flat.copy_(result.view({-1}));
@@ -562,6 +607,7 @@ void Reducer::shadow_backward() {
       zeros.flat = at::sparse_coo_tensor(parameter.sizes(), parameter.options().layout(at::kSparse));
     } else {
       zeros = make_dense_bucket(*options_.group, real.parameters, options_.parameters, real.limit, false);
+      zeros.scales = real.scales;
       zeros.flat.zero_();
     }
     launch(zeros, i);
@@ -574,6 +620,7 @@ void Reducer::shadow_backward() {
     }
   }
   divisor_ = 0;
+  ++reductions_;
   if (options_.find_unused_parameters && !options_.static_graph) {
     // Zeros, not the map of this rank's last iteration: what nobody used is unused.
     std::vector<std::int32_t> nothing(local_used_.size());

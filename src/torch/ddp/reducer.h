@@ -31,6 +31,7 @@
 #include "torch/ddp/accumulation_hook.h"
 #include "torch/ddp/bucket.h"
 #include "torch/ddp/bucket_assignment.h"
+#include "torch/ddp/timeline.h"
 
 namespace cohort::ddp {
 
@@ -84,6 +85,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   /// Takes the hooks off: the parameters train alone from now on.
   void detach();
   void set_comm_hook(CommHook hook);
+  bool has_comm_hook() const { return static_cast<bool>(hook_); }
   void set_static_graph();
   /// Where the divisor is not the number of ranks: asked once for each backward.
   void set_divisor(std::function<double()> divisor);
@@ -94,10 +96,15 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   /// Called after each bucket's gradients are reduced and in place.
   using AfterBucket = std::function<void(const Bucket& bucket)>;
   void set_after_bucket(AfterBucket after);
+  /// Called when a backward that came to any of the parameters has ended, whether it synchronised or not.
+  void set_at_the_end(std::function<void()> call);
+
+  void record_timeline();
+  std::string timeline_json() const;
 
   /// What a rank that has no more input does for one backward of the others: the same reductions, of zeros.
   void shadow_backward();
-  /// And for the others' rebuilding.
+  /// And for the others' rebuilding, where that is due.
   void shadow_rebuild();
 
   // --- to look at
@@ -130,9 +137,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void fill_sparse(Bucket& bucket);
   void advance_buckets();
   void launch(Bucket& bucket, std::size_t index);
-  void reduce_now(Bucket& bucket);
   Work start_reduction(Bucket& bucket, bool async_op);
-  ReduceOp scaling_op(const at::Tensor& flat) const;
   bool scales_in_reduction(const at::Tensor& flat) const;
   void start_used_map();
   bool is_globally_unused(std::size_t parameter);
@@ -144,6 +149,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   [[noreturn]] void refuse_ready_twice(std::size_t parameter) const;
   void resolve_divisor();
   bool wants_rebuild() const;
+  bool is_rebuild_due() const;
+  void agree_on_buckets(const std::string& mine);
   std::string name_of(std::size_t parameter) const;
   void adopt_gradients();
 
@@ -152,6 +159,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::unordered_map<const void*, std::size_t> index_of_accumulator_;
   CommHook hook_;
   AfterBucket after_bucket_;
+  std::function<void()> at_the_end_;
+  bool is_at_the_end_queued_ = false;
+  std::shared_ptr<Timeline> timeline_;
   std::function<double()> divisor_source_;
 
   mutable std::mutex mutex_;
@@ -189,6 +199,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   double divisor_ = 0;  ///< 0: not known yet
   bool has_rebuilt_ = false;
   std::uint64_t iterations_ = 0;
+  std::uint64_t reductions_ = 0;  ///< backwards that were reduced, others' included
   std::uint64_t buckets_reduced_ = 0;
   ReducerTimes times_;
   ReducerTimes last_times_;

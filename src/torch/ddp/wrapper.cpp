@@ -15,8 +15,12 @@ Wrapper::Wrapper(std::shared_ptr<::torch::nn::Module> module, DdpOptions options
     : ::torch::nn::Module("DistributedDataParallel"),
       core_(std::make_shared<Core>(std::move(module), std::move(options), sees_outputs)) {}
 
-void Wrapper::register_comm_hook(CommHook hook, std::string name) {
-  core_->register_comm_hook(std::move(hook), std::move(name));
+void Wrapper::register_comm_hook(CommHook hook) {
+  core_->register_comm_hook(std::move(hook));
+}
+void Wrapper::register_fused_optimizer(FunctionalOptimizerPtr optimizer, std::vector<at::Tensor> parameters,
+                                       bool clears_gradients) {
+  core_->register_fused_optimizer(std::move(optimizer), parameters, clears_gradients);
 }
 void Wrapper::register_buffer_hook(BufferHook hook, BufferSync when) {
   core_->register_buffer_hook(std::move(hook), when);
@@ -45,6 +49,12 @@ const ProcessGroupPtr& Wrapper::process_group() const {
 DdpLoggingData Wrapper::logging_data() const {
   return core_->logging_data();
 }
+void Wrapper::record_timeline() {
+  core_->record_timeline();
+}
+std::string Wrapper::timeline_json() const {
+  return core_->timeline_json();
+}
 void Wrapper::set_logging_sample_rate(int rate) {
   core_->logger().set_sample_rate(rate);
 }
@@ -55,6 +65,27 @@ std::vector<std::pair<std::string, at::Tensor>> Wrapper::managed_parameters() co
     all.emplace_back(selection.names[i], selection.parameters[i]);
   }
   return all;
+}
+
+void Wrapper::begin_join(JoinScope& scope) {
+  Core::JoinCalls calls{.before_forward = [this, &scope](bool syncs) { scope.iteration_begins(*this, syncs); },
+                        .buffer_source = [&scope] { return scope.source(); }};
+  if (!scope.options().divide_by_initial_world_size) {
+    calls.divisor = [&scope] { return static_cast<double>(scope.alive()); };
+  }
+  core_->set_join(std::move(calls));
+}
+void Wrapper::end_join() noexcept {
+  core_->set_join(std::nullopt);
+}
+void Wrapper::shadow_iteration(bool syncs) {
+  core_->shadow_iteration(syncs);
+}
+void Wrapper::after_join(bool was_last) {
+  // Of several that ended last the highest rank's.
+  std::int32_t source = was_last ? process_group()->rank() : -1;
+  process_group()->all_reduce(std::span(&source, 1), {.op = ReduceOp::max()});
+  core_->broadcast_state(source);
 }
 
 void Wrapper::before_forward() {

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// An optimizer whose state is spread over the ranks (ZeRO stage 1: Rajbhandari, Rasley, Ruwase, He, "ZeRO: Memory
+// Optimizations Toward Training Trillion Parameter Models", SC 2020). Each parameter has an owner: only that rank keeps
+// moments for it and steps it; then everybody gets the new values. With AdamW a rank holds 8 bytes of state for each of
+// its own float parameters instead of for all, and steps 1/size of them.
+//
+//   cohort::ZeroOptimizer<torch::optim::AdamW> optimizer(ddp.parameters(), {1e-3}, pg);
+//   loss.backward();              // all ranks have the same gradients, as DistributedDataParallel makes them
+//   optimizer.step();             // collective
+//   optimizer.param_groups()[0].options().set_lr(1e-4);     // rates and schedulers as with any other
+//
+// The result is that of the optimizer itself on every rank, to the bit, on any number of ranks.
+//
+// Parameters are dealt out by size, the largest first, always to the rank that has least (PyTorch's rule). After the
+// step owners broadcast theirs: small ones together in buffers of 25 MiB, large ones from and to where they are.
+//
+// Checkpoints: consolidate_state(root) is collective and brings everybody's state to the root, which can save then (in
+// the format of the optimizer itself: it can be loaded without ZeRO, and the other way round, and on another number of
+// ranks). Checkpoint does both by itself.
+//
+// For hooks that step while backward runs: owner_of() says which rank steps a parameter, step_parameters() steps some,
+// share_parameters() sends some around.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <cohort/export.h>
+#include <cohort/process_group.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace cohort {
+
+/// The types that belong to an optimizer; for one of your own, specialise it.
+template <class Inner>
+struct OptimizerTypes;
+template <>
+struct OptimizerTypes<torch::optim::SGD> {
+  using Options = torch::optim::SGDOptions;
+  using State = torch::optim::SGDParamState;
+};
+template <>
+struct OptimizerTypes<torch::optim::Adam> {
+  using Options = torch::optim::AdamOptions;
+  using State = torch::optim::AdamParamState;
+};
+template <>
+struct OptimizerTypes<torch::optim::AdamW> {
+  using Options = torch::optim::AdamWOptions;
+  using State = torch::optim::AdamWParamState;
+};
+template <>
+struct OptimizerTypes<torch::optim::Adagrad> {
+  using Options = torch::optim::AdagradOptions;
+  using State = torch::optim::AdagradParamState;
+};
+template <>
+struct OptimizerTypes<torch::optim::RMSprop> {
+  using Options = torch::optim::RMSpropOptions;
+  using State = torch::optim::RMSpropParamState;
+};
+
+struct ZeroOptions {
+  /// Parameters are sent in buffers of at most so many bytes.
+  std::size_t bucket_bytes = std::size_t{25} << 20;
+};
+
+/// What does not depend on the kind of optimizer.
+class COHORT_API ZeroOptimizerBase : public torch::optim::Optimizer {
+ public:
+  at::Tensor step(LossClosure closure = nullptr) override;
+  /// Collective.
+  void add_param_group(const torch::optim::OptimizerParamGroup& group);
+
+  /// A ValueError for what is none of the parameters.
+  int owner_of(const at::Tensor& parameter) const;
+  /// Steps those of them that this rank owns. Nothing is sent.
+  void step_parameters(std::span<const at::Tensor> parameters);
+  /// Everybody gets them from their owners. Collective; the same list on all ranks.
+  void share_parameters(std::span<const at::Tensor> parameters);
+
+  /// Collective. The root can save() until the next step.
+  void consolidate_state(int root = 0);
+  /// An Error before consolidate_state, or on another rank than the root.
+  void save(torch::serialize::OutputArchive& archive) const override;
+  /// Every rank loads the whole and keeps its share. Not collective.
+  void load(torch::serialize::InputArchive& archive) override;
+
+  const ProcessGroupPtr& process_group() const noexcept { return group_; }
+  /// The optimizer of this rank's share.
+  torch::optim::Optimizer& local_optimizer() noexcept { return *local_; }
+
+ protected:
+  using Groups = std::vector<torch::optim::OptimizerParamGroup>;
+  using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(Groups)>;
+  using MakeState = std::function<std::unique_ptr<torch::optim::OptimizerParamState>()>;
+
+  ZeroOptimizerBase(Groups groups, std::unique_ptr<torch::optim::OptimizerOptions> defaults, MakeOptimizer make,
+                    MakeState make_state, ProcessGroupPtr group, ZeroOptions options);
+
+ private:
+  void deal_out(const torch::optim::OptimizerParamGroup& group);
+  void check_ranks_agree() const;
+  bool is_mine(const at::Tensor& parameter) const;
+  torch::optim::OptimizerParamGroup share_of(const torch::optim::OptimizerParamGroup& group) const;
+  void copy_options();
+  std::vector<at::Tensor> all_parameters() const;
+
+  MakeOptimizer make_;
+  MakeState make_state_;
+  ProcessGroupPtr group_;
+  ZeroOptions options_;
+  std::unordered_map<c10::TensorImpl*, int> owners_;
+  std::vector<std::int64_t> loads_;
+  std::unique_ptr<torch::optim::Optimizer> local_;
+  std::unique_ptr<torch::optim::Optimizer> whole_;  ///< on the root after consolidate_state
+};
+
+template <class Inner>
+class ZeroOptimizer final : public ZeroOptimizerBase {
+ public:
+  using Options = typename OptimizerTypes<Inner>::Options;
+  using State = typename OptimizerTypes<Inner>::State;
+
+  /// Collective: that all ranks have the same parameters is checked (a MismatchError names the rank). A parameter that
+  /// is listed twice, as libtorch lists tied weights, is taken once. Null group: current_process_group().
+  explicit ZeroOptimizer(std::vector<at::Tensor> parameters, Options defaults = {}, ProcessGroupPtr group = nullptr,
+                         ZeroOptions options = {})
+      : ZeroOptimizer(Groups{torch::optim::OptimizerParamGroup(std::move(parameters))}, std::move(defaults),
+                      std::move(group), options) {}
+  explicit ZeroOptimizer(std::vector<torch::optim::OptimizerParamGroup> groups, Options defaults = {},
+                         ProcessGroupPtr group = nullptr, ZeroOptions options = {})
+      : ZeroOptimizerBase(
+            std::move(groups), std::make_unique<Options>(defaults),
+            [defaults](Groups some) { return std::make_unique<Inner>(std::move(some), defaults); },
+            [] { return std::make_unique<State>(); }, std::move(group), options) {}
+};
+
+}  // namespace cohort

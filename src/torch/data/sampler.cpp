@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <cohort/current_group.h>
+#include <cohort/error.h>
+#include <cohort/torch/sampler.h>
+#include <torch/serialize/archive.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace cohort {
+
+/// The list of an epoch is cut into rounds of one sample for each rank. A pass starts after `start` samples of the list
+/// (0, or where a run that is resumed had come to, whatever its number of ranks was).
+struct DistributedSampler::State {
+  std::size_t samples = 0;
+  std::size_t rank = 0;
+  std::size_t size = 1;
+  bool shuffle = true;
+  bool drop_last = false;
+  std::uint64_t seed = 0;
+
+  std::size_t next_epoch = 0;
+  std::size_t epoch = 0;  ///< of the pass under way
+  std::size_t start = 0;
+  std::size_t given = 0;  ///< rounds
+  std::optional<std::size_t> trained{};
+  std::optional<std::size_t> resume{};  ///< where the next pass starts
+  std::vector<std::size_t> list{};
+
+  std::size_t rounds_from(std::size_t begin) const {
+    const auto left = samples - std::min(begin, samples);
+    return drop_last ? left / size : (left + size - 1) / size;
+  }
+  std::size_t rounds() const { return rounds_from(start); }
+  /// Samples of the list, of all ranks.
+  std::size_t done() const { return start + std::min(trained.value_or(given), given) * size; }
+
+  void begin(std::size_t from) {
+    epoch = next_epoch;
+    start = from;
+    given = 0;
+    trained.reset();
+    list.resize(samples);
+    if (!shuffle) {
+      std::iota(list.begin(), list.end(), std::size_t{0});
+      return;
+    }
+    const auto order = at::randperm(static_cast<std::int64_t>(samples), at::detail::createCPUGenerator(seed + epoch),
+                                    at::TensorOptions(at::kLong));
+    const auto* const first = order.data_ptr<std::int64_t>();
+    std::transform(first, first + samples, list.begin(), [](std::int64_t i) { return static_cast<std::size_t>(i); });
+  }
+};
+
+DistributedSampler::DistributedSampler(std::size_t samples, const DistributedSamplerOptions& options)
+    : state_(std::make_shared<State>()) {
+  int rank = options.rank;
+  int size = options.size;
+  if (size == 0) {
+    const auto group = options.group != nullptr ? options.group : require_current_process_group("DistributedSampler");
+    rank = group->rank();
+    size = group->size();
+  }
+  if (size < 1 || rank < 0 || rank >= size) {
+    throw ValueError(fmt::format("DistributedSampler: rank {} of {}", rank, size));
+  }
+  state_->samples = samples;
+  state_->rank = static_cast<std::size_t>(rank);
+  state_->size = static_cast<std::size_t>(size);
+  state_->shuffle = options.shuffle;
+  state_->drop_last = options.drop_last;
+  state_->seed = options.seed;
+  state_->begin(0);
+}
+
+void DistributedSampler::set_epoch(std::size_t epoch) {
+  // What was to be resumed belongs to its epoch; saying that epoch again changes nothing.
+  if (state_->resume.has_value() && epoch != state_->next_epoch) state_->resume.reset();
+  state_->next_epoch = epoch;
+}
+
+std::size_t DistributedSampler::epoch() const {
+  return state_->next_epoch;
+}
+
+std::size_t DistributedSampler::samples_per_rank() const {
+  return state_->rounds_from(0);
+}
+
+std::size_t DistributedSampler::position() const {
+  return state_->given;
+}
+
+void DistributedSampler::trained(std::size_t samples) {
+  state_->trained = state_->trained.value_or(0) + samples;
+}
+
+void DistributedSampler::reset(detail::TorchOptional<std::size_t> new_size) {
+  if (new_size.has_value() && *new_size != state_->samples) {
+    state_->samples = *new_size;
+    state_->resume.reset();
+  }
+  state_->begin(state_->resume.value_or(0));
+  state_->resume.reset();
+}
+
+detail::TorchOptional<std::vector<std::size_t>> DistributedSampler::next(std::size_t batch_size) {
+  const auto left = state_->rounds() - state_->given;
+  const auto count = std::min(batch_size, left);
+  if (count == 0) return {};
+  std::vector<std::size_t> indices(count);
+  for (auto& index : indices) {
+    const auto place = state_->start + state_->given++ * state_->size + state_->rank;
+    index = state_->list[place % state_->samples];
+  }
+  return indices;
+}
+
+void DistributedSampler::save(torch::serialize::OutputArchive& archive) const {
+  // Loaded but not begun: still where it was.
+  const bool waits = state_->resume.has_value();
+  const auto number = [](std::size_t value) { return c10::IValue(static_cast<std::int64_t>(value)); };
+  archive.write("samples", number(state_->samples));
+  archive.write("epoch", number(waits ? state_->next_epoch : state_->epoch));
+  archive.write("done", number(waits ? *state_->resume : state_->done()));
+}
+
+void DistributedSampler::load(torch::serialize::InputArchive& archive) {
+  const auto number = [&](const char* key) {
+    c10::IValue value;
+    archive.read(key, value);
+    return static_cast<std::size_t>(value.toInt());
+  };
+  const auto samples = number("samples");
+  if (samples != state_->samples) {
+    throw ValueError(fmt::format("DistributedSampler: it was saved for a data set of {} samples, and this one has {}",
+                                 samples, state_->samples));
+  }
+  state_->next_epoch = number("epoch");
+  state_->resume = number("done");
+}
+
+}  // namespace cohort

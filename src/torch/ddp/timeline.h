@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// When what happened in an iteration, bucket by bucket: to see communication overlap computation.
+#pragma once
+
+#include <cohort/process_group.h>
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace cohort::ddp {
+
+/// Any thread.
+class Timeline {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  void span(std::string name, const char* track, Clock::time_point begin, Clock::time_point end);
+  /// A bucket whose reduction has this number in the group; its time is told by operation_ended().
+  void bucket_launched(std::size_t bucket, std::size_t bytes, std::uint64_t sequence);
+  void operation_ended(const HookEvent& event);
+  /// Chrome's trace format: open it in Perfetto or chrome://tracing.
+  std::string to_chrome_json(int rank) const;
+
+ private:
+  struct Span {
+    std::string name{};
+    std::string track{};
+    Clock::time_point begin{};
+    Clock::time_point end{};
+  };
+  struct Launched {
+    std::size_t bucket = 0;
+    std::size_t bytes = 0;
+    Clock::time_point when{};
+  };
+  mutable std::mutex mutex_;
+  std::vector<Span> spans_;
+  std::map<std::uint64_t, Launched> launched_;
+  std::map<std::uint64_t, Span> ended_early_;  ///< before it was known whose they are
+};
+
+}  // namespace cohort::ddp

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "torch/hooks/hook_support.h"
+
+#include <ATen/ATen.h>
+#include <cohort/current_group.h>
+#include <cohort/error.h>
+
+#include <fmt/format.h>
+
+namespace cohort::hooks {
+
+ProcessGroupPtr group_for(ProcessGroupPtr group, std::string_view hook) {
+  return group ? group : require_current_process_group(fmt::format("the communication hook {}", hook));
+}
+
+TensorFuture averaged(ProcessGroup& group, const at::Tensor& tensor) {
+  if (is_sparse(tensor)) return ready(sparse_all_reduce(group, tensor / group.size()));
+  return reduced(group, tensor.div_(group.size()));
+}
+
+at::Tensor as_real(const at::Tensor& tensor) {
+  return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
+}
+
+bool is_sparse(const at::Tensor& tensor) {
+  return tensor.layout() != at::kStrided;
+}
+
+void expect_floats(const at::Tensor& tensor, std::string_view hook) {
+  if (!at::isFloatingType(tensor.scalar_type())) {
+    throw TypeError(fmt::format("the communication hook {} takes real floats, not gradients of {}", hook,
+                                c10::toString(tensor.scalar_type())));
+  }
+}
+
+}  // namespace cohort::hooks

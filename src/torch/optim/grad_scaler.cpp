@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <ATen/ATen.h>
+#include <cohort/error.h>
+#include <cohort/torch/grad_scaler.h>
+#include <cohort/torch/tensor.h>
+#include <torch/optim/optimizer.h>
+#include <torch/serialize/archive.h>
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+#include <unordered_set>
+#include <vector>
+
+namespace cohort {
+
+namespace {
+
+/// One pass and one number for each gradient: the largest absolute value, which is not finite if any element is not.
+at::Tensor largest_of(const at::Tensor& values) {
+  return at::linalg_vector_norm(values, std::numeric_limits<double>::infinity());
+}
+
+}  // namespace
+
+GradScaler::GradScaler(const GradScalerOptions& options) : options_(options), scale_(options.init_scale) {
+  if (!options.enabled) return;
+  if (!(options.init_scale > 0)) throw ValueError("GradScaler: init_scale must be positive");
+  if (!(options.growth_factor > 1)) throw ValueError("GradScaler: growth_factor must be above 1");
+  if (!(options.backoff_factor > 0 && options.backoff_factor < 1)) {
+    throw ValueError("GradScaler: backoff_factor must be between 0 and 1");
+  }
+  if (options.growth_interval < 1) throw ValueError("GradScaler: growth_interval must be at least 1");
+}
+
+at::Tensor GradScaler::scale(const at::Tensor& loss) const {
+  return options_.enabled ? loss * scale_ : loss;
+}
+
+double GradScaler::get_scale() const noexcept {
+  return options_.enabled ? scale_ : 1;
+}
+
+void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
+  if (!options_.enabled) return;
+  auto& progress = progress_[&optimizer];
+  if (progress.stage == Stage::unscaled) {
+    throw Error("GradScaler: unscale_ was called for this optimizer already since the last update");
+  }
+  if (progress.stage == Stage::stepped) throw Error("GradScaler: unscale_ after step");
+
+  std::vector<at::Tensor> values;
+  std::unordered_set<c10::TensorImpl*> seen;
+  at::Device device(at::kCPU);
+  for (const auto& group : optimizer.param_groups()) {
+    for (const auto& parameter : group.params()) {
+      if (device.is_cpu()) device = parameter.device();
+      const auto& gradient = parameter.grad();
+      if (!gradient.defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+      if (gradient.scalar_type() == at::kHalf) {
+        throw ValueError("GradScaler: a gradient in half precision cannot be unscaled: keep the parameters in float");
+      }
+      values.push_back(gradient.is_sparse() ? gradient._values() : gradient);
+    }
+  }
+  const at::NoGradGuard no_grad;
+  const double inverse = 1 / scale_;
+  auto found = at::zeros({1}, at::TensorOptions(at::kFloat).device(device));
+  for (auto& each : values) {
+    if (each.numel() > 0) found += largest_of(each).isfinite().logical_not().to(found.options());
+    each.mul_(inverse);
+  }
+  if (options_.group != nullptr) {
+    options_.group->all_reduce(buffer_of(found), {.op = ReduceOp::max(), .stream = current_stream(found)});
+  }
+  progress.found = found.item<float>() > 0;
+  progress.stage = Stage::unscaled;
+}
+
+bool GradScaler::step(torch::optim::Optimizer& optimizer) {
+  if (!options_.enabled) {
+    optimizer.step();
+    return true;
+  }
+  if (progress_[&optimizer].stage == Stage::stepped) {
+    throw Error("GradScaler: step was called for this optimizer already since the last update");
+  }
+  if (progress_[&optimizer].stage == Stage::ready) unscale_(optimizer);
+  auto& progress = progress_[&optimizer];
+  if (!progress.found) optimizer.step();
+  progress.stage = Stage::stepped;
+  return !progress.found;
+}
+
+void GradScaler::update(std::optional<double> new_scale) {
+  if (!options_.enabled) return;
+  if (new_scale.has_value()) {
+    if (!(*new_scale > 0)) throw ValueError("GradScaler: the scale must be positive");
+    scale_ = *new_scale;
+    progress_.clear();
+    return;
+  }
+  bool found = false;
+  bool any = false;
+  for (const auto& [optimizer, progress] : progress_) {
+    any = any || progress.stage != Stage::ready;
+    found = found || progress.found;
+  }
+  if (!any) throw Error("GradScaler: update before any step or unscale_");
+  if (found) {
+    scale_ *= options_.backoff_factor;
+    tracker_ = 0;
+  } else if (++tracker_ == options_.growth_interval) {
+    // The loss is multiplied in float: a scale that is none there would end all training.
+    const double grown = scale_ * options_.growth_factor;
+    if (grown <= std::numeric_limits<float>::max()) scale_ = grown;
+    tracker_ = 0;
+  }
+  progress_.clear();
+}
+
+void GradScaler::save(torch::serialize::OutputArchive& archive) const {
+  archive.write("scale", c10::IValue(scale_));
+  archive.write("growth_factor", c10::IValue(options_.growth_factor));
+  archive.write("backoff_factor", c10::IValue(options_.backoff_factor));
+  archive.write("growth_interval", c10::IValue(options_.growth_interval));
+  archive.write("growth_tracker", c10::IValue(tracker_));
+}
+
+void GradScaler::load(torch::serialize::InputArchive& archive) {
+  const auto read = [&](const char* key) {
+    c10::IValue value;
+    archive.read(key, value);
+    return value;
+  };
+  scale_ = read("scale").toDouble();
+  options_.growth_factor = read("growth_factor").toDouble();
+  options_.backoff_factor = read("backoff_factor").toDouble();
+  options_.growth_interval = read("growth_interval").toInt();
+  tracker_ = read("growth_tracker").toInt();
+  progress_.clear();
+}
+
+}  // namespace cohort

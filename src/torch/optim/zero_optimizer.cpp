@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <ATen/ATen.h>
+#include <cohort/current_group.h>
+#include <cohort/error.h>
+#include <cohort/torch/tensor.h>
+#include <cohort/torch/zero_optimizer.h>
+#include <torch/serialize/archive.h>
+#include <torch/version.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+#include <string>
+#include <tuple>
+#include <unordered_set>
+
+#include "torch/state/crc64.h"
+
+namespace cohort {
+
+namespace {
+
+using torch::optim::OptimizerParamGroup;
+using torch::optim::OptimizerParamState;
+
+/// Under which an optimizer keeps a parameter's state.
+auto state_key(const at::Tensor& parameter) {
+#if TORCH_VERSION_MAJOR >= 2
+  return static_cast<void*>(parameter.unsafeGetTensorImpl());
+#else
+  return c10::guts::to_string(parameter.unsafeGetTensorImpl());
+#endif
+}
+
+/// Each once, in order: libtorch lists a tied weight twice and would step it twice.
+std::vector<OptimizerParamGroup> without_repeats(const std::vector<OptimizerParamGroup>& groups,
+                                                 std::unordered_set<c10::TensorImpl*> seen = {}) {
+  std::vector<OptimizerParamGroup> result(groups);
+  for (auto& group : result) {
+    std::erase_if(group.params(), [&](const at::Tensor& each) {
+      if (!each.defined()) throw ValueError("ZeroOptimizer: an undefined parameter");
+      return !seen.insert(each.unsafeGetTensorImpl()).second;
+    });
+  }
+  return result;
+}
+
+std::string bytes_of(torch::serialize::OutputArchive& archive) {
+  std::string bytes;
+  archive.save_to([&](const void* data, std::size_t count) {
+    bytes.append(static_cast<const char*>(data), count);
+    return count;
+  });
+  return bytes;
+}
+
+/// Parameters of one owner, type and device that travel together.
+struct Parcel {
+  int owner = 0;
+  std::vector<at::Tensor> parameters{};
+  std::size_t bytes = 0;
+
+  at::Tensor memory{};
+  bool in_place = false;
+  Work work{};
+
+  void send(ProcessGroup& group) {
+    const bool mine = owner == group.rank();
+    const auto& first = parameters.front();
+    in_place = parameters.size() == 1 && first.is_non_overlapping_and_dense();
+    if (in_place) {
+      memory = first.detach();
+    } else if (mine) {
+      std::vector<at::Tensor> rows;
+      for (const auto& each : parameters) rows.push_back(each.detach().reshape({-1}));
+      memory = at::cat(rows);
+    } else {
+      std::int64_t count = 0;
+      for (const auto& each : parameters) count += each.numel();
+      memory = at::empty({count}, first.options().requires_grad(false));
+    }
+    work = group.broadcast(buffer_of(memory), {.root = owner, .async_op = true, .stream = current_stream(memory)});
+  }
+  void receive(const ProcessGroup& group) {
+    work.wait();
+    if (owner == group.rank()) return;
+    if (in_place) {
+      parameters.front().unsafeGetTensorImpl()->bump_version();  // autograd did not see the write
+      return;
+    }
+    std::int64_t offset = 0;
+    for (auto& each : parameters) {
+      each.copy_(memory.narrow(0, offset, each.numel()).view(each.sizes()));
+      offset += each.numel();
+    }
+  }
+};
+
+}  // namespace
+
+ZeroOptimizerBase::ZeroOptimizerBase(Groups groups, std::unique_ptr<torch::optim::OptimizerOptions> defaults,
+                                     MakeOptimizer make, MakeState make_state, ProcessGroupPtr group,
+                                     ZeroOptions options)
+    : Optimizer(without_repeats(groups), std::move(defaults)),
+      make_(std::move(make)),
+      make_state_(std::move(make_state)),
+      group_(group != nullptr ? std::move(group) : require_current_process_group("ZeroOptimizer")),
+      options_(options),
+      loads_(static_cast<std::size_t>(group_->size()), 0) {
+  if (options_.bucket_bytes == 0) throw ValueError("ZeroOptimizer: bucket_bytes must be positive");
+  check_ranks_agree();
+  Groups shares;
+  for (const auto& each : param_groups_) {
+    deal_out(each);
+    shares.push_back(share_of(each));
+  }
+  local_ = make_(std::move(shares));
+}
+
+void ZeroOptimizerBase::add_param_group(const OptimizerParamGroup& group) {
+  std::unordered_set<c10::TensorImpl*> seen;
+  for (const auto& [parameter, owner] : owners_) seen.insert(parameter);
+  Optimizer::add_param_group(without_repeats({group}, std::move(seen)).front());
+  check_ranks_agree();
+  deal_out(param_groups_.back());
+  local_->add_param_group(share_of(param_groups_.back()));
+  whole_.reset();
+}
+
+void ZeroOptimizerBase::check_ranks_agree() const {
+  Crc64 crc;
+  const auto add = [&](std::int64_t number) { crc.add(&number, sizeof number); };
+  for (const auto& each : param_groups_) {
+    add(static_cast<std::int64_t>(each.params().size()));
+    for (const auto& parameter : each.params()) {
+      add(static_cast<std::int64_t>(parameter.scalar_type()));
+      add(parameter.dim());
+      for (const auto size : parameter.sizes()) add(size);
+    }
+  }
+  const auto all = group_->all_gather_bytes(std::to_string(crc.value()));
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    throw MismatchError(fmt::format("ZeroOptimizer: rank {} has other parameters than rank 0, in number, order, shape "
+                                    "or type",
+                                    rank),
+                        {.group = group_->id(), .op = "zero_optimizer", .rank = static_cast<int>(rank)});
+  }
+}
+
+void ZeroOptimizerBase::deal_out(const OptimizerParamGroup& group) {
+  auto parameters = group.params();
+  std::stable_sort(parameters.begin(), parameters.end(),
+                   [](const at::Tensor& a, const at::Tensor& b) { return a.numel() > b.numel(); });
+  for (const auto& parameter : parameters) {
+    const auto least = std::min_element(loads_.begin(), loads_.end());
+    owners_[parameter.unsafeGetTensorImpl()] = static_cast<int>(least - loads_.begin());
+    *least += parameter.numel();
+  }
+}
+
+int ZeroOptimizerBase::owner_of(const at::Tensor& parameter) const {
+  const auto it = owners_.find(parameter.unsafeGetTensorImpl());
+  if (it == owners_.end()) throw ValueError("ZeroOptimizer: a tensor that is none of its parameters");
+  return it->second;
+}
+
+bool ZeroOptimizerBase::is_mine(const at::Tensor& parameter) const {
+  return owner_of(parameter) == group_->rank();
+}
+
+OptimizerParamGroup ZeroOptimizerBase::share_of(const OptimizerParamGroup& group) const {
+  OptimizerParamGroup share(group);
+  std::erase_if(share.params(), [&](const at::Tensor& each) { return !is_mine(each); });
+  return share;
+}
+
+std::vector<at::Tensor> ZeroOptimizerBase::all_parameters() const {
+  std::vector<at::Tensor> all;
+  for (const auto& each : param_groups_) all.insert(all.end(), each.params().begin(), each.params().end());
+  return all;
+}
+
+/// Users and schedulers change the rate in our groups.
+void ZeroOptimizerBase::copy_options() {
+  for (std::size_t i = 0; i < param_groups_.size(); ++i) {
+    local_->param_groups()[i].set_options(param_groups_[i].options().clone());
+  }
+}
+
+at::Tensor ZeroOptimizerBase::step(LossClosure closure) {
+  at::Tensor loss;
+  if (closure) {
+    const at::AutoGradMode enable(true);
+    loss = closure();
+  }
+  whole_.reset();
+  copy_options();
+  local_->step();
+  share_parameters(all_parameters());
+  return loss;
+}
+
+void ZeroOptimizerBase::step_parameters(std::span<const at::Tensor> parameters) {
+  std::unordered_set<c10::TensorImpl*> wanted;
+  for (const auto& each : parameters) {
+    if (is_mine(each)) wanted.insert(each.unsafeGetTensorImpl());
+  }
+  if (wanted.empty()) return;
+  whole_.reset();
+  copy_options();
+  // The optimizer steps what its groups list, and keeps state by parameter: so for this step they list these.
+  auto& groups = local_->param_groups();
+  std::vector<std::vector<at::Tensor>> lists;
+  for (auto& each : groups) {
+    lists.push_back(each.params());
+    std::erase_if(each.params(), [&](const at::Tensor& x) { return !wanted.contains(x.unsafeGetTensorImpl()); });
+  }
+  const auto restore = [&] {
+    for (std::size_t i = 0; i < groups.size(); ++i) groups[i].params() = std::move(lists[i]);
+  };
+  try {
+    local_->step();
+  } catch (...) {
+    restore();
+    throw;
+  }
+  restore();
+}
+
+void ZeroOptimizerBase::share_parameters(std::span<const at::Tensor> parameters) {
+  if (group_->size() == 1) return;
+  const at::NoGradGuard no_grad;
+  std::vector<Parcel> parcels;
+  // Of each owner, device and type the parcel that is not full yet.
+  std::vector<std::pair<std::tuple<int, at::Device, at::ScalarType>, std::size_t>> open;
+  for (const auto& each : parameters) {
+    const auto bytes = each.nbytes();
+    if (bytes == 0) continue;
+    const std::tuple kind(owner_of(each), each.device(), each.scalar_type());
+    const auto it = std::find_if(open.begin(), open.end(), [&](const auto& x) { return x.first == kind; });
+    if (bytes < options_.bucket_bytes && it != open.end() &&
+        parcels[it->second].bytes + bytes <= options_.bucket_bytes) {
+      parcels[it->second].parameters.push_back(each);
+      parcels[it->second].bytes += bytes;
+      continue;
+    }
+    parcels.push_back({.owner = std::get<0>(kind), .parameters = {each}, .bytes = bytes});
+    if (bytes >= options_.bucket_bytes) continue;
+    if (it == open.end()) {
+      open.emplace_back(kind, parcels.size() - 1);
+    } else {
+      it->second = parcels.size() - 1;
+    }
+  }
+  // Two under way: one is packed or unpacked while the other travels, and no more memory than two parcels is needed.
+  std::deque<Parcel> under_way;
+  for (auto& parcel : parcels) {
+    parcel.send(*group_);
+    under_way.push_back(std::move(parcel));
+    if (under_way.size() < 2) continue;
+    under_way.front().receive(*group_);
+    under_way.pop_front();
+  }
+  for (auto& parcel : under_way) parcel.receive(*group_);
+}
+
+void ZeroOptimizerBase::consolidate_state(int root) {
+  if (root < 0 || root >= group_->size()) {
+    throw ValueError(fmt::format("ZeroOptimizer: root {} of {} ranks", root, group_->size()));
+  }
+  const auto parameters = all_parameters();
+  const auto name = [](std::size_t index) { return "p" + std::to_string(index); };
+
+  torch::serialize::OutputArchive mine;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto it = local_->state().find(state_key(parameters[i]));
+    if (it == local_->state().end() || !is_mine(parameters[i])) continue;
+    torch::serialize::OutputArchive state(mine.compilation_unit());
+    it->second->serialize(state);
+    mine.write(name(i), state);
+  }
+  const auto bytes = bytes_of(mine);
+
+  std::unique_ptr<Optimizer> whole;
+  if (group_->rank() == root) whole = make_(param_groups_);
+  // One rank after another: nobody but the root ever holds more than one share beside its own.
+  for (int rank = 0; rank < group_->size(); ++rank) {
+    const auto theirs = group_->broadcast_bytes(rank == group_->rank() ? bytes : std::string(), {.root = rank});
+    if (whole == nullptr) continue;
+    torch::serialize::InputArchive archive;
+    archive.load_from(theirs.data(), theirs.size(), at::Device(at::kCPU));
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      torch::serialize::InputArchive from;
+      if (!archive.try_read(name(i), from)) continue;
+      auto state = make_state_();
+      state->serialize(from);
+      whole->state()[state_key(parameters[i])] = std::move(state);
+    }
+  }
+  whole_ = std::move(whole);
+}
+
+void ZeroOptimizerBase::save(torch::serialize::OutputArchive& archive) const {
+  if (whole_ == nullptr) {
+    throw Error(
+        "ZeroOptimizer: the state is spread over the ranks: all call consolidate_state(root) first, then the root "
+        "saves, before the next step");
+  }
+  for (std::size_t i = 0; i < param_groups_.size(); ++i) {
+    whole_->param_groups()[i].set_options(param_groups_[i].options().clone());
+  }
+  whole_->save(archive);
+}
+
+void ZeroOptimizerBase::load(torch::serialize::InputArchive& archive) {
+  const auto whole = make_(param_groups_);
+  whole->load(archive);
+  local_->state().clear();
+  whole_.reset();
+  for (std::size_t i = 0; i < param_groups_.size(); ++i) {
+    param_groups_[i].set_options(whole->param_groups()[i].options().clone());
+  }
+  for (const auto& parameter : all_parameters()) {
+    const auto it = whole->state().find(state_key(parameter));
+    if (it == whole->state().end() || !is_mine(parameter)) continue;
+    auto state = std::move(it->second);
+    if (!parameter.device().is_cpu()) {
+      // What was consolidated is on the host.
+      torch::serialize::OutputArchive out;
+      state->serialize(out);
+      const auto bytes = bytes_of(out);
+      torch::serialize::InputArchive in;
+      in.load_from(bytes.data(), bytes.size(), parameter.device());
+      state = make_state_();
+      state->serialize(in);
+    }
+    local_->state()[state_key(parameter)] = std::move(state);
+  }
+}
+
+}  // namespace cohort

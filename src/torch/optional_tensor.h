@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// libtorch's optional: its own type at first, std::optional since.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/version.h>
+
+#if TORCH_VERSION_MAJOR >= 2
+#include <optional>
+#else
+#include <c10/util/Optional.h>
+#endif
+
+namespace cohort {
+
+#if TORCH_VERSION_MAJOR >= 2
+using OptionalTensor = std::optional<at::Tensor>;
+#else
+using OptionalTensor = c10::optional<at::Tensor>;
+#endif
+
+/// Undefined for nothing, and the other way round.
+inline at::Tensor tensor_or_undefined(const OptionalTensor& tensor) {
+  return tensor.has_value() ? *tensor : at::Tensor();
+}
+inline OptionalTensor if_defined(const at::Tensor& tensor) {
+  return tensor.defined() ? OptionalTensor(tensor) : OptionalTensor();
+}
+
+}  // namespace cohort

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// (GPU) DistributedDataParallel on CUDA tensors: with nccl, and with gloo through the host.
+#include <cohort/torch/hooks.h>
+#include <cohort/torch/sync_batch_norm.h>
+
+#include "nccl/gpu/gpu_world.h"
+#include "torch/ddp_test.h"
+
+namespace cohort::test {
+namespace {
+
+const at::Device gpu(at::kCUDA, 0);
+
+using DdpOn = OnTheGpuOfSize;
+
+/// The same as on the host: shards on the GPU, beside one model that sees the whole batch.
+void expect_same_as_one_process_on_gpu(const ProcessGroupPtr& group, DdpOptions options) {
+  options.process_group = group;
+  Mlp net(32, 4);
+  fill(*net, 1 + group->rank());
+  net->to(gpu);
+  DistributedDataParallel ddp(net, options);
+  Mlp whole(32, 4);
+  fill(*whole, 1);
+  whole->to(gpu);
+  torch::optim::AdamW optimizer(ddp.parameters(), torch::optim::AdamWOptions(0.01));
+  torch::optim::AdamW reference(whole->parameters(), torch::optim::AdamWOptions(0.01));
+  for (int step = 0; step < 20; ++step) {
+    const auto n = group->size();
+    const auto x = random_batch(step, {4 * n, 4}).to(gpu);
+    const auto y = random_batch(1000 + step, {4 * n, 2}).to(gpu);
+    optimizer.zero_grad();
+    torch::mse_loss(ddp.forward(x.narrow(0, 4 * group->rank(), 4)), y.narrow(0, 4 * group->rank(), 4)).backward();
+    optimizer.step();
+    reference.zero_grad();
+    torch::mse_loss(whole->forward(x), y).backward();
+    reference.step();
+  }
+  for (std::size_t i = 0; i < net->parameters().size(); ++i) {
+    EXPECT_LT(distance(net->parameters()[i], whole->parameters()[i]), 1e-9) << "parameter " << i;
+  }
+}
+
+TEST_P(DdpOn, GpusTrainsAsOneProcessWould) {
+  with_gpu_group(GetParam(), [](const ProcessGroupPtr& group) {
+    expect_same_as_one_process_on_gpu(group, {});
+    expect_same_as_one_process_on_gpu(group, {.bucket_cap_mb = 0.002});
+    expect_same_as_one_process_on_gpu(group, {.gradient_as_bucket_view = false});
+    expect_same_as_one_process_on_gpu(group, {.find_unused_parameters = true});
+    expect_same_as_one_process_on_gpu(group, {.static_graph = true});
+  });
+}
+
+TEST_P(DdpOn, GpusMovesInputsAndRunsHooksAndMixedPrecision) {
+  with_gpu_group(GetParam(), [](const ProcessGroupPtr& group) {
+    const double average = (group->size() + 1) / 2.0;
+    for (const bool is_narrow : {false, true}) {
+      Scale net(1, 4);
+      net->to(gpu, torch::kFloat);
+      DistributedDataParallel ddp(net, {.process_group = group, .device_ids = {gpu}});
+      ddp.register_comm_hook(is_narrow ? hooks::fp16_compress(group) : hooks::allreduce(group));
+      for (int i = 0; i < 3; ++i) {
+        ddp.zero_grad();
+        ddp.forward(torch::full({4}, static_cast<float>(group->rank() + 1))).sum().backward();  // from the host
+        EXPECT_TRUE(torch::allclose(net->weight.grad().cpu(), torch::full({4}, static_cast<float>(average))));
+      }
+    }
+    Scale mixed(1, 4);
+    mixed->to(gpu, torch::kFloat);
+    DistributedDataParallel ddp(
+        mixed, {.process_group = group, .mixed_precision = MixedPrecision{.param_dtype = at::kHalf}});
+    ddp.forward(torch::full({4}, static_cast<float>(group->rank() + 1)).to(gpu)).sum().backward();
+    EXPECT_EQ(mixed->weight.scalar_type(), at::kFloat);
+    EXPECT_TRUE(torch::allclose(mixed->weight.grad().cpu(), torch::full({4}, static_cast<float>(average))));
+  });
+}
+
+TEST_P(DdpOn, GpusSyncBatchNormSeesTheWholeBatch) {
+  with_gpu_group(GetParam(), [](const ProcessGroupPtr& group) {
+    const auto n = group->size();
+    const auto batch = random_batch(5, {4 * n, 3, 5, 5}).to(gpu);
+    torch::nn::Sequential net(torch::nn::BatchNorm2d(3));
+    net->to(gpu, torch::kDouble);
+    torch::nn::Sequential whole(torch::nn::BatchNorm2d(3));
+    whole->to(gpu, torch::kDouble);
+    convert_sync_batchnorm(net.ptr(), group);
+    const auto mine = net->forward(batch.narrow(0, 4 * group->rank(), 4));
+    const auto all = whole->forward(batch);
+    EXPECT_LT(distance(mine, all.narrow(0, 4 * group->rank(), 4)), 1e-9);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Torch, DdpOn,
+                         ::testing::Values(GpuRanks{"nccl", 1}, GpuRanks{"nccl", 2}, GpuRanks{"gloo", 2}),
+                         [](const auto& each) { return each.param.backend + std::to_string(each.param.size); });
+
+}  // namespace
+}  // namespace cohort::test

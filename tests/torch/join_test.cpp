@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Uneven inputs.
+#include <cohort/torch/join.h>
+
+#include "torch/ddp_test.h"
+
+namespace cohort::test {
+namespace {
+
+using ::testing::ElementsAre;
+
+at::Tensor input_of(const ProcessGroupPtr& group) {
+  return torch::full({1}, group->rank() + 1.0, torch::kDouble);
+}
+
+TEST(Join, RanksWithFewerInputsFollowAndModelsEndEqual) {
+  for (const int size : {1, 2, 3}) {
+    with_torch_threads(size, [](const ProcessGroupPtr& group) {
+      Mlp net;
+      fill(*net, group->rank());
+      DistributedDataParallel ddp(net, {.process_group = group});
+      torch::optim::SGD optimizer(ddp.parameters(), 0.1);
+      join({&ddp}, [&] {
+        for (int i = 0; i < 10 + group->rank(); ++i) {
+          optimizer.zero_grad();
+          ddp.forward(random_batch(i, {3, 4})).pow(2).mean().backward();
+          optimizer.step();
+        }
+      });
+      EXPECT_EQ(ddp.logging_data().integer("join_uneven_inputs"), 1);
+      std::vector<at::Tensor> rows;
+      for (const auto& each : net->parameters()) rows.push_back(each.detach().reshape({-1}));
+      const auto all = gathered(*group, torch::cat(rows)).value();
+      for (int rank = 1; rank < group->size(); ++rank) EXPECT_TRUE(torch::equal(all[rank], all[0]));
+      // And go on as ever.
+      ddp.forward(random_batch(1, {3, 4})).sum().backward();
+    });
+  }
+}
+
+std::vector<double> gradients_of(const ProcessGroupPtr& group, DdpOptions options, const JoinOptions& how,
+                                 const std::vector<int>& inputs) {
+  options.process_group = group;
+  Scale net;
+  DistributedDataParallel ddp(net, options);
+  std::vector<double> seen;
+  join(
+      {&ddp},
+      [&] {
+        for (int i = 0; i < inputs[static_cast<std::size_t>(group->rank())]; ++i) {
+          ddp.zero_grad();
+          ddp.forward(input_of(group)).sum().backward();
+          seen.push_back(grad_of(net->weight));
+        }
+      },
+      how);
+  return seen;
+}
+
+TEST(Join, DividesByHowManyThereWereOrByHowManyThereAre) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    const bool is_long = group->rank() == 1;
+    const auto by_all = gradients_of(group, {}, {}, {2, 3});
+    const auto by_alive = gradients_of(group, {}, {.divide_by_initial_world_size = false}, {2, 3});
+    EXPECT_EQ(by_all, is_long ? std::vector<double>({1.5, 1.5, 1.0}) : std::vector<double>({1.5, 1.5}));
+    EXPECT_EQ(by_alive, is_long ? std::vector<double>({1.5, 1.5, 2.0}) : std::vector<double>({1.5, 1.5}));
+  });
+}
+
+TEST(Join, ARankMayHaveNoInputAtAllAndItMayBeRankZero) {
+  with_torch_threads(3, [](const ProcessGroupPtr& group) {
+    for (const auto& inputs : {std::vector<int>{0, 3, 3}, std::vector<int>{3, 0, 1}, std::vector<int>{0, 0, 2}}) {
+      const auto seen = gradients_of(group, {}, {}, inputs);
+      EXPECT_EQ(seen.size(), static_cast<std::size_t>(inputs[static_cast<std::size_t>(group->rank())]));
+    }
+  });
+}
+
+TEST(Join, WorksWithUnusedParametersHooksBuffersAndAccumulation) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    const bool is_long = group->rank() == 1;
+    const auto expected = is_long ? std::vector<double>({1.5, 1.5, 1.0}) : std::vector<double>({1.5, 1.5});
+    EXPECT_EQ(gradients_of(group, {.find_unused_parameters = true}, {}, {2, 3}), expected);
+    EXPECT_EQ(gradients_of(group, {.static_graph = true}, {}, {2, 3}), expected);
+    EXPECT_EQ(gradients_of(group, {.gradient_as_bucket_view = false}, {}, {2, 3}), expected);
+
+    Scale hooked;
+    hooked->register_buffer("calls", torch::zeros({1}, torch::kDouble));
+    DistributedDataParallel ddp(hooked, {.process_group = group});
+    int calls = 0;
+    ddp.register_comm_hook([&](GradBucket& bucket) {
+      ++calls;
+      return reduced(*group, bucket.buffer());
+    });
+    join({&ddp}, [&] {
+      for (int i = 0; i < 2 + 2 * group->rank(); ++i) {
+        hooked->named_buffers()["calls"].fill_(group->rank() * 10 + i);
+        if (i % 2 == 0) {
+          const auto local = ddp.no_sync();
+          ddp.forward(input_of(group)).sum().backward();
+        } else {
+          ddp.forward(input_of(group)).sum().backward();
+        }
+      }
+    });
+    EXPECT_EQ(calls, 2) << "as often on the rank that has ended";
+    EXPECT_EQ(hooked->named_buffers()["calls"].item<double>(), 13.0) << "of the rank that ended last";
+  });
+}
+
+TEST(Join, EarlyTerminationIsAnErrorOnAllRanksWhereAskedFor) {
+  with_torch_threads(3, [](const ProcessGroupPtr& group) {
+    EXPECT_ERROR(Error, gradients_of(group, {}, {.throw_on_early_termination = true}, {2, 1, 3}), "no more input");
+  });
+}
+
+TEST(Join, RefusesWhatCannotBeJoined) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    const auto other = group->split_group({0, 1});
+    DistributedDataParallel a(Scale(), {.process_group = group});
+    DistributedDataParallel b(Scale(), {.process_group = other});
+    EXPECT_ERROR(ValueError, join({}, [] {}), "nothing");
+    EXPECT_ERROR(ValueError, join({&a, &b}, [] {}), "one process group");
+    EXPECT_ERROR(ValueError, join({&a}, [] { throw ValueError("inside"); }), "inside");
+    bool ran = false;
+    join({&a}, [&] { ran = true; }, {.enable = false});
+    EXPECT_TRUE(ran);
+  });
+}
+
+TEST(Join, SeveralModelsFollowTogether) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    Scale first;
+    Scale second;
+    DistributedDataParallel a(first, {.process_group = group});
+    DistributedDataParallel b(second, {.process_group = group});
+    join({&a, &b}, [&] {
+      for (int i = 0; i < 2 + group->rank(); ++i) {
+        first->zero_grad();
+        second->zero_grad();
+        a.forward(input_of(group)).sum().backward();
+        b.forward(2 * input_of(group)).sum().backward();
+      }
+    });
+    if (group->rank() == 1) {
+      EXPECT_EQ(grad_of(first->weight), 1.0);
+      EXPECT_EQ(grad_of(second->weight), 2.0);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace cohort::test
