@@ -79,7 +79,8 @@ int main(int argc, char** argv) {
     if (pg->rank() == 0) {
       std::cout << "loss " << interrupted << " with an interruption, " << uninterrupted << " without\n";
     }
-    return interrupted == uninterrupted ? 0 : 1;
+    // In a folder where the run has ended before, the checkpoint's loss is all there is, and that is rank 0's.
+    return pg->rank() == 0 && interrupted != uninterrupted ? 1 : 0;
   } catch (const std::exception& e) {
     std::cerr << "restart: " << e.what() << '\n';
     return 1;

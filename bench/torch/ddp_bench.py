@@ -118,7 +118,7 @@ def prices(ours, python, model, rounds, per_round, ours_variants, python_variant
 def row(rows, what, value, unit, bar, note=""):
     verdict = "" if bar is None else "met" if value <= bar else "MISSED"
     limit = "" if bar is None else f"<= {bar:g}"
-    print(f"  {what:<44} {value:>9.3f} {unit:<3} {limit:>8} {verdict:<7} {note}")
+    print(f"  {what:<54} {value:>9.3f} {unit:<3} {limit:>8} {verdict:<7} {note}")
     rows.append({"what": what, "unit": unit, "ours": value, "bar": bar, "verdict": verdict, "note": note})
 
 
@@ -163,12 +163,15 @@ def measure_cpu(rows, arguments, folder):
         def cpu(variant, count):
             return statistics.median(int(each) for each in alone.ask(f"cpu {variant} {count}")[0].split())
 
-        for variant in ("bare", "cohort_alone"):
-            cpu(variant, 5)
-        extra = [cpu("cohort_alone", 10) - cpu("bare", 10) for _ in range(4 * arguments.rounds)]
         print("\nDDP: the reducer's own work and memory")
-        row(rows, "thread CPU time per parameter and step", statistics.median(extra) / 1000 / US, "us", 1.0,
-            "1,000 parameters, a group of one")
+        # To none: the bare module allocates each gradient, the wrapper does not. Zeroed: neither does, and what is left
+        # is hooks and finalize.
+        for suffix, what in (("", "gradients set to none"), ("_zeroed", "gradients zeroed")):
+            for variant in ("bare", "cohort_alone"):
+                cpu(variant + suffix, 5)
+            extra = [cpu("cohort_alone" + suffix, 10) - cpu("bare" + suffix, 10) for _ in range(2 * arguments.rounds)]
+            row(rows, "thread CPU time per parameter, " + what, statistics.median(extra) / 1000 / US, "us", 1.0,
+                "1,000 parameters, a group of one")
 
 
 def measure_memory(rows, arguments, folder):

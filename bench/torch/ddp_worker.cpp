@@ -4,11 +4,13 @@
 //
 //   model NAME         from now on this model                                    → ok
 //   steps VARIANT N    N steps of bare, cohort, no_sync, reducer_view, reducer_copy → nanoseconds of each
-//   cpu VARIANT N      N steps of bare or cohort_alone (a group of one rank)      → nanoseconds of thread CPU time
+//   cpu VARIANT N      N steps of bare, cohort_alone (a group of one rank), bare_zeroed, cohort_alone_zeroed
+//                                                                              → nanoseconds of thread CPU time
 //   memory             what this process occupies: anonymous pages + its share of shared ones → bytes
 //   gradients          bytes of all gradients                                    → bytes
 //
-// A step is zero_grad (to none), forward and backward; variants are made when they are first asked for.
+// A step is zero_grad (to none, or to zeros where the variant says so), forward and backward; variants are made when
+// they are first asked for.
 #include <cohort/cohort.h>
 #include <cohort/torch/ddp.h>
 #include <malloc.h>
@@ -85,20 +87,22 @@ class Worker {
   std::function<void()> make(const std::string& variant) {
     const auto model = make_model(model_name_);
     const auto input = model->input();
-    if (variant == "bare") {
-      return [model, input] {
-        model->zero_grad(true);
+    const bool to_none = !variant.ends_with("_zeroed");
+    if (variant.starts_with("bare")) {
+      return [model, input, to_none] {
+        model->zero_grad(to_none);
         model->forward(input).backward();
       };
     }
-    if (variant == "cohort" || variant == "cohort_alone" || variant == "no_sync") {
-      auto pg = group();
-      if (variant == "cohort_alone") {
+    const bool alone = variant.starts_with("cohort_alone");
+    if (variant == "cohort" || alone || variant == "no_sync") {
+      auto pg = alone ? nullptr : group();
+      if (alone) {
         pg = new_group("shm", 60s, "cpu", {}, {.store = std::make_shared<HashStore>(), .rank = 0, .size = 1});
       }
       const auto ddp = std::make_shared<Ddp>(model, DdpOptions{.process_group = pg});
-      return [ddp, input, local = variant == "no_sync"] {
-        ddp->zero_grad(true);
+      return [ddp, input, to_none, local = variant == "no_sync"] {
+        ddp->zero_grad(to_none);
         if (local) {
           const auto guard = ddp->no_sync();
           ddp->forward(input).backward();

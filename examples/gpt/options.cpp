@@ -44,6 +44,8 @@ bool parse(int argc, char** argv, Options& options, int& exit_code) {
   app.add_option("--temperature", options.temperature, "of the samples: lower is more careful")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_flag("--float", options.single_precision,
+               "compute in float: faster, but rounding alone makes the two curves differ after some hundred steps");
   app.add_flag("!--no-compare", options.compare, "leave out the run with one process");
   try {
     app.parse(argc, argv);

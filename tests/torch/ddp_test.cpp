@@ -21,13 +21,13 @@ namespace cohort::test {
 namespace {
 
 using namespace std::chrono_literals;
+using ddp::AssignedBucket;
+using ddp::TensorInfo;
 using ::testing::Contains;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using ddp::AssignedBucket;
-using ddp::TensorInfo;
 
 // --- buckets
 
@@ -187,9 +187,7 @@ TEST(Ddp, TypesAndComplexNumbersMix) {
       c = register_parameter("c", torch::ones({3}, torch::kComplexDouble));
       none = register_parameter("none", torch::ones({0, 3}, torch::kDouble));
     }
-    at::Tensor forward(double x) {
-      return (a * x).sum() + (b * x).sum() + torch::real(c * x).sum() + none.sum();
-    }
+    at::Tensor forward(double x) { return (a * x).sum() + (b * x).sum() + torch::real(c * x).sum() + none.sum(); }
     at::Tensor a, b, c, none;
   };
   with_torch_threads(2, [](const ProcessGroupPtr& group) {
@@ -515,10 +513,10 @@ TEST(DdpUnused, ResultsWhoseTensorsCannotBeFoundAreRefusedWhereTheyMatter) {
     Opaque forward(const at::Tensor& x) { return Opaque(a * x + b * x); }
   };
   with_torch_threads(1, [](const ProcessGroupPtr& group) {
-    EXPECT_ERROR(ValueError,
-                 DistributedDataParallel(std::make_shared<Hides>(),
-                                         {.process_group = group, .find_unused_parameters = true}),
-                 "visit_tensors");
+    EXPECT_ERROR(
+        ValueError,
+        DistributedDataParallel(std::make_shared<Hides>(), {.process_group = group, .find_unused_parameters = true}),
+        "visit_tensors");
     DistributedDataParallel fine(std::make_shared<Hides>(), {.process_group = group});
     fine.forward(torch::ones({1}, torch::kDouble)).hidden.sum().backward();
     DistributedDataParallel late(std::make_shared<HidesLate>(), {.process_group = group, .static_graph = true});
@@ -837,7 +835,8 @@ TEST(DdpFused, ASubsetOfTheParametersMayBeChosen) {
     EXPECT_EQ(net->a.item<double>(), -0.5);
     EXPECT_EQ(net->b.item<double>(), 1.0);
     DistributedDataParallel other(Branches(), {.process_group = group});
-    EXPECT_ERROR(ValueError, other.register_fused_optimizer(make_functional(fused::SGD{}), {net->a}), "does not reduce");
+    EXPECT_ERROR(ValueError, other.register_fused_optimizer(make_functional(fused::SGD{}), {net->a}),
+                 "does not reduce");
   });
 }
 
@@ -894,13 +893,13 @@ TEST(DdpRefuses, WhatConstructionCannotTake) {
     EXPECT_ERROR(ValueError, DistributedDataParallel(Scale(), {.process_group = group, .device_ids = {at::kCPU}}),
                  "on the host");
     EXPECT_ERROR(ValueError,
-                 DistributedDataParallel(Scale(), {.process_group = group, .delay_until = torch::ones({1})}), "together");
+                 DistributedDataParallel(Scale(), {.process_group = group, .delay_until = torch::ones({1})}),
+                 "together");
     EXPECT_ERROR(ValueError, DistributedDataParallel(std::shared_ptr<ScaleImpl>(), {.process_group = group}),
                  "no module");
-    EXPECT_ERROR(
-        ValueError,
-        DistributedDataParallel(Scale(), {.process_group = group, .bucket_cap_mb = 1, .bucket_caps_mb = {1}}),
-        "one of them");
+    EXPECT_ERROR(ValueError,
+                 DistributedDataParallel(Scale(), {.process_group = group, .bucket_cap_mb = 1, .bucket_caps_mb = {1}}),
+                 "one of them");
   });
 }
 
@@ -1079,7 +1078,8 @@ TEST(DdpMixedPrecision, ComputesInOneTypeAndKeepsParametersInTheirOwn) {
       EXPECT_EQ(net->seen, at::kBFloat16);
       EXPECT_EQ(net->weight.scalar_type(), at::kFloat);
     }
-    EXPECT_ERROR(Error, ddp.register_comm_hook([](GradBucket& bucket) { return ready(bucket.buffer()); }), "one for each");
+    EXPECT_ERROR(Error, ddp.register_comm_hook([](GradBucket& bucket) { return ready(bucket.buffer()); }),
+                 "one for each");
   });
 }
 

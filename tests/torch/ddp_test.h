@@ -27,8 +27,8 @@ TORCH_MODULE(Scale);
 struct MlpImpl : torch::nn::Module {
   explicit MlpImpl(std::int64_t width = 8, int layers = 3) {
     for (int i = 0; i < layers; ++i) {
-      linears.push_back(
-          register_module("layer" + std::to_string(i), torch::nn::Linear(i == 0 ? 4 : width, i + 1 == layers ? 2 : width)));
+      linears.push_back(register_module("layer" + std::to_string(i),
+                                        torch::nn::Linear(i == 0 ? 4 : width, i + 1 == layers ? 2 : width)));
     }
     to(torch::kDouble);
   }

@@ -68,8 +68,8 @@ TEST_P(DdpOn, GpusMovesInputsAndRunsHooksAndMixedPrecision) {
     }
     Scale mixed(1, 4);
     mixed->to(gpu, torch::kFloat);
-    DistributedDataParallel ddp(
-        mixed, {.process_group = group, .mixed_precision = MixedPrecision{.param_dtype = at::kHalf}});
+    DistributedDataParallel ddp(mixed,
+                                {.process_group = group, .mixed_precision = MixedPrecision{.param_dtype = at::kHalf}});
     ddp.forward(torch::full({4}, static_cast<float>(group->rank() + 1)).to(gpu)).sum().backward();
     EXPECT_EQ(mixed->weight.scalar_type(), at::kFloat);
     EXPECT_TRUE(torch::allclose(mixed->weight.grad().cpu(), torch::full({4}, static_cast<float>(average))));
@@ -91,8 +91,7 @@ TEST_P(DdpOn, GpusSyncBatchNormSeesTheWholeBatch) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Torch, DdpOn,
-                         ::testing::Values(GpuRanks{"nccl", 1}, GpuRanks{"nccl", 2}, GpuRanks{"gloo", 2}),
+INSTANTIATE_TEST_SUITE_P(Torch, DdpOn, ::testing::Values(GpuRanks{"nccl", 1}, GpuRanks{"nccl", 2}, GpuRanks{"gloo", 2}),
                          [](const auto& each) { return each.param.backend + std::to_string(each.param.size); });
 
 }  // namespace
