@@ -95,7 +95,7 @@ void compare(const Run& together, const Run& alone, int size) {
   for (std::size_t i = 0; i < steps; ++i) {
     const auto difference = std::abs(together.losses[i] - alone.losses[i]);
     largest = std::max(largest, difference);
-    if (i != 0 && i + 1 != steps && (i + 1) % std::max<std::size_t>(1, steps / 6) != 0) continue;
+    if (i != 0 && i + 1 != steps && (i + 1) % std::max<std::size_t>(1, steps / 5) != 0) continue;
     std::printf("  %4zu   %-12.5f   %-15.5f   %.1e\n", i + 1, together.losses[i], alone.losses[i], difference);
   }
   std::printf("  largest difference of all %zu steps: %.1e (both compute the same sums, in another order)\n", steps,
