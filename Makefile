@@ -17,9 +17,8 @@ build: ## installs what is missing (Debian 12), builds everything into build/def
 	@cmake --preset default
 	@cmake --build --preset default -j $(JOBS)
 
-demo: build ## four processes all-reduce, and what that costs
-	build/default/tools/cohort/cohort run -n 4 build/default/examples/all_reduce
-	build/default/tools/cohort/cohort bench --ranks 4 -b 4 -e 16M -f 16 --memory both --peers none
+demo: build ## two processes train a small GPT, beside one process that sees all the data
+	build/default/tools/cohort/cohort run -n 2 build/default/examples/gpt_demo
 
 test: build ## builds and runs the tests (two minutes of tests)
 	ctest --preset default -j $(TEST_JOBS) --output-junit test-results.xml

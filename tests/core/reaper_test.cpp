@@ -44,7 +44,7 @@ TEST(ReaperTest, JoinsAThreadThatLeftItself) {
 }
 
 TEST(ReaperTest, AThreadMayLeaveItselfWhileTheProcessExits) {
-  for (int round = 0; round < 50; ++round) {
+  for (int round = 0; round < 15; ++round) {
     Process child([]() -> int {
       const auto leaving = std::make_unique<LeavesItself>();
       join_now_or_later(std::thread([] {}));
