@@ -45,8 +45,8 @@ struct Many : torch::nn::Module {
 struct Transformer : torch::nn::Module {
   Transformer() {
     const auto layer = torch::nn::TransformerEncoderLayerOptions(1024, 16).dim_feedforward(4096).dropout(0);
-    encoder = register_module(
-        "encoder", torch::nn::TransformerEncoder(torch::nn::TransformerEncoderOptions(layer, 12)));
+    encoder =
+        register_module("encoder", torch::nn::TransformerEncoder(torch::nn::TransformerEncoderOptions(layer, 12)));
   }
   at::Tensor forward(const at::Tensor& x) { return encoder->forward(x); }
   torch::nn::TransformerEncoder encoder{nullptr};
@@ -80,8 +80,8 @@ void measure(const char* name, const cohort::ProcessGroupPtr& group, const at::T
 }  // namespace
 
 int main() {
-  const auto group = cohort::new_group(
-      "nccl", 60s, "cuda:0", {}, {.store = std::make_shared<cohort::HashStore>(), .rank = 0, .size = 1});
+  const auto group = cohort::new_group("nccl", 60s, "cuda:0", {},
+                                       {.store = std::make_shared<cohort::HashStore>(), .rank = 0, .size = 1});
   measure<Many>("200 x Linear", group, torch::randn({64, 256}, torch::kCUDA));
   measure<Transformer>("transformer", group, torch::randn({128, 8, 1024}, torch::kCUDA));
   return 0;

@@ -66,7 +66,7 @@ TEST_F(HybridGroup, AKilledRankIsNamedOnItsHostAndOnOthers) {
 
 // Large reductions go in parts, on two threads.
 TEST_F(HybridGroup, LargeReductionsAreCompleteOnUnevenHosts) {
-  constexpr std::size_t count = 5'000'003;
+  constexpr std::size_t count = 10'000'003;
   const EngineRanks ranks("hybrid", 5, 2);
   EXPECT_THAT(ranks.run([&](int rank) {
     const auto group = ranks.join(rank);
@@ -83,7 +83,7 @@ TEST_F(HybridGroup, LargeReductionsAreCompleteOnUnevenHosts) {
 }
 
 TEST_F(HybridGroup, AKilledRankEndsALargeReduction) {
-  expect_loss_is_noticed(EngineRanks("hybrid", 4, 2), 4, 3, 4s, 5'000'003);
+  expect_loss_is_noticed(EngineRanks("hybrid", 4, 2), 4, 3, 4s, 10'000'003);
 }
 
 TEST_F(HybridGroup, UnknownEnginesAndOptionsAreRefused) {

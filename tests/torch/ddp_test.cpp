@@ -434,6 +434,15 @@ TEST(DdpUnused, UsedByOneRankGetsTheAverageAndByNobodyKeepsItsGradient) {
   }
 }
 
+TEST(DdpUnused, ASearchThatFindsNothingIsToldOnce) {
+  const LogCount warnings("forward used all of them");
+  with_torch_threads(1, [](const ProcessGroupPtr& group) {
+    DistributedDataParallel ddp(Scale(), {.process_group = group, .find_unused_parameters = true});
+    for (int i = 0; i < 3; ++i) ddp.forward(torch::ones({1}, torch::kDouble)).sum().backward();
+  });
+  EXPECT_EQ(warnings.value(), 1);
+}
+
 struct TwoOutputs {
   at::Tensor first, second;
   void visit_tensors(auto&& visit) {
@@ -680,6 +689,19 @@ TEST(DdpBuffersOf, RankZeroGoToAllBeforeForward) {
     alone->count.fill_(group->rank() + 5.0);
     without.forward(x).sum().backward();
     EXPECT_EQ(alone->count.item<double>(), group->rank() + 5.0);
+  });
+}
+
+TEST(DdpBuffersOf, ModulesThatRebindThemAreFoundAgain) {
+  struct Rebinds : CountsImpl {
+    void rebind(double value) { buffers_["count"] = torch::full({1}, value, torch::kDouble); }
+  };
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    const auto net = std::make_shared<Rebinds>();
+    DistributedDataParallel ddp(net, {.process_group = group});
+    net->rebind(group->rank() + 3.0);
+    ddp.forward(torch::ones({1}, torch::kDouble)).sum().backward();
+    EXPECT_EQ(net->named_buffers()["count"].item<double>(), 3.0);
   });
 }
 

@@ -3,9 +3,12 @@
 // Small models and what one expects of their gradients.
 #pragma once
 
+#include <cohort/log.h>
 #include <cohort/torch/ddp.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -64,5 +67,23 @@ inline double distance(const at::Tensor& a, const at::Tensor& b) {
   const auto scale = std::max(1e-300, b.abs().max().item<double>());
   return (a - b).abs().max().item<double>() / scale;
 }
+
+/// How often something was said while it lives.
+class LogCount {
+ public:
+  explicit LogCount(std::string part) : part_(std::move(part)) {
+    set_log_sink([this](const LogRecord& record) {
+      if (record.message.find(part_) != std::string_view::npos) ++count_;
+    });
+  }
+  ~LogCount() { set_log_sink(nullptr); }
+  LogCount(const LogCount&) = delete;
+  LogCount& operator=(const LogCount&) = delete;
+  int value() const { return count_; }
+
+ private:
+  std::string part_;
+  std::atomic<int> count_{0};
+};
 
 }  // namespace cohort::test

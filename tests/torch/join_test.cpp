@@ -129,6 +129,12 @@ TEST(Join, RefusesWhatCannotBeJoined) {
   });
 }
 
+TEST(Join, ARankThatFollowsForLongSaysSo) {
+  const LogCount warnings("has followed the others for 1000 iterations");
+  with_torch_threads(2, [](const ProcessGroupPtr& group) { gradients_of(group, {}, {}, {1, 1003}); });
+  EXPECT_EQ(warnings.value(), 1);
+}
+
 TEST(Join, SeveralModelsFollowTogether) {
   with_torch_threads(2, [](const ProcessGroupPtr& group) {
     Scale first;
