@@ -16,6 +16,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <memory>
 #include <stdexcept>
@@ -67,12 +68,14 @@ Run train_together(const cohort::ProcessGroupPtr& pg, const Text& text, const Ba
   auto model = new_model(text, options, device);
   cohort::DistributedDataParallel ddp(model, {.process_group = pg});
   ddp.set_logging_sample_rate(10);
+  if (!options.timeline.empty()) ddp.record_timeline();
   Progress progress(pg->rank() == 0, options.steps, options.batch * options.context);
   const Share share{.rank = pg->rank(), .size = pg->size(), .device = device, .average = [&](torch::Tensor& loss) {
                       pg->all_reduce(loss, {.op = cohort::ReduceOp::avg(), .stream = cohort::current_stream(loss)});
                     }};
   auto losses = train(ddp, batches, share, options,
                       [&](int step, double loss) { progress.step(step, loss, communication(ddp)); });
+  if (!options.timeline.empty() && pg->rank() == 0) std::ofstream(options.timeline) << ddp.timeline_json();
   return {model, std::move(losses), progress.seconds(), progress.tokens_per_second()};
 }
 

@@ -46,6 +46,8 @@ bool parse(int argc, char** argv, Options& options, int& exit_code) {
       ->capture_default_str();
   app.add_flag("--float", options.single_precision,
                "compute in float: faster, but rounding alone makes the two curves differ after some hundred steps");
+  app.add_option("--timeline", options.timeline,
+                 "write when each bucket of gradients travelled, for Perfetto or chrome://tracing");
   app.add_flag("!--no-compare", options.compare, "leave out the run with one process");
   try {
     app.parse(argc, argv);

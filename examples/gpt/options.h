@@ -23,6 +23,7 @@ struct Options {
   int sample = 600;  ///< characters
   double temperature = 0.6;
   bool compare = true;
+  std::string timeline{};  ///< a file for when each bucket of gradients travelled
   /// Else double: rounding differs with the order of sums, and training makes small differences large. In double
   /// precision they stay too small to see, so the curves show what they are to show.
   bool single_precision = false;
