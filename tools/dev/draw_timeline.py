@@ -7,7 +7,7 @@ usage: draw_timeline.py TIMELINE.json > picture.svg
 import json
 import sys
 
-WIDTH, LEFT, ROW, GAP = 900, 130, 34, 10
+WIDTH, LEFT, ROW, GAP = 900, 130, 34, 16
 COLOURS = {"forward": "#8ecae6", "backward": "#219ebc", "wait for the rest": "#d62828"}
 BUCKETS = ["#ffb703", "#fb8500", "#90be6d", "#43aa8b", "#b5838d", "#6d597a"]
 
@@ -46,6 +46,9 @@ def main():
             if width > 60:
                 label = name.split(" (")[0]
                 print(f'<text x="{x + 5:.1f}" y="{y + ROW / 2 + 4}">{label}</text>')
+            else:
+                label = name.split(" (")[0].split(" for ")[0]
+                print(f'<text x="{x + width / 2:.1f}" y="{y + ROW + 10}" font-size="9" text-anchor="middle">{label}</text>')
             print("</g>")
     y = 20 + len(tracks) * (ROW + GAP)
     for tick in range(6):
