@@ -46,6 +46,31 @@ struct MlpImpl : torch::nn::Module {
 };
 TORCH_MODULE(Mlp);
 
+/// Two branches; what is used is told from outside.
+struct BranchesImpl : torch::nn::Module {
+  BranchesImpl() {
+    a = register_parameter("a", torch::ones({1}, torch::kDouble));
+    b = register_parameter("b", torch::ones({1}, torch::kDouble));
+  }
+  at::Tensor forward(const at::Tensor& x, bool uses_b) { return uses_b ? a * x + b * x : a * x; }
+  at::Tensor a, b;
+};
+TORCH_MODULE(Branches);
+
+/// Has a backward of its own, of something that uses `w`, inside the backward that it is part of.
+struct Reenters : torch::autograd::Function<Reenters> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const at::Tensor& w) {
+    context->save_for_backward({w});
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const torch::AutoGradMode enabled(true);
+    (context->get_saved_variables()[0] * 2).sum().backward();
+    return {gradients[0], at::Tensor()};
+  }
+};
+
 /// Parameters that depend on nothing but `seed`.
 inline void fill(torch::nn::Module& module, std::int64_t seed) {
   const torch::NoGradGuard no_grad;

@@ -213,6 +213,7 @@ void Reducer::prepare_for_forward() {
 void Reducer::expect_nothing() {
   const std::lock_guard lock(mutex_);
   expects_gradients_ = false;
+  is_at_the_end_queued_ = false;
 }
 
 bool Reducer::is_learning() const {
@@ -281,6 +282,9 @@ void Reducer::prepare_for_backward(std::span<const at::Tensor> outputs) {
   const std::lock_guard lock(mutex_);
   expects_gradients_ = true;
   has_marked_unused_ = false;
+  // Of a backward that threw: what it queued for its end never ran.
+  is_end_queued_ = false;
+  is_at_the_end_queued_ = false;
   next_bucket_ = 0;
   ++stamp_;
   for (auto& bucket : buckets_) bucket.reset();
@@ -649,11 +653,15 @@ void Reducer::check_finalized() {
 }
 
 void Reducer::check_finalized_locked() {
-  if (!requires_finalize_ && !expects_gradients_) return;
-  if (!requires_finalize_) return;  // a forward without a backward
+  if (!requires_finalize_) return;
   std::vector<std::size_t> missing;
   for (std::size_t i = 0; i < ready_stamps_.size(); ++i) {
     if (ready_stamps_[i] != stamp_) missing.push_back(i);
+  }
+  if (missing.empty()) {
+    throw Error(
+        "the last backward failed while gradients were reduced: go on with update_process_group, and zero the "
+        "gradients");
   }
   std::vector<std::string> names;
   const bool with_names = debug_level() != DebugLevel::off;

@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// What surrounds the averages: buffers, hooks, sparse gradients, mixed precision, logs.
+#include <cohort/torch/hooks.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "torch/ddp_test.h"
+
+namespace cohort::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+// --- buffers
+
+struct CountsImpl : torch::nn::Module {
+  CountsImpl() {
+    weight = register_parameter("weight", torch::ones({1}, torch::kDouble));
+    count = register_buffer("count", torch::zeros({1}, torch::kDouble));
+  }
+  at::Tensor forward(const at::Tensor& x) { return weight * x + named_buffers()["count"]; }
+  at::Tensor weight, count;
+};
+TORCH_MODULE(Counts);
+
+TEST(DdpBuffersOf, RankZeroGoToAllBeforeForward) {
+  with_torch_threads(3, [](const ProcessGroupPtr& group) {
+    Counts net;
+    DistributedDataParallel ddp(net, {.process_group = group});
+    const auto x = torch::ones({1}, torch::kDouble);
+    net->count.fill_(group->rank() + 5.0);
+    ddp.forward(x).sum().backward();
+    EXPECT_EQ(net->count.item<double>(), 5.0);
+
+    Counts alone;
+    DistributedDataParallel without(alone, {.process_group = group, .broadcast_buffers = false});
+    alone->count.fill_(group->rank() + 5.0);
+    without.forward(x).sum().backward();
+    EXPECT_EQ(alone->count.item<double>(), group->rank() + 5.0);
+  });
+}
+
+// A registered buffer stays the same tensor in libtorch; what it holds may be replaced.
+TEST(DdpBuffersOf, ModulesThatGiveThemNewMemoryAreFoundAgain) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    Counts net;
+    DistributedDataParallel ddp(net, {.process_group = group});
+    net->count.set_data(torch::full({1}, group->rank() + 3.0, torch::kDouble));
+    ddp.forward(torch::ones({1}, torch::kDouble)).sum().backward();
+    EXPECT_EQ(net->named_buffers()["count"].item<double>(), 3.0);
+  });
+}
+
+TEST(DdpBuffersOf, ForwardWithoutGradientsCommunicatesNothing) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    Counts net;
+    DistributedDataParallel ddp(net, {.process_group = group});
+    const auto x = torch::ones({1}, torch::kDouble);
+    ddp.forward(x).sum().backward();
+    const auto before = group->sequence_number();
+    {
+      const torch::NoGradGuard no_grad;
+      for (int i = 0; i <= group->rank(); ++i) ddp.forward(x);  // not even equally often
+    }
+    EXPECT_EQ(group->sequence_number(), before);
+    net->count.fill_(group->rank());
+    ddp.sync_buffers();
+    EXPECT_EQ(net->count.item<double>(), 0.0) << "by hand";
+  });
+}
+
+TEST(DdpBuffersOf, AHookMayReplaceTheBroadcast) {
+  for (const auto when : {BufferSync::before_forward, BufferSync::after_forward}) {
+    with_torch_threads(2, [when](const ProcessGroupPtr& group) {
+      Counts net;
+      DistributedDataParallel ddp(net, {.process_group = group});
+      ddp.register_buffer_hook(
+          [&](const std::map<std::string, at::Tensor>& buffers) {
+            const auto& count = buffers.at("count");
+            return std::vector<Future<void>>{reduced(*group, count).then([](const at::Tensor&) {})};
+          },
+          when);
+      net->count.fill_(group->rank() + 1.0);
+      ddp.forward(torch::ones({1}, torch::kDouble)).sum().backward();
+      EXPECT_EQ(net->count.item<double>(), 3.0) << "awaited when backward has ended";
+    });
+  }
+}
+
+// --- hooks
+
+TEST(DdpHook, GetsTheUndividedBucketAndItsResultIsUsed) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    Mlp net;
+    DistributedDataParallel ddp(net, {.process_group = group, .bucket_cap_mb = 0.0001});
+    std::vector<std::int64_t> elements;
+    ddp.register_comm_hook([&](GradBucket& bucket) {
+      std::int64_t sum = 0;
+      for (std::size_t i = 0; i < bucket.gradients().size(); ++i) {
+        EXPECT_EQ(bucket.gradients()[i].sizes(), bucket.parameters()[i].sizes());
+        sum += bucket.gradients()[i].numel();
+      }
+      EXPECT_EQ(sum, bucket.buffer().numel());
+      elements.push_back(sum);
+      return reduced(*group, bucket.buffer()).then([](const at::Tensor& all) { return all * 10; });
+    });
+    EXPECT_EQ(ddp.logging_data().text("comm_hook"), "custom");
+    EXPECT_ERROR(Error, ddp.register_comm_hook([](GradBucket& bucket) { return ready(bucket.buffer()); }), "already");
+    EXPECT_ERROR(TypeError, ddp.register_comm_hook(nullptr), "no hook");
+    for (int i = 0; i < 3; ++i) {
+      ddp.zero_grad();
+      ddp.forward(torch::ones({1, 4}, torch::kDouble)).sum().backward();
+      EXPECT_EQ(net->linears.back()->bias.grad()[0].item<double>(), 20.0) << "a sum, times ten";
+    }
+    EXPECT_EQ(std::accumulate(elements.end() - 3, elements.end(), std::int64_t{0}), elements.front());
+  });
+}
+
+TEST(DdpHook, WhatIsWrongWithItComesOutOfBackward) {
+  with_torch_threads(1, [](const ProcessGroupPtr& group) {
+    const auto x = torch::ones({1}, torch::kDouble);
+    DistributedDataParallel throws(Scale(), {.process_group = group});
+    throws.register_comm_hook([](GradBucket&) -> TensorFuture { throw ValueError("not today"); });
+    EXPECT_ERROR(ValueError, throws.forward(x).sum().backward(), "not today");
+    DistributedDataParallel wrong(Scale(), {.process_group = group});
+    wrong.register_comm_hook([](GradBucket&) { return ready(torch::ones({5})); });
+    EXPECT_ERROR(Error, wrong.forward(x).sum().backward(), "gave back 5 elements");
+  });
+}
+
+TEST(Ddp, CommunicationOverlapsBackwardInOrder) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    Mlp net(64, 6);
+    DistributedDataParallel ddp(net, {.process_group = group, .bucket_cap_mb = 0.01});
+    std::vector<std::size_t> order;
+    std::vector<bool> first_layer_was_there;
+    ddp.register_comm_hook([&](GradBucket& bucket) {
+      order.push_back(bucket.index());
+      first_layer_was_there.push_back(net->linears[0]->weight.grad().defined());
+      return reduced(*group, bucket.buffer());
+    });
+    for (int i = 0; i < 3; ++i) {
+      for (auto& each : ddp.parameters()) each.mutable_grad() = at::Tensor();
+      order.clear();
+      first_layer_was_there.clear();
+      ddp.forward(random_batch(i, {4, 4})).sum().backward();
+    }
+    ASSERT_GE(order.size(), 3U);
+    EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
+    EXPECT_FALSE(first_layer_was_there.front()) << "while the first layer's gradient was still to come";
+  });
+}
+
+TEST(DdpHook, ThoseOfTheLibraryAverage) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    for (const bool is_narrow : {false, true}) {
+      Scale net(1, 4);
+      net->to(torch::kFloat);
+      DistributedDataParallel ddp(net, {.process_group = group});
+      ddp.register_comm_hook(is_narrow ? hooks::bf16_compress(group) : hooks::allreduce(group));
+      EXPECT_THAT(ddp.logging_data().text("comm_hook"), HasSubstr(is_narrow ? "bf16" : "allreduce"));
+      for (int i = 0; i < 3; ++i) {
+        ddp.zero_grad();
+        ddp.forward(torch::full({4}, static_cast<float>(group->rank() + 1))).sum().backward();
+        EXPECT_TRUE(torch::equal(net->weight.grad(), torch::full({4}, 1.5F)));
+      }
+    }
+  });
+}
+
+TEST(DdpFused, OptimizersStepAsOneAfterBackwardWould) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    Mlp fused_net;
+    Mlp plain;
+    fill(*fused_net, 1);
+    fill(*plain, 1);
+    DistributedDataParallel a(fused_net, {.process_group = group, .bucket_cap_mb = 0.0001});
+    DistributedDataParallel b(plain, {.process_group = group});
+    a.register_fused_optimizer(make_functional(fused::AdamW{.lr = 0.01}), {}, true);
+    EXPECT_ERROR(Error, a.register_fused_optimizer(make_functional(fused::SGD{})), "already");
+    EXPECT_ERROR(Error, a.register_comm_hook(hooks::allreduce(group)), "fused");
+    torch::optim::AdamW optimizer(b.parameters(), torch::optim::AdamWOptions(0.01));
+    for (int i = 0; i < 10; ++i) {
+      const auto x = random_batch(10 * i + group->rank(), {3, 4});
+      a.forward(x).pow(2).mean().backward();
+      optimizer.zero_grad();
+      b.forward(x).pow(2).mean().backward();
+      optimizer.step();
+      EXPECT_FALSE(fused_net->parameters()[0].grad().defined()) << "used and gone";
+    }
+    for (std::size_t i = 0; i < plain->parameters().size(); ++i) {
+      EXPECT_LT(distance(fused_net->parameters()[i], plain->parameters()[i]), 1e-12);
+    }
+  });
+}
+
+TEST(DdpFused, ASubsetOfTheParametersMayBeChosen) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    Branches net;
+    DistributedDataParallel ddp(net, {.process_group = group});
+    ddp.register_fused_optimizer(make_functional(fused::SGD{.lr = 1}), {net->a});
+    ddp.forward(torch::full({1}, group->rank() + 1.0, torch::kDouble), true).sum().backward();
+    EXPECT_EQ(net->a.item<double>(), -0.5);
+    EXPECT_EQ(net->b.item<double>(), 1.0);
+    DistributedDataParallel other(Branches(), {.process_group = group});
+    EXPECT_ERROR(ValueError, other.register_fused_optimizer(make_functional(fused::SGD{}), {net->a}),
+                 "does not reduce");
+  });
+}
+
+// --- sparse gradients
+
+TEST(DdpSparse, GradientsOfEmbeddingsAreAveraged) {
+  struct Looks : torch::nn::Module {
+    Looks()
+        : table(register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(6, 2).sparse(true)))),
+          line(register_module("line", torch::nn::Linear(2, 1))) {}
+    at::Tensor forward(const at::Tensor& words) { return line->forward(table->forward(words)); }
+    torch::nn::Embedding table;
+    torch::nn::Linear line;
+  };
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    const auto net = std::make_shared<Looks>();
+    const auto whole = std::make_shared<Looks>();
+    {
+      const torch::NoGradGuard no_grad;
+      for (const auto& each : {net, whole}) {
+        fill(*each, 3);
+      }
+    }
+    DistributedDataParallel ddp(net, {.process_group = group});
+    for (int i = 0; i < 3; ++i) {
+      ddp.zero_grad();
+      for (auto& each : ddp.parameters()) each.mutable_grad() = at::Tensor();
+      for (auto& each : whole->parameters()) each.mutable_grad() = at::Tensor();
+      const auto words = torch::tensor({0, 2, 2, 5}, torch::kLong);
+      ddp.forward(words.narrow(0, 2 * group->rank(), 2)).mean().backward();
+      whole->forward(words).mean().backward();
+      EXPECT_TRUE(net->table->weight.grad().is_sparse());
+      EXPECT_LT(distance(net->table->weight.grad().to_dense(), whole->table->weight.grad().to_dense()), 1e-6);
+      EXPECT_LT(distance(net->line->weight.grad(), whole->line->weight.grad()), 1e-6);
+    }
+  });
+}
+
+// --- mixed precision
+
+TEST(DdpMixedPrecision, ComputesInOneTypeAndKeepsParametersInTheirOwn) {
+  struct Looks : torch::nn::Module {
+    Looks() {
+      weight = register_parameter("weight", torch::ones({4}));
+      running = register_buffer("running", torch::zeros({1}));
+    }
+    at::Tensor forward(const at::Tensor& x) {
+      seen = weight.scalar_type();
+      seen_input = x.scalar_type();
+      return (weight * x).sum();
+    }
+    at::Tensor weight, running;
+    at::ScalarType seen = at::kFloat, seen_input = at::kFloat;
+  };
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    const auto net = std::make_shared<Looks>();
+    DistributedDataParallel ddp(
+        net, {.process_group = group,
+              .mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16, .buffer_dtype = at::kBFloat16}});
+    torch::optim::SGD optimizer(ddp.parameters(), 1.0 / 1024);
+    EXPECT_EQ(net->running.scalar_type(), at::kBFloat16);
+    const auto x = torch::full({4}, group->rank() + 1.0);
+    for (int i = 0; i < 3; ++i) {
+      optimizer.zero_grad();
+      auto loss = ddp.forward(x);
+      EXPECT_EQ(net->seen, at::kBFloat16);
+      EXPECT_EQ(net->seen_input, at::kBFloat16);
+      loss.backward();
+      EXPECT_EQ(net->weight.scalar_type(), at::kFloat) << "the master is back";
+      EXPECT_EQ(net->weight.grad().scalar_type(), at::kFloat);
+      EXPECT_TRUE(torch::equal(net->weight.grad(), torch::full({4}, 1.5F)));
+      optimizer.step();
+    }
+    EXPECT_FLOAT_EQ(net->weight[0].item<float>(), 1 - 4.5F / 1024) << "steps too small for the smaller type";
+    {
+      const auto local = ddp.no_sync();
+      optimizer.zero_grad();
+      ddp.forward(x).backward();
+      EXPECT_EQ(net->weight.scalar_type(), at::kFloat);
+      EXPECT_EQ(net->weight.grad()[0].item<float>(), static_cast<float>(group->rank() + 1));
+    }
+    {
+      const torch::NoGradGuard no_grad;
+      ddp.forward(x);
+      EXPECT_EQ(net->seen, at::kBFloat16);
+      EXPECT_EQ(net->weight.scalar_type(), at::kFloat);
+    }
+    EXPECT_ERROR(Error, ddp.register_comm_hook([](GradBucket& bucket) { return ready(bucket.buffer()); }),
+                 "one for each");
+  });
+}
+
+// --- logging
+
+TEST(DdpLog, ShowsWhenEachBucketWasReduced) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    DistributedDataParallel ddp(Mlp(), {.process_group = group, .bucket_cap_mb = 0.0001});
+    ddp.record_timeline();
+    for (int i = 0; i < 3; ++i) {
+      ddp.zero_grad();
+      ddp.forward(random_batch(i, {3, 4})).sum().backward();
+    }
+    const auto json = ddp.timeline_json();
+    for (const auto* const each : {"forward", "backward", "bucket 0", "bucket 1", "bucket 2", "communication"}) {
+      EXPECT_THAT(json, HasSubstr(each));
+    }
+  });
+}
+
+TEST(DdpLog, TellsHowItWasMadeAndHowItGoes) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    DistributedDataParallel ddp(Mlp(), {.process_group = group, .bucket_cap_mb = 2});
+    const auto made = ddp.logging_data();
+    EXPECT_EQ(made.integer("world_size"), 2);
+    EXPECT_EQ(made.integer("rank"), group->rank());
+    EXPECT_EQ(made.integer("bucket_cap_bytes"), 2 << 20);
+    EXPECT_EQ(made.integer("num_parameter_tensors"), 6);
+    EXPECT_EQ(made.integer("total_parameter_size_bytes"), 1040);
+    EXPECT_EQ(made.integer("output_device"), -1);
+    EXPECT_EQ(made.integer("gradient_as_bucket_view"), 1);
+    EXPECT_EQ(made.text("backend_name"), "thread");
+    EXPECT_EQ(made.text("master_addr"), "N/A");
+    EXPECT_THAT(made.text("module_name"), HasSubstr("Mlp"));
+    EXPECT_THAT(to_json(made), HasSubstr("\"world_size\": 2"));
+    EXPECT_ERROR(ValueError, ddp.set_logging_sample_rate(0), "sample rate");
+    ddp.set_logging_sample_rate(4);
+    std::vector<std::int64_t> sampled;
+    for (int i = 1; i <= 20; ++i) {
+      ddp.zero_grad();
+      ddp.forward(random_batch(i, {3, 4})).sum().backward();
+      sampled.push_back(ddp.logging_data().integer("iteration"));
+    }
+    EXPECT_EQ(sampled[4], 4);
+    EXPECT_EQ(sampled[19], 16);
+    const auto log = ddp.logging_data();
+    for (const auto* const name : {"forward_compute_time", "backward_compute_time", "backward_comm_time"}) {
+      EXPECT_GT(log.integer(name), 0) << name;
+      EXPECT_GT(log.integer(std::string("avg_") + name), 0) << name;
+    }
+    EXPECT_LE(log.integer("backward_comm_time_start"), log.integer("backward_comm_time_end"));
+  });
+}
+
+TEST(DdpLog, SaysWhetherTheGraphLooksStatic) {
+  with_torch_threads(1, [](const ProcessGroupPtr& group) {
+    DistributedDataParallel ddp(Branches(), {.process_group = group, .find_unused_parameters = true});
+    const auto x = torch::ones({1}, torch::kDouble);
+    ddp.forward(x, true).sum().backward();
+    EXPECT_EQ(ddp.logging_data().integer("can_set_static_graph"), 1);
+    ddp.forward(x, false).sum().backward();
+    EXPECT_EQ(ddp.logging_data().integer("can_set_static_graph"), 0);
+  });
+}
+
+}  // namespace
+}  // namespace cohort::test
