@@ -213,15 +213,17 @@ TEST(DdpFused, ASubsetOfTheParametersMayBeChosen) {
 
 // --- sparse gradients
 
+/// Words looked up in a table, whose gradient is sparse.
+struct Looks : torch::nn::Module {
+  Looks()
+      : table(register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(6, 2).sparse(true)))),
+        line(register_module("line", torch::nn::Linear(2, 1))) {}
+  at::Tensor forward(const at::Tensor& words) { return line->forward(table->forward(words)); }
+  torch::nn::Embedding table;
+  torch::nn::Linear line;
+};
+
 TEST(DdpSparse, GradientsOfEmbeddingsAreAveraged) {
-  struct Looks : torch::nn::Module {
-    Looks()
-        : table(register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(6, 2).sparse(true)))),
-          line(register_module("line", torch::nn::Linear(2, 1))) {}
-    at::Tensor forward(const at::Tensor& words) { return line->forward(table->forward(words)); }
-    torch::nn::Embedding table;
-    torch::nn::Linear line;
-  };
   with_torch_threads(2, [](const ProcessGroupPtr& group) {
     const auto net = std::make_shared<Looks>();
     const auto whole = std::make_shared<Looks>();
@@ -246,11 +248,84 @@ TEST(DdpSparse, GradientsOfEmbeddingsAreAveraged) {
   });
 }
 
+TEST(DdpSparse, RowsKnownBeforehandAreSummedDensely) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    const auto net = std::make_shared<Looks>();
+    fill(*net, 3);
+    DistributedDataParallel ddp(net, {.process_group = group});
+    const auto words = torch::tensor({0, 2, 2, 5}, torch::kLong);
+    const auto step = [&] {
+      for (auto& each : ddp.parameters()) each.mutable_grad() = at::Tensor();
+      ddp.forward(words.narrow(0, 2 * group->rank(), 2)).mean().backward();
+      return net->table->weight.grad().to_dense();
+    };
+    const auto expected = step();
+    ddp.set_sparse_metadata({{"table.weight", torch::tensor({0, 2, 5}, torch::kLong)}});
+    const auto before = group->sequence_number();
+    EXPECT_LT(distance(step(), expected), 1e-6);
+    const auto with_ids = group->sequence_number() - before;
+    const auto again = group->sequence_number();
+    EXPECT_LT(distance(step(), expected), 1e-6) << "for one backward";
+    EXPECT_LT(with_ids, group->sequence_number() - again) << "who has which is not exchanged";
+    EXPECT_ERROR(Error, ddp.set_sparse_metadata({{"line.weight", words}}), "no parameter with sparse gradients");
+    ddp.set_sparse_metadata({{"table.weight", torch::tensor({2}, torch::kLong)}});
+    EXPECT_ERROR(Error, step(), "not among its ids");
+  });
+}
+
+TEST(DdpSparse, AHookGetsTheSparseGradient) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    const auto net = std::make_shared<Looks>();
+    DistributedDataParallel ddp(net, {.process_group = group});
+    int sparse = 0;
+    ddp.register_comm_hook([&](GradBucket& bucket) {
+      if (!bucket.buffer().is_sparse()) return reduced(*group, bucket.buffer());
+      ++sparse;
+      return ready(sparse_all_reduce(*group, bucket.buffer()));
+    });
+    ddp.forward(torch::tensor({1}, torch::kLong)).sum().backward();
+    EXPECT_EQ(sparse, 1);
+    EXPECT_LT(distance(net->table->weight.grad().to_dense()[1], 2 * net->line->weight[0]), 1e-6) << "a sum";
+  });
+}
+
+// --- where buckets lie
+
+/// One rank that counts what is allocated from it.
+class Allocates final : public Backend {
+ public:
+  Allocates() : Backend("allocates", 0, 1) {}
+  Capabilities capabilities() const override { return {.group_memory = true, .premul_sum = true}; }
+  void all_reduce(const Reduction& /*reduction*/, Call& /*call*/) override {}
+  void broadcast(Bytes /*data*/, int /*root*/, Call& /*call*/) override {}
+  void all_gather(ConstBytes in, std::span<const Bytes> outs, Call& /*call*/) override {
+    std::copy(in.begin(), in.end(), outs[0].begin());
+  }
+  GroupMemory allocate(std::size_t bytes) override {
+    ++allocations;
+    auto memory = std::make_shared<std::vector<std::byte>>(bytes);
+    return {memory, memory->data(), bytes};
+  }
+  int allocations = 0;
+};
+
+TEST(DdpMemory, BucketsAreInWhatTheBackendAllocates) {
+  const auto backend = std::make_shared<Allocates>();
+  const auto group = std::make_shared<ProcessGroup>(std::make_shared<HashStore>(), 0, 1);
+  group->add_backend(DeviceType::cpu, backend);
+  DistributedDataParallel ddp(Mlp(), {.process_group = group});
+  EXPECT_EQ(backend->allocations, 1);
+  ::setenv("DDP_DISABLE_COMM_MEM", "1", 1);
+  const DistributedDataParallel without(Mlp(), {.process_group = group});
+  EXPECT_EQ(backend->allocations, 1);
+  ::unsetenv("DDP_DISABLE_COMM_MEM");
+}
+
 // --- mixed precision
 
 TEST(DdpMixedPrecision, ComputesInOneTypeAndKeepsParametersInTheirOwn) {
-  struct Looks : torch::nn::Module {
-    Looks() {
+  struct Watches : torch::nn::Module {
+    Watches() {
       weight = register_parameter("weight", torch::ones({4}));
       running = register_buffer("running", torch::zeros({1}));
     }
@@ -263,7 +338,7 @@ TEST(DdpMixedPrecision, ComputesInOneTypeAndKeepsParametersInTheirOwn) {
     at::ScalarType seen = at::kFloat, seen_input = at::kFloat;
   };
   with_torch_threads(2, [](const ProcessGroupPtr& group) {
-    const auto net = std::make_shared<Looks>();
+    const auto net = std::make_shared<Watches>();
     DistributedDataParallel ddp(
         net, {.process_group = group,
               .mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16, .buffer_dtype = at::kBFloat16}});
@@ -349,6 +424,13 @@ TEST(DdpLog, TellsHowItWasMadeAndHowItGoes) {
     }
     EXPECT_LE(log.integer("backward_comm_time_start"), log.integer("backward_comm_time_end"));
   });
+}
+
+TEST(DdpLog, DumpsTheEnvironment) {
+  ::setenv("NCCL_DEBUG", "WARN", 1);
+  EXPECT_THAT(ddp_environment(), HasSubstr("env:NCCL_DEBUG=WARN\n"));
+  ::unsetenv("NCCL_DEBUG");
+  EXPECT_THAT(ddp_environment(), HasSubstr("env:NCCL_DEBUG=N/A\n"));
 }
 
 TEST(DdpLog, SaysWhetherTheGraphLooksStatic) {

@@ -131,6 +131,11 @@ class COHORT_API Wrapper : public ::torch::nn::Module, public Joinable {
   /// After a failure: on from here with another group, as far as this rank is in it (null: it is not). Gradients of
   /// a backward that failed are this rank's own; zero them.
   void update_process_group(ProcessGroupPtr group);
+  /// For the next backward: the rows of each of these sparse gradients, by the parameter's name, are among `ids` (one
+  /// dimension, ascending, the same on all ranks). They are then summed as dense rows, without exchanging who has
+  /// which. An Error for a name that is no parameter with sparse gradients, and in backward for a row that is not among
+  /// them.
+  void set_sparse_metadata(const std::map<std::string, at::Tensor>& ids);
   /// What happened to outputs that were not used: false saves a copy of each, and forbids changing them in place.
   void set_sink_clone(bool clones);
 

@@ -32,4 +32,7 @@ struct DdpLoggingData {
 
 COHORT_API std::string to_json(const DdpLoggingData& data);
 
+/// The environment that training in parallel may be set by, one "env:NAME=value" (or N/A) a line: for bug reports.
+COHORT_API std::string ddp_environment();
+
 }  // namespace cohort

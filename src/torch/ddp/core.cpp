@@ -332,6 +332,22 @@ void Core::register_buffer_hook(BufferHook hook, BufferSync when) {
   buffer_hook_when_ = when;
 }
 
+void Core::set_sparse_metadata(const std::map<std::string, at::Tensor>& ids) {
+  std::map<std::size_t, at::Tensor> by_index;
+  for (const auto& [name, rows] : ids) {
+    const auto found = std::find(selection_.names.begin(), selection_.names.end(), name);
+    const auto index = static_cast<std::size_t>(found - selection_.names.begin());
+    if (found == selection_.names.end() || !selection_.expects_sparse[index]) {
+      throw Error(fmt::format("set_sparse_metadata: {} is no parameter with sparse gradients", name));
+    }
+    if (rows.dim() != 1 || rows.scalar_type() != at::kLong) {
+      throw Error(fmt::format("set_sparse_metadata: the ids of {} are not one row of 64-bit integers", name));
+    }
+    by_index.emplace(index, rows);
+  }
+  if (reducer_) reducer_->set_sparse_ids(std::move(by_index));
+}
+
 void Core::set_static_graph() {
   if (reducer_ == nullptr) return;
   if (options_.static_graph) {

@@ -39,6 +39,7 @@ class Core : public std::enable_shared_from_this<Core> {
   void check_finalized() const;
   void remove_autograd_hooks();
   void update_process_group(ProcessGroupPtr group);
+  void set_sparse_metadata(const std::map<std::string, at::Tensor>& ids);
   void set_sink_clone(bool clones) { clones_in_sink_ = clones; }
   bool set_sync(bool syncs) { return std::exchange(syncs_, syncs); }
   bool syncs() const { return syncs_; }

@@ -18,6 +18,19 @@ std::string to_json(const DdpLoggingData& data) {
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+std::string ddp_environment() {
+  std::string text;
+  for (const auto* const name :
+       {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES", "COHORT_DEBUG",
+        "TORCH_DISTRIBUTED_DEBUG", "GLOO_SOCKET_IFNAME", "GLOO_DEVICE_TRANSPORT", "NCCL_SOCKET_IFNAME", "NCCL_DEBUG",
+        "NCCL_BLOCKING_WAIT", "NCCL_ASYNC_ERROR_HANDLING", "NCCL_NTHREADS", "NCCL_IB_TIMEOUT",
+        "DDP_SET_LAST_BUCKET_CAP", "DDP_DISABLE_COMM_MEM", "OMP_NUM_THREADS"}) {
+    const auto value = Env::read_one(name);
+    text += fmt::format("env:{}={}\n", name, value.empty() ? "N/A" : value);
+  }
+  return text;
+}
+
 namespace ddp {
 
 namespace {

@@ -158,6 +158,11 @@ void Reducer::set_at_the_end(std::function<void()> call) {
   at_the_end_ = std::move(call);
 }
 
+void Reducer::set_sparse_ids(std::map<std::size_t, at::Tensor> ids) {
+  const std::lock_guard lock(mutex_);
+  sparse_ids_ = std::move(ids);
+}
+
 void Reducer::record_timeline() {
   const std::lock_guard lock(mutex_);
   if (timeline_ != nullptr) return;
@@ -442,6 +447,26 @@ void Reducer::fill_sparse(Bucket& bucket) {
   bucket.flat = hook_ ? gradient.detach() : gradient.detach().div(divisor_);
 }
 
+/// With the rows known beforehand: one dense sum over them, which every rank has in the same order.
+at::Tensor Reducer::reduce_sparse(std::size_t parameter, const at::Tensor& gradient) {
+  const auto known = sparse_ids_.find(parameter);
+  if (known == sparse_ids_.end()) return sparse_all_reduce(*options_.group, gradient);
+  const auto ids = known->second.to(gradient.device());
+  const auto mine = gradient.coalesce();
+  const auto rows = mine.indices().select(0, 0);
+  auto places = at::searchsorted(ids, rows);
+  if (ids.numel() == 0 ? rows.numel() > 0 : !at::equal(ids.index_select(0, places.clamp_max(ids.numel() - 1)), rows)) {
+    throw Error(
+        fmt::format("the sparse gradient of parameter {} has a row that is not among its ids", name_of(parameter)));
+  }
+  auto sizes = mine.values().sizes().vec();
+  sizes[0] = ids.numel();
+  auto dense = at::zeros(sizes, mine.values().options());
+  dense.index_add_(0, places, mine.values());
+  options_.group->all_reduce(buffer_of(dense), {.stream = current_stream(dense)});
+  return at::sparse_coo_tensor(ids.unsqueeze(0), dense, gradient.sizes()).coalesce();
+}
+
 bool Reducer::scales_in_reduction(const at::Tensor& flat) const {
   return is_reducible(dtype_from(flat.scalar_type()), ReduceOp::premul_sum(1)) &&
          options_.group->capabilities(device_from(flat.device())).premul_sum;
@@ -485,7 +510,7 @@ void Reducer::launch(Bucket& bucket, std::size_t index) {
   }
   if (bucket.is_sparse) {
     const at::NoGradGuard no_grad;
-    bucket.flat = sparse_all_reduce(*options_.group, bucket.flat);
+    bucket.flat = reduce_sparse(bucket.parameters.front(), bucket.flat);
     return;
   }
   // Nothing is left to overlap the last one with: who waits for it does it.
@@ -541,6 +566,7 @@ void Reducer::finalize() {
   if (options_.find_unused_parameters && !options_.static_graph) {
     std::fill(local_used_.begin(), local_used_.end(), 0);
   }
+  sparse_ids_.clear();
   ++reductions_;
   times_.comm_end = ReducerTimes::Clock::now();
   last_times_ = times_;

@@ -19,6 +19,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -99,6 +100,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   /// Called when a backward that came to any of the parameters has ended, whether it synchronised or not.
   void set_at_the_end(std::function<void()> call);
 
+  /// Of the next backward: which rows sparse gradients may have, by parameter.
+  void set_sparse_ids(std::map<std::size_t, at::Tensor> ids);
+
   void record_timeline();
   std::string timeline_json() const;
 
@@ -135,6 +139,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void mark_ready(std::size_t parameter);
   void fill(Bucket& bucket, std::size_t slot);
   void fill_sparse(Bucket& bucket);
+  at::Tensor reduce_sparse(std::size_t parameter, const at::Tensor& gradient);
   void advance_buckets();
   void launch(Bucket& bucket, std::size_t index);
   Work start_reduction(Bucket& bucket, bool async_op);
@@ -196,6 +201,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<int> hooks_left_;
   bool is_end_queued_ = false;
 
+  std::map<std::size_t, at::Tensor> sparse_ids_;
   std::vector<Future<void>> futures_;
   double divisor_ = 0;  ///< 0: not known yet
   bool has_rebuilt_ = false;

@@ -41,6 +41,9 @@ void Wrapper::remove_autograd_hooks() {
 void Wrapper::update_process_group(ProcessGroupPtr group) {
   core_->update_process_group(std::move(group));
 }
+void Wrapper::set_sparse_metadata(const std::map<std::string, at::Tensor>& ids) {
+  core_->set_sparse_metadata(ids);
+}
 void Wrapper::set_sink_clone(bool clones) {
   core_->set_sink_clone(clones);
 }
