@@ -2,6 +2,7 @@
 //
 // What surrounds the averages: buffers, hooks, sparse gradients, mixed precision, logs.
 #include <cohort/torch/hooks.h>
+#include <cohort/torch/zero_optimizer.h>
 
 #include <algorithm>
 #include <map>
@@ -195,6 +196,38 @@ TEST(DdpFused, OptimizersStepAsOneAfterBackwardWould) {
       EXPECT_LT(distance(fused_net->parameters()[i], plain->parameters()[i]), 1e-12);
     }
   });
+}
+
+TEST(DdpFused, ZeroStepsBucketByBucket) {
+  for (const int size : {1, 2, 3}) {
+    with_torch_threads(size, [](const ProcessGroupPtr& group) {
+      Mlp sharded;
+      Mlp plain;
+      fill(*sharded, 1);
+      fill(*plain, 1);
+      DistributedDataParallel a(sharded, {.process_group = group, .bucket_cap_mb = 0.0001});
+      DistributedDataParallel b(plain, {.process_group = group});
+      a.register_zero_step(std::make_shared<ZeroOptimizer<torch::optim::AdamW>>(
+          a.parameters(), torch::optim::AdamWOptions(0.01), group));
+      EXPECT_ERROR(Error, a.register_fused_optimizer(make_functional(fused::SGD{})), "already");
+      torch::optim::AdamW optimizer(b.parameters(), torch::optim::AdamWOptions(0.01));
+      for (int i = 0; i < 10; ++i) {
+        const auto x = random_batch(10 * i + group->rank(), {3, 4});
+        a.zero_grad();
+        a.forward(x).pow(2).mean().backward();
+        optimizer.zero_grad();
+        b.forward(x).pow(2).mean().backward();
+        optimizer.step();
+      }
+      for (std::size_t i = 0; i < plain->parameters().size(); ++i) {
+        EXPECT_TRUE(torch::equal(sharded->parameters()[i], plain->parameters()[i])) << i;
+      }
+      DistributedDataParallel other(Mlp(), {.process_group = group});
+      const auto stranger = std::make_shared<ZeroOptimizer<torch::optim::SGD>>(plain->parameters(),
+                                                                               torch::optim::SGDOptions(0.01), group);
+      EXPECT_THROW(other.register_zero_step(stranger), ValueError);
+    });
+  }
 }
 
 TEST(DdpFused, ASubsetOfTheParametersMayBeChosen) {

@@ -43,6 +43,8 @@
 
 namespace cohort {
 
+class ZeroOptimizerBase;
+
 /// Types to compute in; what is not given stays as it is.
 struct MixedPrecision {
   std::optional<at::ScalarType> param_dtype{};   ///< of parameters and inputs during forward and backward
@@ -119,6 +121,9 @@ class COHORT_API Wrapper : public ::torch::nn::Module, public Joinable {
   /// has used them.
   void register_fused_optimizer(FunctionalOptimizerPtr optimizer, std::vector<at::Tensor> parameters = {},
                                 bool clears_gradients = false);
+  /// The same with an optimizer whose state is spread over the ranks (zero_optimizer.h), over the same parameters: each
+  /// bucket's owners step and send theirs around while later buckets still travel; there is no step() to call.
+  void register_zero_step(std::shared_ptr<ZeroOptimizerBase> optimizer);
   void register_buffer_hook(BufferHook hook, BufferSync when = BufferSync::after_forward);
   /// As the option, before the first forward.
   void set_static_graph();

@@ -8,6 +8,7 @@
 #include <cohort/env.h>
 #include <cohort/error.h>
 #include <cohort/log.h>
+#include <cohort/torch/zero_optimizer.h>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -303,9 +304,7 @@ void Core::register_comm_hook(CommHook hook) {
 void Core::register_fused_optimizer(FunctionalOptimizerPtr optimizer, const std::vector<at::Tensor>& parameters,
                                     bool clears_gradients) {
   if (optimizer == nullptr) throw ValueError("register_fused_optimizer: no optimizer");
-  if (reducer_ == nullptr) throw Error("a fused optimizer needs buckets, and all parameters are delayed");
-  if (std::exchange(has_fused_optimizer_, true)) throw Error("this model has a fused optimizer already");
-  if (reducer_->has_comm_hook()) throw Error("this model has a communication hook: no fused optimizer beside it");
+  claim_steps();
   std::unordered_set<const void*> chosen;
   for (const auto& each : parameters) {
     const auto is_it = [&](const at::Tensor& managed) { return managed.is_same(each); };
@@ -323,6 +322,25 @@ void Core::register_fused_optimizer(FunctionalOptimizerPtr optimizer, const std:
       optimizer->step(parameter, gradient);
       if (clears_gradients) gradient = at::Tensor();
     }
+  });
+}
+
+void Core::claim_steps() {
+  if (reducer_ == nullptr) throw Error("a fused optimizer needs buckets, and all parameters are delayed");
+  if (reducer_->has_comm_hook()) throw Error("this model has a communication hook: no fused optimizer beside it");
+  if (std::exchange(has_fused_optimizer_, true)) throw Error("this model has a fused optimizer already");
+}
+
+void Core::register_zero_step(std::shared_ptr<ZeroOptimizerBase> optimizer) {
+  if (optimizer == nullptr) throw ValueError("register_zero_step: no optimizer");
+  for (const auto& each : selection_.parameters) optimizer->owner_of(each);  // a ValueError for one it does not know
+  claim_steps();
+  logger_.set("comm_hook", std::string("ZeRO step"));
+  reducer_->set_after_bucket([optimizer = std::move(optimizer), all = selection_.parameters](const Bucket& bucket) {
+    std::vector<at::Tensor> parameters;
+    for (const auto index : bucket.parameters) parameters.push_back(all[index]);
+    optimizer->step_parameters(parameters);
+    optimizer->share_parameters(parameters);
   });
 }
 

@@ -33,6 +33,7 @@ class Core : public std::enable_shared_from_this<Core> {
   void register_comm_hook(CommHook hook);
   void register_fused_optimizer(FunctionalOptimizerPtr optimizer, const std::vector<at::Tensor>& parameters,
                                 bool clears_gradients);
+  void register_zero_step(std::shared_ptr<ZeroOptimizerBase> optimizer);
   void register_buffer_hook(BufferHook hook, BufferSync when);
   void set_static_graph();
   void sync_buffers(int source);
@@ -67,6 +68,8 @@ class Core : public std::enable_shared_from_this<Core> {
 
  private:
   void check_arguments();
+  /// For whoever steps when a bucket is there: once, and nothing else beside it.
+  void claim_steps();
   void make_reducer();
   std::vector<at::Tensor> buffers() const;
   void run_buffer_hook();

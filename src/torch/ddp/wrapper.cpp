@@ -23,6 +23,9 @@ void Wrapper::register_fused_optimizer(FunctionalOptimizerPtr optimizer, std::ve
                                        bool clears_gradients) {
   core_->register_fused_optimizer(std::move(optimizer), parameters, clears_gradients);
 }
+void Wrapper::register_zero_step(std::shared_ptr<ZeroOptimizerBase> optimizer) {
+  core_->register_zero_step(std::move(optimizer));
+}
 void Wrapper::register_buffer_hook(BufferHook hook, BufferSync when) {
   core_->register_buffer_hook(std::move(hook), when);
 }
