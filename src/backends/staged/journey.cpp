@@ -18,9 +18,19 @@ Journey::Journey(What what, std::shared_ptr<Ending> ending, std::shared_ptr<Stat
       up_(station_->events.take()) {}
 
 Journey::~Journey() {
+  release();
+}
+
+void Journey::release() {
+  const std::lock_guard lock(mutex_);
+  if (station_ == nullptr) return;
   for (auto& piece : pieces_) station_->pinned.give_back(std::move(piece.host));
+  pieces_.clear();
   station_->events.give_back(std::move(down_));
   station_->events.give_back(std::move(up_));
+  errands_.clear();
+  works_.clear();
+  station_.reset();
 }
 
 std::span<std::byte> Journey::stage(const void* device, std::size_t bytes, bool goes_down, bool comes_up) {
@@ -126,22 +136,21 @@ void Journey::abandon() {
 
 void Journey::become(Stage stage) {
   const std::lock_guard lock(mutex_);
-  if (stage_.load(std::memory_order_relaxed) == Stage::ended) return;
   stage_.store(stage, std::memory_order_release);
   moved_.notify_all();
 }
 
 void Journey::end(std::exception_ptr error) noexcept {
-  std::shared_ptr<Ending> ending;
   {
     const std::lock_guard lock(mutex_);
-    if (stage_.load(std::memory_order_relaxed) == Stage::ended) return;
-    error_ = error;
-    stage_.store(Stage::ended, std::memory_order_release);
-    ending = std::move(ending_);
-    moved_.notify_all();
+    if (std::exchange(is_ending_, true)) return;
   }
-  if (ending != nullptr) ending->ended(std::move(error));
+  // Told, and let go of, before anybody who waits goes on: the last of what it holds may be a whole group.
+  if (const auto ending = std::move(ending_)) ending->ended(error);
+  const std::lock_guard lock(mutex_);
+  error_ = std::move(error);
+  stage_.store(Stage::ended, std::memory_order_release);
+  moved_.notify_all();
 }
 
 std::exception_ptr Journey::error() const {
@@ -150,12 +159,10 @@ std::exception_ptr Journey::error() const {
 }
 
 void Journey::order(void* stream) {
-  {
-    std::unique_lock lock(mutex_);
-    moved_.wait(lock, [this] { return stage() >= Stage::returning; });  // which its deadline bounds
-    if (error_) std::rethrow_exception(error_);
-    if (stage() == Stage::ended) return;
-  }
+  std::unique_lock lock(mutex_);
+  moved_.wait(lock, [this] { return stage() >= Stage::returning; });  // which its deadline bounds
+  if (error_) std::rethrow_exception(error_);
+  if (stage() == Stage::ended) return;
   const cuda::Current current(*station_->context);
   cuda::check(driver(), driver().stream_wait_event(stream, up_->get(), 0), "cuStreamWaitEvent");
 }

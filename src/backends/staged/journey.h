@@ -74,6 +74,8 @@ class Journey final : public Completion {
   void fail(std::exception_ptr error) noexcept { end(std::move(error)); }
   /// Its memory is nobody's any more: the device may use it for good.
   void abandon();
+  /// Gives everything back: a Work of it may be kept for long, and must not keep the group's memory and events.
+  void release();
   /// Null while it is under way and when it went well.
   std::exception_ptr error() const;
 
@@ -102,7 +104,7 @@ class Journey final : public Completion {
   const cuda::Driver& driver() const { return station_->context->driver(); }
 
   const What what_;
-  const std::shared_ptr<Station> station_;
+  std::shared_ptr<Station> station_;  ///< null once it was released
   std::shared_ptr<Ending> ending_;
   std::vector<Piece> pieces_;
   std::vector<Errand> errands_;
@@ -114,6 +116,7 @@ class Journey final : public Completion {
 
   mutable std::mutex mutex_;
   std::condition_variable moved_;
+  bool is_ending_ = false;                    ///< under mutex_
   std::atomic<Stage> stage_{Stage::leaving};  ///< changed under mutex_
   std::exception_ptr error_;                  ///< under mutex_
 };

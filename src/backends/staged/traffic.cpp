@@ -34,6 +34,12 @@ void rest(unsigned round) {
   }
 }
 
+bool release_if_through(const JourneyPtr& journey) {
+  if (journey->stage() != Journey::Stage::ended || !journey->is_clear()) return false;
+  journey->release();
+  return true;
+}
+
 }  // namespace
 
 struct Traffic::Core {
@@ -121,7 +127,7 @@ bool Traffic::Core::advance(std::vector<JourneyPtr>& journeys) {
 void Traffic::Core::clear(std::vector<JourneyPtr>& journeys) {
   const auto until = Deadline::after(patience);
   for (unsigned round = 0; !journeys.empty() && !until.expired(); ++round) {
-    std::erase_if(journeys, [](const JourneyPtr& each) { return each->is_clear(); });
+    std::erase_if(journeys, release_if_through);
     if (!journeys.empty()) rest(round);
   }
   for (const auto& each : journeys) each->abandon();
@@ -141,8 +147,7 @@ void Traffic::Core::loop() {
       if (is_over && open == 0) break;
     }
     round = advance(journeys) ? 0 : round + 1;
-    std::erase_if(journeys,
-                  [](const JourneyPtr& each) { return each->stage() == Journey::Stage::ended && each->is_clear(); });
+    std::erase_if(journeys, release_if_through);
     if (!journeys.empty()) rest(round);
   }
   clear(journeys);

@@ -134,6 +134,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
 
   explicit Reducer(ReducerOptions options);
   void attach();
+  std::vector<TensorInfo> infos() const;
   void make_buckets(std::vector<AssignedBucket> assigned);
   void on_gradient(std::size_t parameter);
   void mark_ready(std::size_t parameter);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "torch/ddp/selection.h"
 
+#include <cohort/torch/sync_batch_norm.h>
 #include <torch/nn/modules/embedding.h>
 
 #include <unordered_set>
@@ -42,7 +43,7 @@ Selection select(const ::torch::nn::Module& module, const std::set<std::string>&
         selection.frozen_names.push_back(name);
       }
     }
-    if (owner.name().find("SyncBatchNorm") != std::string::npos) selection.has_sync_batch_norm = true;
+    if (sync_batchnorm_group(owner) != nullptr) selection.has_sync_batch_norm = true;
   };
   take("", module);
   for (const auto& child : module.named_modules("", false)) take(child.key(), *child.value());

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Gradients into buckets, and out of the way of libtorch's dispatcher where that can be.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <cstring>
+
+namespace cohort::ddp {
+
+inline bool is_same_memory(const at::Tensor& a, const at::Tensor& b) {
+  return a.data_ptr() == b.data_ptr() && a.sizes() == b.sizes() && a.strides() == b.strides();
+}
+
+/// Straight from memory to memory where both are of the host and laid out alike: a call of a tensor's copy_ costs more
+/// than most gradients.
+inline void copy_gradient(const at::Tensor& to, const at::Tensor& from) {
+  if (to.is_cpu() && from.is_cpu() && to.strides() == from.strides() && from.is_non_overlapping_and_dense()) {
+    if (to.nbytes() > 0) std::memcpy(to.data_ptr(), from.data_ptr(), to.nbytes());
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  to.copy_(from);
+}
+
+inline void clear_gradient(const at::Tensor& view) {
+  if (view.is_cpu() && view.is_non_overlapping_and_dense()) {
+    if (view.nbytes() > 0) std::memset(view.data_ptr(), 0, view.nbytes());
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  view.zero_();
+}
+
+}  // namespace cohort::ddp
