@@ -18,16 +18,9 @@ std::string loaders_words() {
   return words == nullptr ? "unknown error" : words;
 }
 
-// Address sanitizer must see every allocation, and refuses it.
-#ifdef __SANITIZE_ADDRESS__
-constexpr int deep = 0;
-#else
-constexpr int deep = RTLD_DEEPBIND;
-#endif
-
 }  // namespace
 
-Module Module::of_engine(std::string_view engine, std::string_view path, bool own_symbols_first) {
+Module Module::of_engine(std::string_view engine, std::string_view path) {
   const auto file = fmt::format("libcohort_{}.so", engine);
   std::vector<std::string> candidates;
   if (!path.empty()) {
@@ -38,7 +31,7 @@ Module Module::of_engine(std::string_view engine, std::string_view path, bool ow
   Module module;
   for (const auto& each : candidates) {
     // Local: an engine brings libraries of which the program may have others (libtorch carries a Gloo of its own).
-    module.handle_ = ::dlopen(each.c_str(), RTLD_NOW | RTLD_LOCAL | (own_symbols_first ? deep : 0));
+    module.handle_ = ::dlopen(each.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (module.handle_ != nullptr) {
       module.why_not_.clear();
       return module;

@@ -15,9 +15,7 @@ class Module {
  public:
   /// One of ours, by the name of its engine ("gloo" is libcohort_gloo.so): looked for in the folders of `path`
   /// (COHORT_MODULE_PATH, separated by colons), then beside this library, then where it was installed.
-  /// `own_symbols_first`: what it and its libraries define counts for them, whatever else the process has loaded (a
-  /// libtorch with another Gloo inside).
-  static Module of_engine(std::string_view engine, std::string_view path, bool own_symbols_first = false);
+  static Module of_engine(std::string_view engine, std::string_view path);
   /// The first of these libraries that the loader finds; one that the process has loaded already comes first.
   static Module of_system(std::span<const std::string> names);
 

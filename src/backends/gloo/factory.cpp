@@ -19,7 +19,7 @@ namespace cohort::gloo {
 namespace {
 
 const Module& gloo_module() {
-  static const Immortal<Module> module(Module::of_engine("gloo", Env::read_one("COHORT_MODULE_PATH"), true));
+  static const Immortal<Module> module(Module::of_engine("gloo", Env::read_one("COHORT_MODULE_PATH")));
   return *module;
 }
 
