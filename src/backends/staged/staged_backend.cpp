@@ -21,11 +21,13 @@ ConstBuffer bytes_of(ConstBytes bytes) {
 }
 BufferList list_of(const std::vector<Bytes>& pieces) {
   std::vector<Buffer> list;
+  list.reserve(pieces.size());
   for (const auto& each : pieces) list.push_back(bytes_of(each));
   return list;
 }
 ConstBufferList list_of(const std::vector<ConstBytes>& pieces) {
   std::vector<ConstBuffer> list;
+  list.reserve(pieces.size());
   for (const auto& each : pieces) list.push_back(bytes_of(each));
   return list;
 }
