@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 
-PYTHON = "/usr/bin/python3"  # Debian's, which has Debian's PyTorch
 HERE = os.path.dirname(os.path.abspath(__file__))
 MS, US = 1e6, 1e3
 
@@ -78,10 +77,10 @@ class Team:
         self.close()
 
 
-def has_pytorch():
+def has_pytorch(python):
     check = "import sys, torch.distributed as d; sys.exit(0 if d.is_available() and d.is_gloo_available() else 1)"
     try:
-        return subprocess.run([PYTHON, "-c", check], stderr=subprocess.DEVNULL, check=False).returncode == 0
+        return subprocess.run([python, "-c", check], stderr=subprocess.DEVNULL, check=False).returncode == 0
     except OSError:
         return False
 
@@ -101,16 +100,14 @@ def prices(ours, python, model, rounds, per_round, ours_variants, python_variant
     for team, variant in plan:
         team.steps(variant, 4)  # buckets are rebuilt, memory is touched
     steps, extra = {}, {}
-    for _ in range(rounds):
-        bare = {}
-        for team, variant in plan:
-            time = team.steps(variant, per_round)
+    for this_round in range(rounds):
+        first = this_round % len(plan)  # each begins as often as the others: what ran before it matters
+        times = {(team, variant): team.steps(variant, per_round) for team, variant in plan[first:] + plan[:first]}
+        for (team, variant), time in times.items():
             name = "python_bare" if team is python and variant == "bare" else variant
             steps.setdefault(name, []).append(time)
-            if variant == "bare":
-                bare[team] = time
-            else:
-                extra.setdefault(name, []).append(time - bare[team])
+            if variant != "bare":
+                extra.setdefault(name, []).append(time - times[team, "bare"])
     return ({name: statistics.median(times) for name, times in steps.items()},
             {name: statistics.median(times) for name, times in extra.items()})
 
@@ -125,8 +122,8 @@ def row(rows, what, value, unit, bar, note=""):
 def measure_prices(rows, arguments, folder):
     python = None
     peer = None
-    if has_pytorch():
-        peer = [[PYTHON, HERE + "/ddp_peer.py", str(rank), str(arguments.ranks), folder + "/python"]
+    if has_pytorch(arguments.python):
+        peer = [[arguments.python, HERE + "/ddp_peer.py", str(rank), str(arguments.ranks), folder + "/python"]
                 for rank in range(arguments.ranks)]
     with workers(arguments.worker, arguments.ranks, folder, "prices") as ours:
         reducer = ["reducer_view", "reducer_copy"] if ours.ask("has_reducer")[0].strip() == "1" else []
@@ -175,24 +172,40 @@ def measure_cpu(rows, arguments, folder):
 
 
 def measure_memory(rows, arguments, folder):
-    """Above the bare module, after a few steps, gradients alive; each in processes of its own."""
-    occupied = {}
-    for variant in ("bare", "cohort"):
+    """Above the bare module: after a few steps, gradients alive; at the peak of a step; while buckets are rebuilt. Each in
+    processes of its own."""
+    after, peak, beginning = {}, {}, {}
+    for variant in ("bare", "cohort", "bare_zeroed", "cohort_zeroed"):
         with workers(arguments.worker, arguments.ranks, folder, "memory_" + variant) as team:
+            def mean(command):
+                return statistics.mean(int(each) for each in team.ask(command))
+
             team.ask("model mlp_large")
             # Group, threads and kernels of both are there before the first look.
-            gradients = int(team.ask("gradients")[0])
-            team.ask(f"steps {variant} 5")
-            occupied[variant] = statistics.mean(int(each) for each in team.ask("memory"))
-    above = occupied["cohort"] - occupied["bare"]
-    row(rows, "memory above the bare module, of the gradients", above / gradients * 100, "%", 1.0,
-        f"{above / 2**20:.2f} MiB of {gradients / 2**20:.0f} MiB, for each rank")
+            gradients, largest = (int(each) for each in team.ask("gradients")[0].split())
+            team.ask(f"steps {variant} 1")
+            beginning[variant] = mean(f"peak {variant} 1")  # the second forward rebuilds
+            team.ask(f"steps {variant} 3")
+            after[variant] = mean("memory")
+            peak[variant] = mean(f"peak {variant} 5")
+
+    def above(what, values, variant, bar):
+        more = values["cohort" + variant] - values["bare" + variant]
+        row(rows, what, more / gradients * 100, "%", bar, f"{more / 2**20:.2f} MiB of {gradients / 2**20:.0f} MiB")
+
+    share = largest / gradients * 100
+    above("memory above the bare module, of the gradients", after, "", 1.0)
+    above("  at the peak of a step", peak, "", 1.0 + share)
+    above("  at the peak of the step that rebuilds", beginning, "", 100.0)
+    above("  the same, gradients zeroed and not released", beginning, "_zeroed", 100.0 + share)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("worker", help="<build>/bench/torch/ddp_worker")
     parser.add_argument("--ranks", type=int, default=2, help="processes (default: %(default)s)")
+    parser.add_argument("--python", default="/usr/bin/python3",
+                        help="which has the PyTorch to compare with (default: %(default)s, Debian's)")
     parser.add_argument("--rounds", type=int, default=15, help="rounds of each model (default: %(default)s)")
     parser.add_argument("--models", default=",".join(MODELS), help="some of %(default)s")
     parser.add_argument("--only", choices=["prices", "cpu", "memory"], help="one part alone")

@@ -4,24 +4,27 @@
 //
 //   model NAME         from now on this model                                    → ok
 //   steps VARIANT N    N steps of bare, cohort, no_sync, reducer_view, reducer_copy → nanoseconds of each
-//   cpu VARIANT N      N steps of bare, cohort_alone (a group of one rank), bare_zeroed, cohort_alone_zeroed
-//                                                                              → nanoseconds of thread CPU time
+//   cpu VARIANT N      N steps of bare or cohort_alone (a group of one rank)     → nanoseconds of thread CPU time
+//   peak VARIANT N     the most that this process occupied during N steps      → bytes
 //   memory             what this process occupies: anonymous pages + its share of shared ones → bytes
-//   gradients          bytes of all gradients                                    → bytes
+//   gradients          of all gradients, and of the largest                      → bytes, bytes
 //
-// A step is zero_grad (to none, or to zeros where the variant says so), forward and backward; variants are made when
-// they are first asked for.
+// A step is zero_grad (to none, or to zeros where a variant's name ends with _zeroed), forward and backward; variants
+// are made when they are first asked for.
 #include <cohort/cohort.h>
 #include <cohort/torch/ddp.h>
 #include <malloc.h>
 #include <time.h>
 
+#include <algorithm>
+#include <atomic>
 #include <fstream>
 #include <functional>
 #include <iostream>
 #include <map>
 #include <optional>
 #include <sstream>
+#include <thread>
 
 #include "models.h"
 #include "torch_reducer.h"
@@ -68,10 +71,15 @@ class Worker {
     return times;
   }
 
-  std::size_t gradient_bytes() const {
-    std::size_t bytes = 0;
-    for (const auto& each : make_model(model_name_)->parameters()) bytes += each.nbytes();
-    return bytes;
+  /// Of all gradients, and of the largest.
+  std::pair<std::size_t, std::size_t> gradient_bytes() const {
+    std::size_t all = 0;
+    std::size_t largest = 0;
+    for (const auto& each : make_model(model_name_)->parameters()) {
+      all += each.nbytes();
+      largest = std::max(largest, each.nbytes());
+    }
+    return {all, largest};
   }
 
  private:
@@ -88,20 +96,21 @@ class Worker {
     const auto model = make_model(model_name_);
     const auto input = model->input();
     const bool to_none = !variant.ends_with("_zeroed");
-    if (variant.starts_with("bare")) {
+    const auto kind = to_none ? variant : variant.substr(0, variant.rfind('_'));
+    if (kind == "bare") {
       return [model, input, to_none] {
         model->zero_grad(to_none);
         model->forward(input).backward();
       };
     }
-    const bool alone = variant.starts_with("cohort_alone");
-    if (variant == "cohort" || alone || variant == "no_sync") {
+    const bool alone = kind == "cohort_alone";
+    if (kind == "cohort" || alone || kind == "no_sync") {
       auto pg = alone ? nullptr : group();
       if (alone) {
         pg = new_group("shm", 60s, "cpu", {}, {.store = std::make_shared<HashStore>(), .rank = 0, .size = 1});
       }
       const auto ddp = std::make_shared<Ddp>(model, DdpOptions{.process_group = pg});
-      return [ddp, input, to_none, local = variant == "no_sync"] {
+      return [ddp, input, to_none, local = kind == "no_sync"] {
         ddp->zero_grad(to_none);
         if (local) {
           const auto guard = ddp->no_sync();
@@ -141,13 +150,31 @@ class Worker {
 
 /// Pages that several processes share are counted by their share, so the sum over all ranks is what the job occupies.
 std::int64_t occupied() {
-  ::malloc_trim(0);
   std::ifstream in("/proc/self/smaps_rollup");
   std::int64_t kib = 0;
   for (std::string line; std::getline(in, line);) {
     if (line.starts_with("Pss_Anon:") || line.starts_with("Pss_Shmem:")) kib += std::stoll(line.substr(10));
   }
   return kib * 1024;
+}
+
+/// The most that was occupied while `run` ran: looked at all the time by a thread beside it.
+std::int64_t peak_during(const std::function<void()>& run) {
+  std::atomic<bool> is_over{false};
+  std::int64_t most = 0;
+  std::thread watcher([&] {
+    while (!is_over.load()) most = std::max(most, occupied());
+  });
+  try {
+    run();
+  } catch (...) {
+    is_over = true;
+    watcher.join();
+    throw;
+  }
+  is_over = true;
+  watcher.join();
+  return most;
 }
 
 void serve(const Place& place) {
@@ -168,10 +195,15 @@ void serve(const Place& place) {
       for (const auto ns : worker.run(name, count, command == "cpu" ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC)) {
         std::cout << ns << ' ';
       }
+    } else if (command == "peak" && words >> name >> count) {
+      ::malloc_trim(0);
+      std::cout << peak_during([&] { worker.run(name, count, CLOCK_MONOTONIC); });
     } else if (command == "memory") {
+      ::malloc_trim(0);
       std::cout << occupied();
     } else if (command == "gradients") {
-      std::cout << worker.gradient_bytes();
+      const auto [all, largest] = worker.gradient_bytes();
+      std::cout << all << ' ' << largest;
     } else if (command == "has_reducer") {
       std::cout << (TorchReducer::is_available() ? 1 : 0);
     } else {

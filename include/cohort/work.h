@@ -53,6 +53,8 @@ class COHORT_API Work {
   bool is_success() const { return is_completed() && exception() == nullptr; }
   /// Until the operation has ended, which its own deadline bounds; rethrows its error.
   void wait() const;
+  /// As wait(), where another stream than the operation's is to wait: device memory that is used there next.
+  void wait_on(void* stream) const;
   /// At most this long: an OperationTimeoutError afterwards, and the operation runs on.
   void wait(std::chrono::milliseconds timeout) const;
   /// Null while it runs and when it went well.

@@ -18,9 +18,25 @@ std::string loaders_words() {
   return words == nullptr ? "unknown error" : words;
 }
 
+/// Whether `symbol` is what the whole program sees, from anywhere but `library`.
+bool has_another(std::string_view library, const char* symbol) {
+  if (symbol == nullptr) return false;
+  void* const seen = ::dlsym(RTLD_DEFAULT, symbol);
+  Dl_info where{};
+  if (seen == nullptr || ::dladdr(seen, &where) == 0) return false;
+  const std::string_view file = where.dli_fname == nullptr ? "" : where.dli_fname;
+  return !file.substr(file.rfind('/') + 1).starts_with(library);
+}
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int own_first = 0;  // sanitizers take no part in a lookup that begins with the module
+#else
+constexpr int own_first = RTLD_DEEPBIND;
+#endif
+
 }  // namespace
 
-Module Module::of_engine(std::string_view engine, std::string_view path) {
+Module Module::of_engine(std::string_view engine, std::string_view path, std::string_view library, const char* symbol) {
   const auto file = fmt::format("libcohort_{}.so", engine);
   std::vector<std::string> candidates;
   if (!path.empty()) {
@@ -29,9 +45,11 @@ Module Module::of_engine(std::string_view engine, std::string_view path) {
   candidates.push_back(file);  // by this object's RUNPATH, which the build and the installation set
   candidates.push_back(fmt::format("{}/{}", COHORT_MODULE_DIR, file));
   Module module;
+  // Only where it must be: a module that looks at itself first does not see an allocator that was preloaded.
+  const int order = has_another(library, symbol) ? own_first : 0;
   for (const auto& each : candidates) {
-    // Local: an engine brings libraries of which the program may have others (libtorch carries a Gloo of its own).
-    module.handle_ = ::dlopen(each.c_str(), RTLD_NOW | RTLD_LOCAL);
+    // Local: what an engine brings along is nobody else's.
+    module.handle_ = ::dlopen(each.c_str(), RTLD_NOW | RTLD_LOCAL | order);
     if (module.handle_ != nullptr) {
       module.why_not_.clear();
       return module;

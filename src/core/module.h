@@ -15,7 +15,11 @@ class Module {
  public:
   /// One of ours, by the name of its engine ("gloo" is libcohort_gloo.so): looked for in the folders of `path`
   /// (COHORT_MODULE_PATH, separated by colons), then beside this library, then where it was installed.
-  static Module of_engine(std::string_view engine, std::string_view path);
+  ///
+  /// `library` and one `symbol` of it: what the engine is made of ("libgloo"). A program may hold another version of it
+  /// inside a library of its own, as PyTorch's libtorch does, and the loader would bind the engine to that.
+  static Module of_engine(std::string_view engine, std::string_view path, std::string_view library = {},
+                          const char* symbol = nullptr);
   /// The first of these libraries that the loader finds; one that the process has loaded already comes first.
   static Module of_system(std::span<const std::string> names);
 

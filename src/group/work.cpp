@@ -90,6 +90,11 @@ void Work::wait(std::chrono::milliseconds timeout) const {
   if (handle_->state().error()) std::rethrow_exception(handle_->state().error());
 }
 
+void Work::wait_on(void* stream) const {
+  if (handle_ != nullptr && op_ != OpType::barrier && handle_->state().order(stream)) return;
+  wait();
+}
+
 void Work::synchronize() const {
   if (handle_ != nullptr) handle_->state().order();
 }

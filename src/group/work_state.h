@@ -43,11 +43,12 @@ class WorkState {
     completion_ = std::move(completion);
     stream_ = stream;
   }
-  /// Of device memory: the stream waits for it; throws an error known by now. False where there is no stream to wait.
-  bool order() const {
+  /// Of device memory: its stream waits for it; throws an error known by now. False where there is no stream to wait.
+  bool order() const { return order(stream_); }
+  bool order(void* stream) const {
     if (completion_ == nullptr) return false;
     if (future_->is_done() && future_->error()) std::rethrow_exception(future_->error());
-    completion_->order(stream_);
+    completion_->order(stream);
     return true;
   }
   std::optional<std::chrono::nanoseconds> duration() const {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // What only backend gloo has to say. What all backends have in common is tests/conformance.
+#include <dlfcn.h>
+
 #include "backends/cuda/driver.h"
 #include "core/module.h"
 #include "engines/engine_ranks.h"
@@ -93,6 +95,24 @@ TEST_F(GlooGroup, AfterAFailureAnotherGroupIsMadeInTheSameProcess) {
     if (rank == 0) broken->abort("to begin again");
     EXPECT_ERROR(AbortedError, for (;;) broken->barrier(), "to begin again");
     broken.reset();
+    const auto group = ranks.join(rank);
+    std::int32_t sum = 1;
+    group->all_reduce(std::span(&sum, 1));
+    return sum == 2 ? 0 : 1;
+  }),
+              ::testing::Each(0));
+}
+
+// Nothing may load the module before the children have the other Gloo.
+TEST(ModuleTest, AnEngineIsBoundToItsOwnLibraryWhereTheProgramHasAnother) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers refuse RTLD_DEEPBIND";
+#endif
+  const EngineRanks ranks("gloo", 2);
+  EXPECT_THAT(ranks.run([&](int rank) {
+    EXPECT_NE(::dlopen(COHORT_ANOTHER_GLOO, RTLD_NOW | RTLD_GLOBAL), nullptr);
+    const auto names = backend_names();
+    if (std::find(names.begin(), names.end(), "gloo") == names.end()) return 0;
     const auto group = ranks.join(rank);
     std::int32_t sum = 1;
     group->all_reduce(std::span(&sum, 1));

@@ -56,6 +56,24 @@ TEST_F(NcclStreams, AsynchronousOneWaitsForTheUsersStreamAndIsWaitedForByIt) {
   EXPECT_TRUE(after);
 }
 
+TEST_F(NcclStreams, AnotherStreamMayBeTheOneThatWaits) {
+  const auto group = alone();
+  OnDevice<float> x({1, 2});
+  bool users = false;
+  bool others = false;
+  gpu.hold_kernels(true);
+  const auto work = group->all_reduce(x.buffer(), {.async_op = true, .stream = user});
+  auto* const other = gpu.make_stream("other");
+  work.wait_on(other);
+  EXPECT_EQ(gpu.log().back(), "stream_wait_event other");
+  gpu.launch(user, [&] { users = true; });
+  gpu.launch(other, [&] { others = true; });
+  EXPECT_TRUE(users) << "nobody told it to wait";
+  EXPECT_FALSE(others);
+  gpu.hold_kernels(false);
+  EXPECT_TRUE(others);
+}
+
 TEST_F(NcclStreams, OperationSeesWhatTheStreamDidBefore) {
   const auto group = alone();
   for (const bool async_op : {false, true}) {

@@ -48,6 +48,14 @@ TEST(DdpBuckets, AreAssignedAsInTheSpecification) {
             "[0]200 [1]200 [2,4]400 [3,5]400 ");
 }
 
+TEST(DdpBuckets, NeverSpanDevices) {
+  std::vector<TensorInfo> tensors(6, floats(50));
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    tensors[i].device = at::Device(at::kCUDA, static_cast<at::DeviceIndex>(i % 2));
+  }
+  EXPECT_EQ(show(ddp::assign_buckets(tensors, std::vector<std::size_t>{400})), "[0,2]400 [1,3]400 [4]400 [5]400 ");
+}
+
 TEST(DdpBuckets, HoldEachParameterOnceInOneTypeAndCloseAtTheirLimit) {
   std::mt19937 random(7);
   for (int round = 0; round < 200; ++round) {

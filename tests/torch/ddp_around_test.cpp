@@ -44,6 +44,26 @@ TEST(DdpBuffersOf, RankZeroGoToAllBeforeForward) {
   });
 }
 
+TEST(DdpBuffersOf, RanksBeginEqualAndStayTheirOwnWhereForwardSendsNone) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    Counts net;
+    net->count.fill_(group->rank() + 5.0);
+    DistributedDataParallel ddp(net, {.process_group = group, .forward_sync_buffers = false});
+    EXPECT_EQ(net->count.item<double>(), 5.0) << "construction sends them";
+    net->count.fill_(group->rank() + 7.0);
+    ddp.forward(torch::ones({1}, torch::kDouble)).sum().backward();
+    EXPECT_EQ(net->count.item<double>(), group->rank() + 7.0);
+
+    Counts later;
+    later->count.fill_(group->rank() + 5.0);
+    DistributedDataParallel only_forward(
+        later, {.process_group = group, .broadcast_buffers = false, .forward_sync_buffers = true});
+    EXPECT_EQ(later->count.item<double>(), group->rank() + 5.0);
+    only_forward.forward(torch::ones({1}, torch::kDouble)).sum().backward();
+    EXPECT_EQ(later->count.item<double>(), 5.0);
+  });
+}
+
 // A registered buffer stays the same tensor in libtorch; what it holds may be replaced.
 TEST(DdpBuffersOf, ModulesThatGiveThemNewMemoryAreFoundAgain) {
   with_torch_threads(2, [](const ProcessGroupPtr& group) {
@@ -352,60 +372,6 @@ TEST(DdpMemory, BucketsAreInWhatTheBackendAllocates) {
   const DistributedDataParallel without(Mlp(), {.process_group = group});
   EXPECT_EQ(backend->allocations, 1);
   ::unsetenv("DDP_DISABLE_COMM_MEM");
-}
-
-// --- mixed precision
-
-TEST(DdpMixedPrecision, ComputesInOneTypeAndKeepsParametersInTheirOwn) {
-  struct Watches : torch::nn::Module {
-    Watches() {
-      weight = register_parameter("weight", torch::ones({4}));
-      running = register_buffer("running", torch::zeros({1}));
-    }
-    at::Tensor forward(const at::Tensor& x) {
-      seen = weight.scalar_type();
-      seen_input = x.scalar_type();
-      return (weight * x).sum();
-    }
-    at::Tensor weight, running;
-    at::ScalarType seen = at::kFloat, seen_input = at::kFloat;
-  };
-  with_torch_threads(2, [](const ProcessGroupPtr& group) {
-    const auto net = std::make_shared<Watches>();
-    DistributedDataParallel ddp(
-        net, {.process_group = group,
-              .mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16, .buffer_dtype = at::kBFloat16}});
-    torch::optim::SGD optimizer(ddp.parameters(), 1.0 / 1024);
-    EXPECT_EQ(net->running.scalar_type(), at::kBFloat16);
-    const auto x = torch::full({4}, group->rank() + 1.0);
-    for (int i = 0; i < 3; ++i) {
-      optimizer.zero_grad();
-      auto loss = ddp.forward(x);
-      EXPECT_EQ(net->seen, at::kBFloat16);
-      EXPECT_EQ(net->seen_input, at::kBFloat16);
-      loss.backward();
-      EXPECT_EQ(net->weight.scalar_type(), at::kFloat) << "the master is back";
-      EXPECT_EQ(net->weight.grad().scalar_type(), at::kFloat);
-      EXPECT_TRUE(torch::equal(net->weight.grad(), torch::full({4}, 1.5F)));
-      optimizer.step();
-    }
-    EXPECT_FLOAT_EQ(net->weight[0].item<float>(), 1 - 4.5F / 1024) << "steps too small for the smaller type";
-    {
-      const auto local = ddp.no_sync();
-      optimizer.zero_grad();
-      ddp.forward(x).backward();
-      EXPECT_EQ(net->weight.scalar_type(), at::kFloat);
-      EXPECT_EQ(net->weight.grad()[0].item<float>(), static_cast<float>(group->rank() + 1));
-    }
-    {
-      const torch::NoGradGuard no_grad;
-      ddp.forward(x);
-      EXPECT_EQ(net->seen, at::kBFloat16);
-      EXPECT_EQ(net->weight.scalar_type(), at::kFloat);
-    }
-    EXPECT_ERROR(Error, ddp.register_comm_hook([](GradBucket& bucket) { return ready(bucket.buffer()); }),
-                 "one for each");
-  });
 }
 
 // --- logging

@@ -75,6 +75,8 @@ TEST(Ddp, TrainsAsOneProcessWouldOnTheWholeBatch) {
       expect_same_as_one_process(group, {.find_unused_parameters = true}, 20);
       expect_same_as_one_process(group, {.static_graph = true}, 20);
       expect_same_as_one_process(group, {.bucket_caps_mb = {0.0005, 0.002}}, 20);
+      expect_same_as_one_process(group, {.batched_grad_copy = true}, 20);
+      expect_same_as_one_process(group, {.gradient_as_bucket_view = false, .batched_grad_copy = true}, 20);
     });
   }
 }
@@ -253,6 +255,59 @@ TEST(Ddp, BucketsAreRebuiltInTheOrderOfGradientsAndRankZeroDecides) {
   });
 }
 
+// Autograd runs what was computed last first: each rank has an order of its own.
+TEST(Ddp, RanksWithOtherOrdersOfGradientsTakeThatOfRankZero) {
+  struct Turns : torch::nn::Module {
+    Turns() {
+      for (const auto* name : {"a", "b", "c", "d"}) {
+        weights.push_back(register_parameter(name, torch::ones({2}, torch::kDouble)));
+      }
+    }
+    at::Tensor forward(const at::Tensor& x, const std::vector<std::size_t>& order) {
+      at::Tensor sum = torch::zeros({2}, torch::kDouble);
+      for (const auto each : order) sum = sum + weights[each] * x * static_cast<double>(each + 1);
+      return sum;
+    }
+    std::vector<at::Tensor> weights;
+  };
+  for (const int size : {2, 3, 4}) {
+    with_torch_threads(size, [](const ProcessGroupPtr& group) {
+      const auto net = std::make_shared<Turns>();
+      DistributedDataParallel ddp(net, {.process_group = group, .bucket_cap_mb = 32.0 / 1048576});
+      const std::vector<std::vector<std::size_t>> orders{{1, 3, 0, 2}, {0, 1, 2, 3}, {3, 2, 1, 0}, {2, 0, 3, 1}};
+      const auto rank = static_cast<std::size_t>(group->rank());
+      const double average = (group->size() + 1) / 2.0;
+      for (int step = 0; step < 4; ++step) {
+        ddp.zero_grad();
+        ddp.forward(torch::full({2}, group->rank() + 1.0, torch::kDouble), orders[rank]).sum().backward();
+        for (std::size_t i = 0; i < 4; ++i) {
+          EXPECT_EQ(net->weights[i].grad()[0].item<double>(), average * static_cast<double>(i + 1)) << step;
+        }
+      }
+      EXPECT_EQ(ddp.logging_data().text("rebuilt_per_bucket_param_indices"), "2 0, 3 1") << "rank 0's, last first";
+      const auto& mine = ddp.logging_data().text("prev_iteration_grad_ready_order_indices");
+      EXPECT_EQ(mine == "2, 0, 3, 1", rank == 0) << "the others' was another: " << mine;
+    });
+  }
+}
+
+TEST(Ddp, GradientsAreCopiedTogetherWhereAskedFor) {
+  for (const bool is_batched : {true, false}) {
+    with_torch_threads(2, [is_batched](const ProcessGroupPtr& group) {
+      Mlp net(8, 3);
+      DistributedDataParallel ddp(net, {.process_group = group, .batched_grad_copy = is_batched});
+      const auto& early = net->linears[2]->weight;  // has its gradient before the hook below runs
+      const void* seen = nullptr;
+      net->linears[0]->weight.register_hook([&](const at::Tensor& /*gradient*/) { seen = early.grad().data_ptr(); });
+      for (int i = 0; i < 3; ++i) {
+        ddp.zero_grad(true);
+        ddp.forward(random_batch(1, {3, 4})).sum().backward();
+        EXPECT_EQ(seen == early.grad().data_ptr(), !is_batched) << "in the bucket's memory by then, or not yet";
+      }
+    });
+  }
+}
+
 TEST(Ddp, FindUnusedNeverRebuildsAndStaticGraphsDoAtTheThirdForward) {
   with_torch_threads(2, [](const ProcessGroupPtr& group) {
     const auto rebuilt_after = [&](DdpOptions options) {
@@ -324,6 +379,14 @@ TEST(DdpRefuses, WhatConstructionCannotTake) {
     EXPECT_ERROR(ValueError,
                  DistributedDataParallel(Scale(), {.process_group = group, .delay_until = torch::ones({1})}),
                  "together");
+    // What libtorch has in place of Python's lazy parameters.
+    struct Unmade : torch::nn::Module {
+      Unmade() { weight = register_parameter("weight", torch::empty({1}, torch::device(torch::kMeta))); }
+      at::Tensor forward(const at::Tensor& x) { return weight * x; }
+      at::Tensor weight;
+    };
+    EXPECT_ERROR(Error, DistributedDataParallel(std::make_shared<Unmade>(), {.process_group = group}),
+                 "parameter weight is on device meta");
     EXPECT_ERROR(ValueError, DistributedDataParallel(std::shared_ptr<ScaleImpl>(), {.process_group = group}),
                  "no module");
     EXPECT_ERROR(ValueError,

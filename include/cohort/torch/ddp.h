@@ -66,8 +66,15 @@ struct DdpOptions {
   /// A promise: the same parameters are used equally often in every iteration. Allows unused parameters, several uses
   /// of a parameter and re-entrant backwards without searching; the first iteration does not overlap.
   bool static_graph = false;
-  /// Send rank 0's buffers to all before each forward with gradients.
+  /// Rank 0's buffers are everybody's: at construction, before each forward with gradients, and at the end of a join.
   bool broadcast_buffers = true;
+  /// Of these, whether before each forward; as broadcast_buffers where it is not said. false: buffers begin equal and
+  /// are each rank's own from then on.
+  std::optional<bool> forward_sync_buffers{};
+  /// Gradients are copied into a bucket together when all of it are there, instead of one by one as they come: one
+  /// kernel in place of hundreds, for gradients that live until then. On CUDA unless said otherwise; on the host each
+  /// is copied while it is in the cache.
+  std::optional<bool> batched_grad_copy{};
   /// false: the user has made parameters and buffers equal, and construction communicates nothing.
   bool init_sync = true;
   /// Buckets of nothing but unused parameters are not reduced. All ranks must have the same unused ones.
@@ -173,6 +180,7 @@ class COHORT_API Wrapper : public ::torch::nn::Module, public Joinable {
   void before_forward();
   bool moves_inputs() const;
   void move_input(at::Tensor& tensor) const;
+  at::TensorOptions input_options() const;
   void after_forward(const std::vector<at::Tensor*>& outputs, bool sees_outputs);
 
  private:
@@ -193,6 +201,12 @@ struct ResultOf<R (C::*)(A...)> {
 template <class R, class C, class... A>
 struct ResultOf<R (C::*)(A...) const> {
   using Type = R;
+};
+
+/// What knows how to be elsewhere, as torch::nn::utils::rnn::PackedSequence does.
+template <class T>
+concept MovesItself = requires(const T& value, const at::TensorOptions& options) {
+  { value.to(options) } -> std::same_as<T>;
 };
 
 /// What is known of forward's result before it is called.
@@ -226,7 +240,14 @@ class DistributedDataParallel : public ddp::Wrapper {
     before_forward();
     if (!moves_inputs()) return finish([&] { return module_->forward(std::forward<Args>(args)...); });
     auto moved = std::make_tuple(std::decay_t<Args>(std::forward<Args>(args))...);
-    visit_tensors(moved, [this](at::Tensor& tensor) { move_input(tensor); });
+    visit_tensors(
+        moved, [this]<class T>(T & part) requires std::same_as<T, at::Tensor> || ddp::MovesItself<T> {
+          if constexpr (std::same_as<T, at::Tensor>) {
+            move_input(part);
+          } else {
+            part = part.to(input_options());
+          }
+        });
     return finish(
         [&] { return std::apply([this](auto&... each) { return module_->forward(std::move(each)...); }, moved); });
   }

@@ -78,7 +78,8 @@ consteval bool is_traversable() {
 
 }  // namespace detail
 
-/// Calls `visit(at::Tensor&)` for each tensor in `value`, in order.
+/// Calls `visit(at::Tensor&)` for each tensor in `value`, in order; also for what is not traversed, where `visit` takes
+/// that.
 template <class T, class Visit>
 void visit_tensors(T& value, Visit&& visit) {
   using U = std::remove_cv_t<T>;
@@ -96,6 +97,8 @@ void visit_tensors(T& value, Visit&& visit) {
     if constexpr (!std::is_arithmetic_v<std::ranges::range_value_t<U>>) {
       for (auto&& part : value) visit_tensors(part, visit);
     }
+  } else if constexpr (std::invocable<Visit&, U&>) {
+    visit(value);
   }
 }
 

@@ -19,7 +19,8 @@ namespace cohort::gloo {
 namespace {
 
 const Module& gloo_module() {
-  static const Immortal<Module> module(Module::of_engine("gloo", Env::read_one("COHORT_MODULE_PATH")));
+  static const Immortal<Module> module(Module::of_engine("gloo", Env::read_one("COHORT_MODULE_PATH"), "libgloo",
+                                                         "_ZN4gloo7Context19createUnboundBufferEPvm"));
   return *module;
 }
 

@@ -34,6 +34,8 @@ struct Bucket {
 
   // Of one backward.
   std::size_t pending = 0;
+  std::vector<std::size_t> uncopied{};  ///< slots whose gradients are copied together when all are there
+  void* stream = nullptr;               ///< of a device: where its last gradient was made
   bool is_launched = false;
   bool is_skipped = false;
   std::optional<Work> work{};
@@ -41,6 +43,7 @@ struct Bucket {
 
   void reset() {
     pending = parameters.size();
+    uncopied.clear();
     is_launched = false;
     is_skipped = false;
     work.reset();

@@ -111,6 +111,13 @@ void Core::check_arguments() {
     throw ValueError(fmt::format("device_ids and output_device are for modules on one accelerator; this one is on {}",
                                  is_on_host ? "the host" : "several"));
   }
+  for (std::size_t i = 0; i < selection_.parameters.size(); ++i) {
+    if (!selection_.parameters[i].is_meta()) continue;
+    throw Error(
+        fmt::format("parameter {} is on device meta and has no values yet: give it some (to_empty, or a module "
+                    "made on the device it is for) before wrapping it",
+                    selection_.names[i]));
+  }
   if (!options_.device_ids.empty() && !options_.output_device) options_.output_device = options_.device_ids.front();
   if ((options_.find_unused_parameters || options_.static_graph) && sees_outputs_ == false) {
     throw ValueError(
@@ -143,20 +150,22 @@ void Core::make_reducer() {
     log(LogLevel::warn, "find_unused_parameters adds nothing to static_graph, which finds them in the first iteration");
     options_.find_unused_parameters = false;
   }
-  reducer_ = Reducer::make({.group = group(),
-                            .parameters = selection_.parameters,
-                            .names = selection_.names,
-                            .expects_sparse = selection_.expects_sparse,
-                            .bucket_cap = cap,
-                            .first_cap = first_cap,
-                            .bucket_caps = caps,
-                            .initial_limits = initial,
-                            .small_bucket_is_last = Env::read_one("DDP_SET_LAST_BUCKET_CAP") == "1",
-                            .find_unused_parameters = options_.find_unused_parameters,
-                            .gradient_as_bucket_view = options_.gradient_as_bucket_view,
-                            .static_graph = options_.static_graph,
-                            .skip_all_reduce_unused = options_.skip_all_reduce_unused_params,
-                            .may_use_group_memory = Env::read_one("DDP_DISABLE_COMM_MEM") != "1"});
+  reducer_ =
+      Reducer::make({.group = group(),
+                     .parameters = selection_.parameters,
+                     .names = selection_.names,
+                     .expects_sparse = selection_.expects_sparse,
+                     .bucket_cap = cap,
+                     .first_cap = first_cap,
+                     .bucket_caps = caps,
+                     .initial_limits = initial,
+                     .small_bucket_is_last = Env::read_one("DDP_SET_LAST_BUCKET_CAP") == "1",
+                     .find_unused_parameters = options_.find_unused_parameters,
+                     .gradient_as_bucket_view = options_.gradient_as_bucket_view,
+                     .batches_copies = options_.batched_grad_copy.value_or(selection_.parameters.front().is_cuda()),
+                     .static_graph = options_.static_graph,
+                     .skip_all_reduce_unused = options_.skip_all_reduce_unused_params,
+                     .may_use_group_memory = Env::read_one("DDP_DISABLE_COMM_MEM") != "1"});
 
   std::size_t bytes = 0;
   std::set<at::DeviceIndex> devices;
@@ -209,8 +218,12 @@ std::vector<at::Tensor> Core::buffers() const {
   return all;
 }
 
+bool Core::sends_buffers() const {
+  return options_.forward_sync_buffers.value_or(options_.broadcast_buffers);
+}
+
 bool Core::will_sync_buffers() const {
-  return options_.broadcast_buffers && at::GradMode::is_enabled() && syncs_;
+  return sends_buffers() && at::GradMode::is_enabled() && syncs_;
 }
 
 void Core::sync_buffers(int source) {
@@ -286,6 +299,15 @@ void Core::after_forward(const std::vector<at::Tensor*>& outputs, bool sees_outp
 void Core::move_input(at::Tensor& tensor) const {
   if (tensor.defined() && !options_.device_ids.empty()) tensor = tensor.to(options_.device_ids.front(), true);
   if (low_precision_) low_precision_->cast_input(tensor);
+}
+
+at::TensorOptions Core::input_options() const {
+  at::TensorOptions options;
+  if (!options_.device_ids.empty()) options = options.device(options_.device_ids.front());
+  if (options_.mixed_precision && options_.mixed_precision->param_dtype) {
+    options = options.dtype(*options_.mixed_precision->param_dtype);
+  }
+  return options;
 }
 
 // --- what users set
@@ -424,7 +446,7 @@ void Core::shadow_iteration(bool syncs) {
   if (reducer_ == nullptr) return;
   reducer_->shadow_rebuild();
   if (!syncs) return;
-  if (options_.broadcast_buffers && !buffer_hook_) {
+  if (sends_buffers() && !buffer_hook_) {
     const auto all = buffers();
     if (!all.empty()) broadcast_tensors(*group(), all, join_->buffer_source());
   }

@@ -29,6 +29,7 @@ class Core : public std::enable_shared_from_this<Core> {
   void after_forward(const std::vector<at::Tensor*>& outputs, bool sees_outputs);
   bool moves_inputs() const { return !options_.device_ids.empty() || low_precision_ != nullptr; }
   void move_input(at::Tensor& tensor) const;
+  at::TensorOptions input_options() const;
 
   void register_comm_hook(CommHook hook);
   void register_fused_optimizer(FunctionalOptimizerPtr optimizer, const std::vector<at::Tensor>& parameters,
@@ -72,6 +73,8 @@ class Core : public std::enable_shared_from_this<Core> {
   void claim_steps();
   void make_reducer();
   std::vector<at::Tensor> buffers() const;
+  /// Whether forwards do, beside construction.
+  bool sends_buffers() const;
   void run_buffer_hook();
   void sink(const std::vector<at::Tensor*>& outputs);
   /// Records an error of the reducer's before it goes on.

@@ -29,7 +29,7 @@ Delayed::Delayed(ProcessGroupPtr group, std::vector<std::pair<std::string, at::T
     flat.div_(its->size());
     const auto work = its->all_reduce(buffer_of(flat), {.async_op = true, .stream = current_stream(flat)});
     // Backward does not return before it is there.
-    torch::autograd::Engine::get_default_engine().queue_callback([work] { work.wait(); });
+    torch::autograd::Engine::get_default_engine().queue_callback([work, flat] { work.wait_on(current_stream(flat)); });
   });
 }
 

@@ -48,6 +48,7 @@ struct ReducerOptions {
   bool small_bucket_is_last = false;          ///< the first cap counts for the last bucket instead
   bool find_unused_parameters = false;
   bool gradient_as_bucket_view = true;
+  bool batches_copies = false;  ///< a bucket's gradients are copied and divided together, when all are there
   bool static_graph = false;
   bool skip_all_reduce_unused = false;
   bool may_use_group_memory = true;
@@ -140,6 +141,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void mark_ready(std::size_t parameter);
   void fill(Bucket& bucket, std::size_t slot);
   void fill_sparse(Bucket& bucket);
+  void fill_together(Bucket& bucket);
   at::Tensor reduce_sparse(std::size_t parameter, const at::Tensor& gradient);
   void advance_buckets();
   void launch(Bucket& bucket, std::size_t index);

@@ -87,6 +87,9 @@ void Reducer::mark_ready(std::size_t parameter) {
   auto& bucket = buckets_[place.bucket];
   bucket.is_sparse ? fill_sparse(bucket) : fill(bucket, place.slot);
   if (--bucket.pending > 0) return;
+  // Here, on the thread and stream of its last gradient: whoever launches it may be on those of another device.
+  if (options_.batches_copies && !bucket.is_sparse) fill_together(bucket);
+  bucket.stream = current_stream(options_.parameters[parameter]);
   if (place.bucket == next_bucket_) advance_buckets();
 }
 
@@ -94,7 +97,7 @@ void Reducer::fill(Bucket& bucket, std::size_t slot) {
   const auto parameter = bucket.parameters[slot];
   const auto& view = bucket.views[slot];
   auto& gradient = options_.parameters[parameter].mutable_grad();
-  const bool scales_here = !hook_ && !bucket.scales;
+  const bool scales_here = !hook_ && !bucket.scales && !options_.batches_copies;
   if (!gradient.defined()) {
     clear_gradient(view);
     return;
@@ -124,6 +127,10 @@ void Reducer::fill(Bucket& bucket, std::size_t slot) {
                     "copying it is slower; it is right all the same",
                     name_of(parameter), fmt::join(gradient.strides(), ", "), fmt::join(view.strides(), ", ")));
   }
+  if (options_.batches_copies) {
+    bucket.uncopied.push_back(slot);
+    return;
+  }
   if (scales_here) {
     const at::NoGradGuard no_grad;
     auto out = view;
@@ -132,6 +139,27 @@ void Reducer::fill(Bucket& bucket, std::size_t slot) {
     copy_gradient(view, gradient);
   }
   if (options_.gradient_as_bucket_view) gradient = view;
+}
+
+/// The copies and the division that fill() left.
+void Reducer::fill_together(Bucket& bucket) {
+  std::vector<at::Tensor> views;
+  std::vector<at::Tensor> gradients;
+  for (const auto slot : bucket.uncopied) {
+    views.push_back(bucket.views[slot]);
+    gradients.push_back(options_.parameters[bucket.parameters[slot]].grad());
+  }
+  copy_gradients(views, gradients);
+  if (!hook_ && !bucket.scales && divisor_ != 1) {
+    const at::NoGradGuard no_grad;
+    bucket.flat.div_(divisor_);
+  }
+  if (options_.gradient_as_bucket_view) {
+    for (const auto slot : bucket.uncopied) {
+      options_.parameters[bucket.parameters[slot]].mutable_grad() = bucket.views[slot];
+    }
+  }
+  bucket.uncopied.clear();
 }
 
 void Reducer::fill_sparse(Bucket& bucket) {
@@ -174,9 +202,11 @@ bool Reducer::scales_in_reduction(const at::Tensor& flat) const {
 }
 
 Work Reducer::start_reduction(Bucket& bucket, bool async_op) {
+  // What is not asynchronous is what backward's end waits for, on the stream of who called it; that has been put behind
+  // those of the gradients.
+  auto* const stream = async_op ? bucket.stream : current_stream(bucket.flat);
   const auto op = bucket.scales && divisor_ != 1 ? ReduceOp::premul_sum(1.0 / divisor_) : ReduceOp::sum();
-  return options_.group->all_reduce(buffer_of(bucket.flat),
-                                    {.op = op, .async_op = async_op, .stream = current_stream(bucket.flat)});
+  return options_.group->all_reduce(buffer_of(bucket.flat), {.op = op, .async_op = async_op, .stream = stream});
 }
 
 void Reducer::advance_buckets() {
@@ -295,7 +325,7 @@ void Reducer::finish(Bucket& bucket, std::size_t index) {
     }
     bucket.future.reset();
   } else if (bucket.work) {
-    bucket.work->wait();
+    bucket.work->wait_on(current_stream(bucket.flat));
     bucket.work.reset();
   } else if (!bucket.is_sparse) {
     const auto work = start_reduction(bucket, false);
@@ -307,6 +337,8 @@ void Reducer::finish(Bucket& bucket, std::size_t index) {
     return;
   }
   if (result.data_ptr() != bucket.flat.data_ptr()) bucket.flat.copy_(result.view({-1}));
+  std::vector<at::Tensor> copied_to;
+  std::vector<at::Tensor> copied_from;
   for (std::size_t slot = 0; slot < bucket.parameters.size(); ++slot) {
     const auto parameter = bucket.parameters[slot];
     auto& gradient = options_.parameters[parameter].mutable_grad();
@@ -322,11 +354,13 @@ void Reducer::finish(Bucket& bucket, std::size_t index) {
       }
       gradient = view;
     } else if (gradient.defined()) {
-      gradient.copy_(view);
+      copied_to.push_back(gradient);
+      copied_from.push_back(view);
     } else {
       gradient = view.clone();
     }
   }
+  copy_gradients(copied_to, copied_from);
   if (after_bucket_) after_bucket_(bucket);
 }
 
@@ -348,6 +382,7 @@ void Reducer::shadow_backward() {
       zeros = make_dense_bucket(*options_.group, real.parameters, options_.parameters, real.limit, false);
       zeros.scales = real.scales;
       zeros.flat.zero_();
+      zeros.stream = current_stream(zeros.flat);
     }
     launch(zeros, i);
     if (zeros.future) {

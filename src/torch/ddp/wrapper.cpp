@@ -102,6 +102,10 @@ bool Wrapper::moves_inputs() const {
 void Wrapper::move_input(at::Tensor& tensor) const {
   core_->move_input(tensor);
 }
+
+at::TensorOptions Wrapper::input_options() const {
+  return core_->input_options();
+}
 void Wrapper::after_forward(const std::vector<at::Tensor*>& outputs, bool sees_outputs) {
   core_->after_forward(outputs, sees_outputs);
 }

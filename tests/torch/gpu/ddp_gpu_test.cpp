@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // (GPU) DistributedDataParallel on CUDA tensors: with nccl, and with gloo through the host.
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <cohort/torch/hooks.h>
 #include <cohort/torch/sync_batch_norm.h>
+#include <torch/nn/utils/rnn.h>
 
 #include "nccl/gpu/gpu_world.h"
 #include "torch/ddp_test.h"
@@ -49,6 +52,8 @@ TEST_P(DdpOn, GpusTrainsAsOneProcessWould) {
     expect_same_as_one_process_on_gpu(group, {.gradient_as_bucket_view = false});
     expect_same_as_one_process_on_gpu(group, {.find_unused_parameters = true});
     expect_same_as_one_process_on_gpu(group, {.static_graph = true});
+    expect_same_as_one_process_on_gpu(group, {.batched_grad_copy = false});
+    expect_same_as_one_process_on_gpu(group, {.gradient_as_bucket_view = false, .batched_grad_copy = false});
   });
 }
 
@@ -73,6 +78,61 @@ TEST_P(DdpOn, GpusMovesInputsAndRunsHooksAndMixedPrecision) {
     ddp.forward(torch::full({4}, static_cast<float>(group->rank() + 1)).to(gpu)).sum().backward();
     EXPECT_EQ(mixed->weight.scalar_type(), at::kFloat);
     EXPECT_TRUE(torch::allclose(mixed->weight.grad().cpu(), torch::full({4}, static_cast<float>(average))));
+  });
+}
+
+TEST_P(DdpOn, GpusMovesNestedContainersOfTheHost) {
+  using Batch = std::tuple<std::vector<at::Tensor>, std::map<std::string, at::Tensor>, double>;
+  struct Net : torch::nn::Module {
+    Net() { weight = register_parameter("weight", torch::ones({2})); }
+    at::Tensor forward(const Batch& batch, const torch::nn::utils::rnn::PackedSequence& packed) {
+      const auto& [list, named, factor] = batch;
+      EXPECT_TRUE(list[0].is_cuda() && list[1].is_cuda() && named.at("x").is_cuda() && packed.data().is_cuda());
+      EXPECT_TRUE(packed.batch_sizes().is_cpu()) << "as libtorch has it";
+      return (weight * (list[0] + list[1] + named.at("x")) * factor).sum() + packed.data().sum();
+    }
+    at::Tensor weight;
+  };
+  with_gpu_group(GetParam(), [](const ProcessGroupPtr& group) {
+    const auto net = std::make_shared<Net>();
+    net->to(gpu);
+    DistributedDataParallel ddp(net, {.process_group = group, .device_ids = {gpu}});
+    const auto x = torch::full({2}, group->rank() + 1.0, torch::kFloat);
+    const auto packed = torch::nn::utils::rnn::pack_sequence({torch::ones({3, 1}), torch::ones({2, 1})});
+    ddp.forward(Batch{{x, x}, {{"x", x}}, 2.0}, packed).backward();
+    const auto average = (group->size() + 1) / 2.0;
+    EXPECT_TRUE(torch::equal(net->weight.grad().cpu(), torch::full({2}, 6 * average, torch::kFloat)));
+  });
+}
+
+// Forward on a stream of its own, backward called from another: gradients are read on that one.
+TEST_P(DdpOn, GpusEndBackwardOnTheCallersStream) {
+  with_gpu_group(GetParam(), [](const ProcessGroupPtr& group) {
+    torch::nn::Sequential net;
+    for (int i = 0; i < 8; ++i) net->push_back(torch::nn::Linear(torch::nn::LinearOptions(1024, 1024).bias(false)));
+    net->to(gpu);
+    {
+      const torch::NoGradGuard no_grad;
+      for (auto& each : net->parameters()) each.fill_(1.0 / 1024);
+    }
+    DistributedDataParallel ddp(net, {.process_group = group, .bucket_cap_mb = 4});
+    const auto side = c10::impl::VirtualGuardImpl(at::kCUDA).getStreamFromGlobalPool(gpu);
+    const double average = (group->size() + 1) / 2.0;
+    for (int step = 0; step < 5; ++step) {
+      ddp.zero_grad(true);
+      torch::cuda::synchronize();
+      at::Tensor loss;
+      {
+        const c10::StreamGuard beside(side);
+        loss = ddp.forward(torch::full({64, 1024}, group->rank() + 1.0, torch::device(gpu))).sum();
+      }
+      c10::impl::VirtualGuardImpl(at::kCUDA).getStream(gpu).synchronize();
+      side.synchronize();
+      loss.backward();
+      for (const auto& each : net->parameters()) {
+        EXPECT_NEAR(each.grad().min().item<double>(), 64 * average, 1e-2) << step;
+      }
+    }
   });
 }
 

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Computing in another type than parameters have, and what happens to forward's arguments on the way.
+#include <torch/nn/utils/rnn.h>
+
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "torch/ddp_test.h"
+
+namespace cohort::test {
+namespace {
+
+using ::testing::Each;
+
+TEST(DdpMixedPrecision, ComputesInOneTypeAndKeepsParametersInTheirOwn) {
+  struct Watches : torch::nn::Module {
+    Watches() {
+      weight = register_parameter("weight", torch::ones({4}));
+      running = register_buffer("running", torch::zeros({1}));
+    }
+    at::Tensor forward(const at::Tensor& x) {
+      seen = weight.scalar_type();
+      seen_input = x.scalar_type();
+      return (weight * x).sum();
+    }
+    at::Tensor weight, running;
+    at::ScalarType seen = at::kFloat, seen_input = at::kFloat;
+  };
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    const auto net = std::make_shared<Watches>();
+    DistributedDataParallel ddp(
+        net, {.process_group = group,
+              .mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16, .buffer_dtype = at::kBFloat16}});
+    torch::optim::SGD optimizer(ddp.parameters(), 1.0 / 1024);
+    EXPECT_EQ(net->running.scalar_type(), at::kBFloat16);
+    const auto x = torch::full({4}, group->rank() + 1.0);
+    for (int i = 0; i < 3; ++i) {
+      optimizer.zero_grad();
+      auto loss = ddp.forward(x);
+      EXPECT_EQ(net->seen, at::kBFloat16);
+      EXPECT_EQ(net->seen_input, at::kBFloat16);
+      loss.backward();
+      EXPECT_EQ(net->weight.scalar_type(), at::kFloat) << "the master is back";
+      EXPECT_EQ(net->weight.grad().scalar_type(), at::kFloat);
+      EXPECT_TRUE(torch::equal(net->weight.grad(), torch::full({4}, 1.5F)));
+      optimizer.step();
+    }
+    EXPECT_FLOAT_EQ(net->weight[0].item<float>(), 1 - 4.5F / 1024) << "steps too small for the smaller type";
+    {
+      const auto local = ddp.no_sync();
+      optimizer.zero_grad();
+      ddp.forward(x).backward();
+      EXPECT_EQ(net->weight.scalar_type(), at::kFloat);
+      EXPECT_EQ(net->weight.grad()[0].item<float>(), static_cast<float>(group->rank() + 1));
+    }
+    {
+      const torch::NoGradGuard no_grad;
+      ddp.forward(x);
+      EXPECT_EQ(net->seen, at::kBFloat16);
+      EXPECT_EQ(net->weight.scalar_type(), at::kFloat);
+    }
+    EXPECT_ERROR(Error, ddp.register_comm_hook([](GradBucket& bucket) { return ready(bucket.buffer()); }),
+                 "one for each");
+  });
+}
+
+TEST(DdpMixedPrecision, GradientsAddUpInFullPrecisionAndIgnoredParametersKeepTheirType) {
+  struct Two : torch::nn::Module {
+    Two() {
+      cast = register_parameter("cast", torch::ones({4}));
+      own = register_parameter("own", torch::ones({4}));
+    }
+    at::Tensor forward(const at::Tensor& x) {
+      seen = {cast.scalar_type(), own.scalar_type()};
+      return (cast * x).sum().to(at::kFloat) + own.sum() * 3;
+    }
+    at::Tensor cast, own;
+    std::vector<at::ScalarType> seen;
+  };
+  for (const bool is_view : {true, false}) {
+    with_torch_threads(2, [is_view](const ProcessGroupPtr& group) {
+      const auto net = std::make_shared<Two>();
+      DistributedDataParallel ddp(
+          net, {.process_group = group,
+                .gradient_as_bucket_view = is_view,
+                .ignored = {"own"},
+                .mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat}});
+      // Each a number of the smaller type, their sum is none: 257 would be 256 there.
+      const auto x = torch::full({4}, group->rank() == 0 ? 256.0F : 0.0F);
+      const auto little = torch::full({4}, 1.0F);
+      ddp.forward(2 * x).backward();
+      EXPECT_THAT(net->seen, ::testing::ElementsAre(at::kBFloat16, at::kFloat));
+      ddp.forward(little).backward();
+      EXPECT_TRUE(torch::equal(net->cast.grad(), torch::full({4}, 257.0F))) << net->cast.grad();
+      {
+        const auto local = ddp.no_sync();
+        ddp.forward(torch::full({4}, group->rank() + 1.0, torch::kFloat)).backward();
+      }
+      ddp.forward(little).backward();
+      EXPECT_TRUE(torch::equal(net->cast.grad(), torch::full({4}, 259.5F))) << "257, the average of 1 and 2, and 1";
+      EXPECT_TRUE(torch::equal(net->own.grad(), torch::full({4}, 12.0F))) << "its own, four times";
+      EXPECT_EQ(net->own.grad().scalar_type(), at::kFloat);
+    });
+  }
+}
+
+// --- arguments
+
+/// Everything that an argument of forward may be made of.
+struct TakesAll : torch::nn::Module {
+  using Batch = std::tuple<std::vector<at::Tensor>, std::map<std::string, at::Tensor>, int>;
+  TakesAll() { weight = register_parameter("weight", torch::ones({2})); }
+  at::Tensor forward(const Batch& batch, const torch::nn::utils::rnn::PackedSequence& packed,
+                     const std::optional<at::Tensor>& nothing, const at::Tensor& ids) {
+    const auto& [list, named, factor] = batch;
+    seen = {list[0].scalar_type(), list[1].scalar_type(), named.at("x").scalar_type(), packed.data().scalar_type()};
+    seen_ids = {ids.scalar_type(), packed.batch_sizes().scalar_type()};
+    EXPECT_FALSE(nothing.has_value());
+    return (weight * (list[0] + list[1] + named.at("x")) * factor).sum() + packed.data().sum();
+  }
+  at::Tensor weight;
+  std::vector<at::ScalarType> seen, seen_ids;
+};
+
+TEST(DdpInputs, AreCastInsideContainersAndPackedSequences) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    const auto net = std::make_shared<TakesAll>();
+    DistributedDataParallel ddp(
+        net, {.process_group = group, .mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16}});
+    const auto x = torch::full({2}, group->rank() + 1.0, torch::kFloat);
+    TakesAll::Batch batch{{x, x}, {{"x", x}}, 2};
+    const auto packed = torch::nn::utils::rnn::pack_sequence({torch::ones({3, 1}), torch::ones({2, 1})});
+    ddp.forward(batch, packed, std::optional<at::Tensor>(), torch::ones({2}, torch::kLong)).backward();
+    EXPECT_THAT(net->seen, Each(at::kBFloat16));
+    EXPECT_THAT(net->seen_ids, Each(at::kLong)) << "integers are left as they are";
+    EXPECT_EQ(std::get<0>(batch)[0].scalar_type(), at::kFloat) << "the caller's stay";
+    EXPECT_TRUE(torch::equal(net->weight.grad(), torch::full({2}, 9.0F)));
+  });
+}
+
+}  // namespace
+}  // namespace cohort::test
