@@ -134,10 +134,11 @@ def measure_prices(rows, arguments, folder):
             for model in arguments.models:
                 title, per_round = MODELS[model]
                 steps, price = prices(ours, python, model, arguments.rounds, per_round,
-                                      ["cohort", "no_sync", *reducer], ["ddp_view", "ddp_copy"])
-                theirs = {name: value for name, value in price.items() if name not in ("cohort", "no_sync")}
+                                      ["cohort", "no_sync", "barrier", *reducer], ["ddp_view", "ddp_copy"])
+                theirs = {name: value for name, value in price.items() if name.startswith(("ddp_", "reducer_"))}
                 note = (f"step {steps['cohort'] / MS:.2f} ms, bare {steps['bare'] / MS:.2f}; adds "
-                        f"{price['cohort'] / MS:.3f} ms (no_sync {price['no_sync'] / MS:.3f})")
+                        f"{price['cohort'] / MS:.3f} ms (no_sync {price['no_sync'] / MS:.3f}, waiting for the slowest rank alone "
+                        f"{price['barrier'] / MS:.3f})")
                 if theirs:
                     best = min(theirs, key=theirs.get)
                     note += "; PyTorch " + ", ".join(

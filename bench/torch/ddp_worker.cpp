@@ -3,7 +3,8 @@
 // One rank of the DDP benchmark, driven by ddp_bench.py through its standard input:
 //
 //   model NAME         from now on this model                                    → ok
-//   steps VARIANT N    N steps of bare, cohort, no_sync, reducer_view, reducer_copy → nanoseconds of each
+//   steps VARIANT N    N steps of bare, barrier (bare, and then one), cohort, no_sync, reducer_view, reducer_copy
+//                                                                              → nanoseconds of each
 //   cpu VARIANT N      N steps of bare or cohort_alone (a group of one rank)     → nanoseconds of thread CPU time
 //   peak VARIANT N     the most that this process occupied during N steps      → bytes
 //   memory             what this process occupies: anonymous pages + its share of shared ones → bytes
@@ -101,6 +102,13 @@ class Worker {
       return [model, input, to_none] {
         model->zero_grad(to_none);
         model->forward(input).backward();
+      };
+    }
+    if (kind == "barrier") {
+      return [model, input, to_none, pg = group()] {
+        model->zero_grad(to_none);
+        model->forward(input).backward();
+        pg->barrier();
       };
     }
     const bool alone = kind == "cohort_alone";

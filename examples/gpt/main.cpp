@@ -3,7 +3,8 @@
 // The demo: a small GPT learns to tell stories, trained by several processes. Start it with
 //
 //   cohort run -n 2 ./gpt_demo              # --help says what can be changed
-//   cohort run -n gpu ./gpt_demo --device cuda --float --width 512 --layers 8 --batch 256 --context 256
+//   cohort run -n gpu ./gpt_demo --device cuda --float --width 384 --layers 6 --heads 6 --batch 64 --context 128
+//                                           # one process for each GPU; --lr 0.001 --steps 300 suit this size
 //
 // All that makes it a distributed program is in train_together(): a group, the model put into a
 // DistributedDataParallel, and batches that are this process's share.

@@ -18,6 +18,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/lazy_array.h"
+
 namespace cohort::observe {
 
 /// The buffers on one side of an operation. Borrows the sizes.
@@ -142,8 +144,8 @@ class Ring {
 
   std::size_t capacity_;
   std::uint64_t mask_;
-  std::vector<Slot> slots_;
-  std::vector<Frames> frames_;
+  LazyArray<Slot> slots_;
+  LazyArray<Frames> frames_;
   alignas(64) std::atomic<std::uint64_t> next_{0};
   alignas(64) std::atomic<std::uint64_t> dropped_{0};
 };

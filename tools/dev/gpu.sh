@@ -1,12 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 # Builds and runs what needs a GPU, on a machine with an NVIDIA driver and NCCL (PyTorch's own is found): the conformance
-# and fault tests of backend nccl, and its host time beside PyTorch's ProcessGroupNCCL. About six minutes on 16 cores.
+# and fault tests of backend nccl and its host time beside PyTorch's ProcessGroupNCCL; where there is a PyTorch, the tests
+# of DistributedDataParallel on CUDA memory and what it adds to a step. About eight minutes on 16 cores.
 #
 #   gpu.sh [--deps DIR] [--out DIR] [--jobs N] [--no-bench]
 #
 # --deps: a prefix with libraries that the machine lacks (Asio, Highway). --out: where log and results go (default
-# build/gpu/out). What was seen belongs into docs/gpu.md, with its date.
+# build/gpu/out). What was seen belongs into docs/gpu.md, with its date. Set CXX to a compiler that links the shared
+# libstdc++: a program with another Gloo in it, as PyTorch's libtorch is, needs one C++ library for all.
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
@@ -52,11 +54,17 @@ configure() {
     return 1
   }
 }
-targets=(nccl_gpu_test)
-if ((bench)) && [[ -n $torch ]] && configure -DCOHORT_BENCH=ON "-DNCCL_INCLUDE_DIR=$nccl/include"; then
-  targets+=(nccl_host_time)
+tests=(nccl/gpu/nccl_gpu_test)
+with_torch=OFF
+if [[ -n $torch ]]; then
+  tests+=(torch/gpu/torch_gpu_test)
+  with_torch=ON
+fi
+targets=("${tests[@]##*/}")
+if ((bench)) && [[ -n $torch ]] && configure -DCOHORT_TORCH=ON -DCOHORT_BENCH=ON "-DNCCL_INCLUDE_DIR=$nccl/include"; then
+  targets+=(nccl_host_time gpu_price)
 else
-  configure -DCOHORT_BENCH=OFF
+  configure -DCOHORT_TORCH=$with_torch -DCOHORT_BENCH=OFF
 fi
 failed=0
 # Tests first: they are worth more than the comparison, should that not build.
@@ -67,12 +75,20 @@ for target in "${targets[@]}"; do
   }
 done
 
-if [[ -x $build/tests/nccl/gpu/nccl_gpu_test ]]; then
-  timeout 240 $build/tests/nccl/gpu/nccl_gpu_test >"$out/tests.txt" 2>&1 || failed=1
-  grep -E '^\[ +(OK|FAILED|PASSED|SKIPPED) |Failure|error|child:' "$out/tests.txt" || tail -20 "$out/tests.txt"
-fi
+for test in "${tests[@]}"; do
+  program=$build/tests/$test log=$out/${test##*/}.txt
+  [[ -x $program ]] || continue
+  timeout 240 "$program" >"$log" 2>&1 || failed=1
+  grep -E '^\[ +(OK|FAILED|PASSED|SKIPPED) |Failure|error|child:' "$log" || tail -20 "$log"
+done
 program=$build/bench/engines/nccl_host_time
 if [[ -x $program ]]; then
   timeout 90 "$program" 2>&1 | tee "$out/host_time.txt" || failed=1
+fi
+program=$build/bench/torch/gpu_price
+if [[ -x $program ]]; then
+  for _ in 1 2 3; do
+    timeout 60 "$program" && timeout 60 python3 bench/torch/gpu_price.py || failed=1
+  done 2>&1 | tee "$out/price.txt"
 fi
 exit $failed
