@@ -19,17 +19,27 @@ constexpr int skew_warning = 1000;
 
 class Begun {
  public:
-  Begun(const std::vector<Joinable*>& members, JoinScope& scope) : members_(members) {
-    for (auto* const each : members_) each->begin_join(scope);
+  Begun(const std::vector<Joinable*>& members, JoinScope& scope) {
+    // One that refuses leaves the others as they were.
+    try {
+      for (auto* const each : members) {
+        each->begin_join(scope);
+        begun_.push_back(each);
+      }
+    } catch (...) {
+      end();
+      throw;
+    }
   }
-  ~Begun() {
-    for (auto* const each : members_) each->end_join();
-  }
+  ~Begun() { end(); }
   Begun(const Begun&) = delete;
   Begun& operator=(const Begun&) = delete;
 
  private:
-  const std::vector<Joinable*>& members_;
+  void end() noexcept {
+    for (auto* const each : begun_) each->end_join();
+  }
+  std::vector<Joinable*> begun_;
 };
 
 }  // namespace
@@ -55,8 +65,8 @@ void JoinScope::exchange(bool is_here, bool syncs) {
       {.group = group_->id(), .op = "join"});
 }
 
-void JoinScope::iteration_begins(const Joinable& member, bool syncs) {
-  if (&member == members_.front()) exchange(true, syncs);
+void JoinScope::iteration_begins(bool syncs) {
+  exchange(true, syncs);
 }
 
 int JoinScope::source() {
@@ -66,10 +76,14 @@ int JoinScope::source() {
 void JoinScope::follow() {
   has_input_ = false;
   int followed = 0;
-  for (;; ++followed) {
-    exchange(false, false);
-    if (last_.alive == 0) break;
-    for (auto* const each : members_) each->shadow_iteration(last_.syncs > 0);
+  for (bool is_over = false;; ++followed) {
+    for (auto* const each : members_) {
+      exchange(false, false);
+      is_over = last_.alive == 0;
+      if (is_over) break;
+      each->shadow_iteration(last_.syncs > 0);
+    }
+    if (is_over) break;
     if (followed + 1 == skew_warning) {
       log(LogLevel::warn,
           fmt::format("join: rank {} has followed the others for {} iterations without input of its own",

@@ -6,7 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/version.h>
 
-#if TORCH_VERSION_MAJOR >= 2
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
 #include <optional>
 #else
 #include <c10/util/Optional.h>
@@ -14,7 +14,7 @@
 
 namespace cohort {
 
-#if TORCH_VERSION_MAJOR >= 2
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
 using OptionalTensor = std::optional<at::Tensor>;
 #else
 using OptionalTensor = c10::optional<at::Tensor>;

@@ -2,6 +2,7 @@
 //
 // Checkpoints: what they hold, what they refuse, and what is left after a crash.
 #include <cohort/torch/checkpoint.h>
+#include <cohort/torch/ddp.h>
 #include <cohort/torch/sampler.h>
 #include <cohort/torch/tensor.h>
 #include <sys/resource.h>
@@ -196,6 +197,41 @@ TEST(Checkpoint, WrappedAndBareModulesTakeEachOthersNames) {
   }
   EXPECT_ERROR(CheckpointError, bare.load(folder / "wrapped", nullptr, {.ignore_module_prefix = false}),
                "first.weight is missing");
+}
+
+TEST(Checkpoint, AWrappedModelIsLoadedWhereItIsAndGoesOnAveraging) {
+  const TemporaryFolder folder;
+  with_torch_threads(2, [&](const ProcessGroupPtr& group) {
+    const auto train = [&](auto& ddp, int step) {
+      ddp.zero_grad();
+      ddp.forward(torch::full({2, 4}, 0.1 * step + group->rank(), torch::kFloat)).sum().backward();
+      const torch::NoGradGuard no_grad;
+      for (auto& each : ddp.parameters()) each.sub_(0.01 * each.grad());
+    };
+    const auto make = [&](int seed) {
+      torch::nn::Linear net(4, 3);
+      const torch::NoGradGuard no_grad;
+      for (auto& each : net->parameters()) each.fill_(0.1 * seed);
+      return net;
+    };
+    DistributedDataParallel ddp(make(1), {.process_group = group});
+    for (int i = 0; i < 3; ++i) train(ddp, i);
+    Checkpoint saved;
+    saved.add("model", ddp);
+    saved.save(folder / "model.ckpt", group);
+    DistributedDataParallel again(make(9), {.process_group = group});
+    train(again, 7);
+    Checkpoint loaded;
+    loaded.add("model", again);
+    loaded.load(folder / "model.ckpt", group);
+    for (int i = 3; i < 6; ++i) {
+      train(ddp, i);
+      train(again, i);
+    }
+    EXPECT_TRUE(same(state_of(*ddp.module()), state_of(*again.module())));
+    const auto all = gathered(*group, again.module()->weight.detach()).value();
+    EXPECT_TRUE(torch::equal(all[0], all[1]));
+  });
 }
 
 TEST(Checkpoint, WhatDoesNotFitIsNamedAndNothingChanges) {

@@ -93,6 +93,73 @@ TEST(DdpBuffersOf, ForwardWithoutGradientsCommunicatesNothing) {
   });
 }
 
+// A target network's forward, say, between the other forward and its backward.
+TEST(DdpBuffersOf, AForwardWithoutGradientsLeavesAPendingBackwardAlone) {
+  for (const bool is_static : {false, true}) {
+    with_torch_threads(2, [is_static](const ProcessGroupPtr& group) {
+      Scale net;
+      DistributedDataParallel ddp(net, {.process_group = group, .static_graph = is_static});
+      const auto x = torch::full({1}, group->rank() + 1.0, torch::kDouble);
+      for (int i = 0; i < 4; ++i) {
+        ddp.zero_grad();
+        const auto y = ddp.forward(x);
+        {
+          const torch::NoGradGuard no_grad;
+          ddp.forward(x);
+        }
+        y.sum().backward();
+        EXPECT_EQ(grad_of(net->weight), 1.5);
+      }
+    });
+  }
+}
+
+TEST(DdpBuffersOf, ForwardsThatDoNotSynchroniseSendNone) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    Counts net;
+    DistributedDataParallel ddp(net, {.process_group = group});
+    const auto x = torch::ones({1}, torch::kDouble);
+    net->count.fill_(group->rank() + 5.0);
+    {
+      const auto local = ddp.no_sync();
+      ddp.forward(x).sum().backward();
+    }
+    EXPECT_EQ(net->count.item<double>(), group->rank() + 5.0);
+    ddp.forward(x).sum().backward();
+    EXPECT_EQ(net->count.item<double>(), 5.0);
+  });
+}
+
+TEST(DdpBuffersOf, AHookRunsBeforeOrAfterForward) {
+  struct Notes : torch::nn::Module {
+    Notes() {
+      weight = register_parameter("weight", torch::ones({1}, torch::kDouble));
+      register_buffer("some", torch::ones({1}, torch::kDouble));
+    }
+    at::Tensor forward(const at::Tensor& x) {
+      has_run = true;
+      return weight * x;
+    }
+    at::Tensor weight;
+    bool has_run = false;
+  };
+  for (const auto when : {BufferSync::before_forward, BufferSync::after_forward}) {
+    with_torch_threads(1, [when](const ProcessGroupPtr& group) {
+      const auto net = std::make_shared<Notes>();
+      DistributedDataParallel ddp(net, {.process_group = group});
+      std::vector<bool> ran_before;
+      ddp.register_buffer_hook(
+          [&](const std::map<std::string, at::Tensor>& /*buffers*/) {
+            ran_before.push_back(net->has_run);
+            return std::vector<Future<void>>{};
+          },
+          when);
+      ddp.forward(torch::ones({1}, torch::kDouble)).sum().backward();
+      EXPECT_THAT(ran_before, ::testing::ElementsAre(when == BufferSync::after_forward));
+    });
+  }
+}
+
 TEST(DdpBuffersOf, AHookMayReplaceTheBroadcast) {
   for (const auto when : {BufferSync::before_forward, BufferSync::after_forward}) {
     with_torch_threads(2, [when](const ProcessGroupPtr& group) {
@@ -153,26 +220,31 @@ TEST(DdpHook, WhatIsWrongWithItComesOutOfBackward) {
 }
 
 TEST(Ddp, CommunicationOverlapsBackwardInOrder) {
-  with_torch_threads(2, [](const ProcessGroupPtr& group) {
-    Mlp net(64, 6);
-    DistributedDataParallel ddp(net, {.process_group = group, .bucket_cap_mb = 0.01});
-    std::vector<std::size_t> order;
-    std::vector<bool> first_layer_was_there;
-    ddp.register_comm_hook([&](GradBucket& bucket) {
-      order.push_back(bucket.index());
-      first_layer_was_there.push_back(net->linears[0]->weight.grad().defined());
-      return reduced(*group, bucket.buffer());
+  for (const bool is_static : {false, true}) {
+    with_torch_threads(2, [is_static](const ProcessGroupPtr& group) {
+      Mlp net(64, 6);
+      DistributedDataParallel ddp(net, {.process_group = group, .bucket_cap_mb = 0.01, .static_graph = is_static});
+      std::vector<std::size_t> order;
+      std::vector<bool> first_layer_was_there;
+      ddp.register_comm_hook([&](GradBucket& bucket) {
+        order.push_back(bucket.index());
+        first_layer_was_there.push_back(net->linears[0]->weight.grad().defined());
+        return reduced(*group, bucket.buffer());
+      });
+      for (int i = 0; i < 4; ++i) {
+        for (auto& each : ddp.parameters()) each.mutable_grad() = at::Tensor();
+        order.clear();
+        first_layer_was_there.clear();
+        ddp.forward(random_batch(i, {4, 4})).sum().backward();
+        if (i == 0) {
+          EXPECT_TRUE(first_layer_was_there.front()) << "one bucket, and a static graph is learnt first";
+        }
+      }
+      ASSERT_GE(order.size(), 3U);
+      EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
+      EXPECT_FALSE(first_layer_was_there.front()) << "while the first layer's gradient was still to come";
     });
-    for (int i = 0; i < 3; ++i) {
-      for (auto& each : ddp.parameters()) each.mutable_grad() = at::Tensor();
-      order.clear();
-      first_layer_was_there.clear();
-      ddp.forward(random_batch(i, {4, 4})).sum().backward();
-    }
-    ASSERT_GE(order.size(), 3U);
-    EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
-    EXPECT_FALSE(first_layer_was_there.front()) << "while the first layer's gradient was still to come";
-  });
+  }
 }
 
 TEST(DdpHook, ThoseOfTheLibraryAverage) {
@@ -326,6 +398,42 @@ TEST(DdpSparse, RowsKnownBeforehandAreSummedDensely) {
   });
 }
 
+TEST(DdpSparse, RanksWithoutInputHaveNoRows) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    const auto net = std::make_shared<Looks>();
+    fill(*net, 3);
+    DistributedDataParallel ddp(net, {.process_group = group});
+    join({&ddp}, [&] {
+      for (int i = 0; i < 1 + group->rank(); ++i) {
+        for (auto& each : ddp.parameters()) each.mutable_grad() = at::Tensor();
+        ddp.forward(torch::tensor({1}, torch::kLong)).sum().backward();
+      }
+      EXPECT_ERROR(ValueError, ddp.set_sparse_metadata({}), "in a join");
+    });
+    if (group->rank() == 1) {
+      EXPECT_LT(distance(net->table->weight.grad().to_dense()[1], net->line->weight[0] / 2), 1e-6);
+    }
+  });
+}
+
+TEST(DdpSparse, WhatIsNotAsExpectedIsAnError) {
+  struct Either : Looks {
+    at::Tensor forward(const at::Tensor& words, bool looks) {
+      return looks ? Looks::forward(words) : line->forward(torch::ones({1, 2}));
+    }
+  };
+  with_torch_threads(1, [](const ProcessGroupPtr& group) {
+    const auto words = torch::tensor({1}, torch::kLong);
+    DistributedDataParallel unused(std::make_shared<Either>(),
+                                   {.process_group = group, .find_unused_parameters = true});
+    EXPECT_ERROR(Error, unused.forward(words, false).sum().backward(), "must be, in every iteration");
+    const auto dense = std::make_shared<Looks>();
+    DistributedDataParallel expects_sparse(dense, {.process_group = group});
+    EXPECT_ERROR(Error, expects_sparse.forward(words).sum().add(dense->table->weight.sum()).backward(),
+                 "dense gradient where a sparse one was expected");
+  });
+}
+
 TEST(DdpSparse, AHookGetsTheSparseGradient) {
   with_torch_threads(2, [](const ProcessGroupPtr& group) {
     const auto net = std::make_shared<Looks>();
@@ -374,6 +482,36 @@ TEST(DdpMemory, BucketsAreInWhatTheBackendAllocates) {
   ::unsetenv("DDP_DISABLE_COMM_MEM");
 }
 
+/// One of two ranks, whose sums are its own values: what was divided before the sum can be seen.
+class CannotScale final : public Backend {
+ public:
+  CannotScale() : Backend("cannot_scale", 0, 2) {}
+  Capabilities capabilities() const override { return {}; }
+  void all_reduce(const Reduction& /*reduction*/, Call& /*call*/) override {}
+};
+
+TEST(Ddp, GradientsAreDividedBeforeTheSumWhereTheBackendCannot) {
+  for (const bool is_batched : {false, true}) {
+    for (const bool is_view : {false, true}) {
+      const auto group = std::make_shared<ProcessGroup>(std::make_shared<HashStore>(), 0, 2);
+      group->add_backend(DeviceType::cpu, std::make_shared<CannotScale>());
+      Mlp net;
+      fill(*net, 1);
+      Mlp alone;
+      fill(*alone, 1);
+      DistributedDataParallel ddp(net, {.process_group = group,
+                                        .gradient_as_bucket_view = is_view,
+                                        .batched_grad_copy = is_batched,
+                                        .init_sync = false});
+      ddp.forward(random_batch(1, {3, 4})).sum().backward();
+      alone->forward(random_batch(1, {3, 4})).sum().backward();
+      for (std::size_t i = 0; i < net->parameters().size(); ++i) {
+        EXPECT_LT(distance(net->parameters()[i].grad() * 2, alone->parameters()[i].grad()), 1e-12);
+      }
+    }
+  }
+}
+
 // --- logging
 
 TEST(DdpLog, ShowsWhenEachBucketWasReduced) {
@@ -406,6 +544,15 @@ TEST(DdpLog, TellsHowItWasMadeAndHowItGoes) {
     EXPECT_EQ(made.text("master_addr"), "N/A");
     EXPECT_THAT(made.text("module_name"), HasSubstr("Mlp"));
     EXPECT_THAT(to_json(made), HasSubstr("\"world_size\": 2"));
+    for (const auto* const each :
+         {"broadcast_buffers", "find_unused_parameters", "static_graph", "has_sync_bn", "is_multi_device_module",
+          "join_uneven_inputs", "has_error", "can_set_static_graph", "has_rebuilt_buckets", "iteration"}) {
+      EXPECT_TRUE(made.integers.contains(each)) << each;
+    }
+    for (const auto* const each : {"device_ids", "dtypes", "comm_hook", "error", "bucket_sizes", "master_port",
+                                   "torch_distributed_debug", "cuda_visible_devices"}) {
+      EXPECT_TRUE(made.strings.contains(each)) << each;
+    }
     EXPECT_ERROR(ValueError, ddp.set_logging_sample_rate(0), "sample rate");
     ddp.set_logging_sample_rate(4);
     std::vector<std::int64_t> sampled;
@@ -422,6 +569,35 @@ TEST(DdpLog, TellsHowItWasMadeAndHowItGoes) {
       EXPECT_GT(log.integer(std::string("avg_") + name), 0) << name;
     }
     EXPECT_LE(log.integer("backward_comm_time_start"), log.integer("backward_comm_time_end"));
+  });
+}
+
+TEST(DdpLog, CountsUnusedParametersAndOverlap) {
+  with_torch_threads(1, [](const ProcessGroupPtr& group) {
+    DistributedDataParallel unused(Branches(), {.process_group = group, .find_unused_parameters = true});
+    for (int i = 0; i < 2; ++i) unused.forward(torch::ones({1}, torch::kDouble), false).sum().backward();
+    EXPECT_EQ(unused.logging_data().integer("unused_parameter_size"), 8);
+    DistributedDataParallel buckets(Mlp(), {.process_group = group, .bucket_cap_mb = 0.0001});
+    for (int i = 0; i < 4; ++i) {
+      buckets.zero_grad();
+      buckets.forward(random_batch(i, {3, 4})).sum().backward();
+    }
+    const auto log = buckets.logging_data();
+    EXPECT_GT(log.integer("backward_compute_comm_overlap_time"), 0);
+    EXPECT_LE(log.integer("backward_compute_comm_overlap_time"), log.integer("backward_comm_time"));
+  });
+}
+
+TEST(DdpLog, ShowsBucketsThatAHookReduces) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    DistributedDataParallel ddp(Mlp(), {.process_group = group, .bucket_cap_mb = 0.0001});
+    ddp.register_comm_hook(hooks::allreduce(group));
+    ddp.record_timeline();
+    for (int i = 0; i < 3; ++i) {
+      ddp.zero_grad();
+      ddp.forward(random_batch(i, {3, 4})).sum().backward();
+    }
+    EXPECT_THAT(ddp.timeline_json(), HasSubstr("bucket 2"));
   });
 }
 

@@ -107,6 +107,73 @@ TEST(DdpMixedPrecision, GradientsAddUpInFullPrecisionAndIgnoredParametersKeepThe
   }
 }
 
+TEST(DdpMixedPrecision, AForwardWithoutGradientsMayComeBetween) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    torch::nn::Sequential net(torch::nn::Linear(4, 4), torch::nn::Tanh(), torch::nn::Linear(4, 1));
+    DistributedDataParallel ddp(
+        net, {.process_group = group, .mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16}});
+    const auto& weight = net[0]->as<torch::nn::Linear>()->weight;
+    for (int i = 0; i < 3; ++i) {
+      ddp.zero_grad();
+      const auto y = ddp.forward(torch::ones({2, 4}));
+      {
+        const torch::NoGradGuard no_grad;
+        EXPECT_EQ(ddp.forward(torch::ones({2, 4})).scalar_type(), at::kBFloat16);
+      }
+      y.sum().backward();
+      EXPECT_EQ(weight.scalar_type(), at::kFloat);
+      const auto all = gathered(*group, weight.grad()).value();
+      EXPECT_TRUE(torch::equal(all[0], all[1])) << "averaged";
+    }
+  });
+}
+
+TEST(DdpMixedPrecision, FrozenComplexAndSparseParametersTakePart) {
+  struct Net : torch::nn::Module {
+    Net() {
+      frozen = register_parameter("frozen", torch::ones({2}), false);
+      complex = register_parameter("complex", torch::ones({2}, torch::kComplexFloat));
+      table = register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(4, 2).sparse(true)));
+    }
+    at::Tensor forward(const at::Tensor& x, const at::Tensor& words) {
+      EXPECT_EQ(frozen.scalar_type(), at::kBFloat16);
+      const auto i = c10::complex<float>(1, 2);
+      return (table->forward(words) * frozen * x).sum().to(at::kFloat) + torch::real(complex * i).sum();
+    }
+    at::Tensor frozen, complex;
+    torch::nn::Embedding table{nullptr};
+  };
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    const auto net = std::make_shared<Net>();
+    DistributedDataParallel ddp(
+        net, {.process_group = group, .mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16}});
+    ddp.forward(torch::full({2}, group->rank() + 1.0, torch::kFloat), torch::tensor({1}, torch::kLong)).backward();
+    EXPECT_EQ(net->frozen.scalar_type(), at::kFloat);
+    EXPECT_TRUE(torch::equal(net->complex.grad(), torch::full({2}, c10::complex<float>(1, -2), torch::kComplexFloat)))
+        << net->complex.grad();
+    EXPECT_TRUE(torch::equal(net->table->weight.grad().to_dense()[1], torch::full({2}, 1.5F)));
+  });
+}
+
+TEST(DdpMixedPrecision, InAJoinIsDividedByThoseWhoAreThere) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    torch::nn::Linear net(torch::nn::LinearOptions(1, 1).bias(false));
+    DistributedDataParallel ddp(
+        net, {.process_group = group, .mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16}});
+    std::vector<float> seen;
+    join({&ddp},
+         [&] {
+           for (int i = 0; i < 1 + group->rank(); ++i) {
+             ddp.zero_grad();
+             ddp.forward(torch::full({1, 1}, group->rank() + 1.0, torch::kFloat)).sum().backward();
+             seen.push_back(net->weight.grad().item<float>());
+           }
+         },
+         {.divide_by_initial_world_size = false});
+    EXPECT_EQ(seen, group->rank() == 0 ? std::vector<float>({1.5F}) : std::vector<float>({1.5F, 2.0F}));
+  });
+}
+
 // --- arguments
 
 /// Everything that an argument of forward may be made of.

@@ -24,6 +24,7 @@ TEST(DdpUnused, IsAnErrorAtTheNextForwardThatNamesTheParameter) {
     const auto x = torch::ones({1}, torch::kDouble);
     ddp.forward(x, false).sum().backward();
     EXPECT_ERROR(Error, ddp.check_reducer_finalized(), "parameters 1 got no gradient");
+    EXPECT_EQ(ddp.logging_data().integer("has_error"), 1);
     EXPECT_ERROR(Error, ddp.forward(x, true), "find_unused_parameters");
     set_debug_level(DebugLevel::info);
     EXPECT_ERROR(Error, ddp.forward(x, true), "1 (b)");
@@ -52,6 +53,47 @@ TEST(DdpUnused, UsedByOneRankGetsTheAverageAndByNobodyKeepsItsGradient) {
       net->b.mutable_grad() = torch::full({1}, 7.0, torch::kDouble);
       ddp.forward(x, false).sum().backward();
       EXPECT_EQ(grad_of(net->b), 7.0);
+    });
+  }
+}
+
+TEST(DdpUnused, AGradientThatNobodyUsedKeepsItsBits) {
+  for (const bool as_view : {true, false}) {
+    for (const bool is_static : {true, false}) {
+      for (const bool skips : {true, false}) {
+        with_torch_threads(3, [&](const ProcessGroupPtr& group) {
+          Branches net;
+          net->b.mutable_grad() = torch::full({1}, 7.1 + group->rank(), torch::kDouble);
+          DistributedDataParallel ddp(net, {.process_group = group,
+                                            .bucket_cap_mb = 0.000001,
+                                            .find_unused_parameters = !is_static,
+                                            .gradient_as_bucket_view = as_view,
+                                            .static_graph = is_static,
+                                            .skip_all_reduce_unused_params = skips});
+          for (int i = 0; i < 4; ++i) {
+            ddp.forward(torch::ones({1}, torch::kDouble), false).sum().backward();
+            EXPECT_EQ(grad_of(net->b), 7.1 + group->rank());
+          }
+        });
+      }
+    }
+  }
+}
+
+TEST(DdpUnused, WhatIsUsedInNoSyncCounts) {
+  for (const bool as_view : {true, false}) {
+    with_torch_threads(2, [as_view](const ProcessGroupPtr& group) {
+      Branches net;
+      DistributedDataParallel ddp(
+          net, {.process_group = group, .find_unused_parameters = true, .gradient_as_bucket_view = as_view});
+      const auto x = torch::full({1}, group->rank() + 1.0, torch::kDouble);
+      {
+        const auto local = ddp.no_sync();
+        ddp.forward(x, true).sum().backward();
+      }
+      ddp.forward(x, false).sum().backward();
+      EXPECT_EQ(grad_of(net->b), 1.5);
+      EXPECT_EQ(grad_of(net->a), 3.0);
     });
   }
 }
@@ -88,15 +130,22 @@ struct Gives : BranchesImpl {
   }
 };
 
+/// A tensor that the search did not see would be counted as unused, and its gradient would be one too many.
 template <class Result>
-void expect_found_in(const ProcessGroupPtr& group, const std::function<at::Tensor(Result&)>& first) {
+void expect_found_in(const ProcessGroupPtr& group, const std::function<at::Tensor(Result&)>& first,
+                     const std::function<at::Tensor(Result&)>& second) {
   const auto net = std::make_shared<Gives<Result>>();
   DistributedDataParallel ddp(net, {.process_group = group, .find_unused_parameters = true});
+  const auto x = torch::full({1}, group->rank() + 1.0, torch::kDouble);
   for (int i = 0; i < 2; ++i) {
-    ddp.zero_grad();
-    auto result = ddp.forward(torch::full({1}, group->rank() + 1.0, torch::kDouble));
+    for (auto& each : ddp.parameters()) each.mutable_grad() = at::Tensor();
+    auto result = ddp.forward(x);
     first(result).sum().backward();
     EXPECT_EQ(grad_of(net->a), 1.5);
+    EXPECT_FALSE(net->b.grad().defined()) << "nobody used it";
+    auto both = ddp.forward(x);
+    (first(both) + second(both)).sum().backward();
+    EXPECT_EQ(grad_of(net->b), 1.5);
   }
 }
 
@@ -107,12 +156,18 @@ TEST(DdpUnused, OutputsThatTheLossDoesNotUseAreHandledInEveryContainer) {
     using Vector = std::vector<at::Tensor>;
     using Map = std::map<std::string, at::Tensor>;
     using Nested = std::tuple<at::Tensor, std::vector<std::optional<at::Tensor>>>;
-    expect_found_in<Pair>(group, [](Pair& r) { return r.first; });
-    expect_found_in<Tuple>(group, [](Tuple& r) { return std::get<0>(r); });
-    expect_found_in<Vector>(group, [](Vector& r) { return r[0]; });
-    expect_found_in<Map>(group, [](Map& r) { return r["first"]; });
-    expect_found_in<Nested>(group, [](Nested& r) { return std::get<0>(r); });
-    expect_found_in<TwoOutputs>(group, [](TwoOutputs& r) { return r.first; });
+    expect_found_in<Pair>(
+        group, [](Pair& r) { return r.first; }, [](Pair& r) { return r.second; });
+    expect_found_in<Tuple>(
+        group, [](Tuple& r) { return std::get<0>(r); }, [](Tuple& r) { return std::get<1>(r); });
+    expect_found_in<Vector>(
+        group, [](Vector& r) { return r[0]; }, [](Vector& r) { return r[1]; });
+    expect_found_in<Map>(
+        group, [](Map& r) { return r["first"]; }, [](Map& r) { return r["second"]; });
+    expect_found_in<Nested>(
+        group, [](Nested& r) { return std::get<0>(r); }, [](Nested& r) { return *std::get<1>(r)[0]; });
+    expect_found_in<TwoOutputs>(
+        group, [](TwoOutputs& r) { return r.first; }, [](TwoOutputs& r) { return r.second; });
   });
 }
 
@@ -167,6 +222,13 @@ TEST(DdpUnused, BucketsOfUnusedParametersCanBeSkipped) {
     ddp.forward(x, false);
     EXPECT_EQ(ddp.logging_data().integer("num_buckets_reduced"), 3);
     EXPECT_EQ(grad_of(net->a), 3.0);
+    EXPECT_FALSE(net->b.grad().defined());
+    // What it was when the bucket last travelled is not what it gets now.
+    ddp.zero_grad();
+    ddp.forward(x, true).sum().backward();
+    const auto before = grad_of(net->b);
+    ddp.forward(x, false).sum().backward();
+    EXPECT_EQ(grad_of(net->b), before);
   });
 }
 
@@ -213,6 +275,98 @@ TEST(DdpStatic, SeveralForwardsBeforeABackward) {
   });
 }
 
+TEST(DdpStatic, LossesThatAreNotForwardsResultAreReducedToo) {
+  struct Member : torch::nn::Module {
+    Member() { weight = register_parameter("weight", torch::ones({1}, torch::kDouble)); }
+    void forward(const at::Tensor& x) { loss = (weight * x).sum(); }
+    at::Tensor weight, loss;
+  };
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    const auto net = std::make_shared<Member>();
+    DistributedDataParallel ddp(net, {.process_group = group, .static_graph = true});
+    for (int i = 0; i < 4; ++i) {
+      ddp.zero_grad();
+      ddp.forward(torch::full({1}, group->rank() + 1.0, torch::kDouble));
+      net->loss.backward();
+      EXPECT_EQ(grad_of(net->weight), 1.5);
+    }
+  });
+}
+
+TEST(DdpStatic, ALossThatPassesForwardsResultByIsAnError) {
+  struct Member : torch::nn::Module {
+    Member() { weight = register_parameter("weight", torch::ones({1}, torch::kDouble)); }
+    at::Tensor forward(const at::Tensor& x) {
+      loss = (weight * x).sum();
+      return loss + 1;
+    }
+    at::Tensor weight, loss;
+  };
+  with_torch_threads(1, [](const ProcessGroupPtr& group) {
+    const auto net = std::make_shared<Member>();
+    DistributedDataParallel ddp(net, {.process_group = group, .static_graph = true});
+    ddp.forward(torch::ones({1}, torch::kDouble));
+    net->loss.backward();
+    EXPECT_ERROR(Error, ddp.forward(torch::ones({1}, torch::kDouble)), "was not reduced");
+  });
+}
+
+TEST(DdpStatic, AFirstBackwardThatFailsIsLearntAnew) {
+  struct Fails : torch::autograd::Function<Fails> {
+    static at::Tensor forward(torch::autograd::AutogradContext* /*context*/, const at::Tensor& x) { return x.clone(); }
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext* /*context*/,
+                                                   const torch::autograd::variable_list& /*gradients*/) {
+      throw ValueError("on the way");
+    }
+  };
+  struct Net : Mlp::ContainedType {
+    at::Tensor forward(const at::Tensor& x, bool fails) {
+      const auto first = torch::tanh(linears[0]->forward(x));
+      return linears[1]->forward(fails ? Fails::apply(first) : first);
+    }
+    Net() : MlpImpl(8, 2) {}
+  };
+  with_torch_threads(1, [](const ProcessGroupPtr& group) {
+    const auto net = std::make_shared<Net>();
+    DistributedDataParallel ddp(net, {.process_group = group, .static_graph = true});
+    const auto x = random_batch(1, {2, 4});
+    EXPECT_ERROR(ValueError, ddp.forward(x, true).sum().backward(), "on the way");
+    for (int i = 0; i < 4; ++i) EXPECT_NO_THROW(ddp.forward(x, false).sum().backward()) << i;
+  });
+}
+
+TEST(DdpStatic, FewerUsesThanInTheFirstIterationAreToldByTheNextForward) {
+  with_torch_threads(1, [](const ProcessGroupPtr& group) {
+    DistributedDataParallel ddp(Branches(), {.process_group = group, .static_graph = true});
+    const auto x = torch::ones({1}, torch::kDouble);
+    for (int i = 0; i < 2; ++i) ddp.forward(x, true).sum().backward();
+    ddp.forward(x, false).sum().backward();
+    EXPECT_ERROR(Error, ddp.forward(x, true), "the graph has changed");
+  });
+}
+
+TEST(DdpStatic, SettingItTwiceOrBesideTheSearchIsTold) {
+  const LogCount twice("static_graph was set before");
+  const LogCount* const counts_twice = &twice;
+  with_torch_threads(1, [](const ProcessGroupPtr& group) {
+    DistributedDataParallel ddp(Branches(), {.process_group = group});
+    ddp.set_static_graph();
+    ddp.set_static_graph();
+  });
+  EXPECT_EQ(counts_twice->value(), 1);
+}
+
+TEST(DdpStatic, TheSearchAddsNothingAndThatIsTold) {
+  const LogCount redundant("adds nothing to static_graph");
+  with_torch_threads(1, [](const ProcessGroupPtr& group) {
+    DistributedDataParallel by_option(Branches(),
+                                      {.process_group = group, .find_unused_parameters = true, .static_graph = true});
+    DistributedDataParallel by_call(Branches(), {.process_group = group, .find_unused_parameters = true});
+    by_call.set_static_graph();
+  });
+  EXPECT_EQ(redundant.value(), 2);
+}
+
 TEST(DdpStatic, ChangesAreDetectedAndLateOrDoubleSettingIsTold) {
   with_torch_threads(1, [](const ProcessGroupPtr& group) {
     Branches net;
@@ -245,10 +399,16 @@ TEST(DdpStatic, TheFirstIterationMayBeWithoutSync) {
 }
 
 TEST(DdpStatic, GivesHooksTheirBucketsRealIndices) {
+  struct TwoTypes : torch::nn::Module {
+    TwoTypes() {
+      a = register_parameter("a", torch::ones({2}));
+      b = register_parameter("b", torch::ones({2}, torch::kDouble));
+    }
+    at::Tensor forward(double x) { return (a * x).sum() + (b * x).sum(); }
+    at::Tensor a, b;
+  };
   with_torch_threads(1, [](const ProcessGroupPtr& group) {
-    Mlp net;
-    DistributedDataParallel ddp(net, {.process_group = group, .static_graph = true});
-    net->to(torch::kDouble);
+    DistributedDataParallel ddp(std::make_shared<TwoTypes>(), {.process_group = group, .static_graph = true});
     std::vector<std::size_t> indices;
     std::size_t last = 0;
     ddp.register_comm_hook([&](GradBucket& bucket) {
@@ -256,9 +416,12 @@ TEST(DdpStatic, GivesHooksTheirBucketsRealIndices) {
       last += bucket.is_last() ? 1 : 0;
       return ready(bucket.buffer());
     });
-    ddp.forward(random_batch(1, {2, 4})).sum().backward();
-    EXPECT_THAT(indices, ElementsAre(0));
-    EXPECT_EQ(last, 1U);
+    for (std::size_t i = 1; i <= 4; ++i) {
+      indices.clear();
+      ddp.forward(1).backward();
+      EXPECT_THAT(indices, ElementsAre(0, 1));
+      EXPECT_EQ(last, i);
+    }
   });
 }
 
@@ -268,6 +431,9 @@ TEST(Ddp, AParameterUsedOutsideForwardIsReadyTwice) {
     DistributedDataParallel ddp(net, {.process_group = group});
     const auto y = Reenters::apply(ddp.forward(torch::ones({1}, torch::kDouble), true), net->a);
     EXPECT_ERROR(Error, y.sum().backward(), "0 (a) got its gradient twice");
+    EXPECT_EQ(ddp.logging_data().integer("has_error"), 1);
+    EXPECT_EQ(ddp.logging_data().integer("iteration"), 1);
+    EXPECT_THAT(ddp.logging_data().text("error"), HasSubstr("got its gradient twice"));
   });
 }
 

@@ -2,6 +2,7 @@
 //
 // Uneven inputs.
 #include <cohort/torch/join.h>
+#include <cohort/torch/zero_optimizer.h>
 
 #include "torch/ddp_test.h"
 
@@ -133,6 +134,99 @@ TEST(Join, ARankThatFollowsForLongSaysSo) {
   const LogCount warnings("has followed the others for 1000 iterations");
   with_torch_threads(2, [](const ProcessGroupPtr& group) { gradients_of(group, {}, {}, {1, 1003}); });
   EXPECT_EQ(warnings.value(), 1);
+}
+
+TEST(Join, RanksThatOnlyFollowedGoOnAfterwards) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    for (const bool is_static : {false, true}) {
+      Scale net;
+      DistributedDataParallel ddp(net, {.process_group = group, .static_graph = is_static});
+      const auto step = [&] {
+        ddp.zero_grad();
+        ddp.forward(input_of(group)).sum().backward();
+      };
+      join({&ddp}, [&] {
+        for (int i = 0; i < (is_static ? 1 : 0) + group->rank(); ++i) step();
+      });
+      for (int i = 0; i < 3; ++i) {
+        step();
+        EXPECT_EQ(grad_of(net->weight), 1.5);
+      }
+    }
+  });
+}
+
+TEST(Join, WhatARankWithoutInputUsedLastDoesNotCount) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    Branches net;
+    DistributedDataParallel ddp(net, {.process_group = group, .find_unused_parameters = true});
+    join({&ddp}, [&] {
+      for (int i = 0; i < 1 + group->rank(); ++i) {
+        for (auto& each : ddp.parameters()) each.mutable_grad() = at::Tensor();
+        ddp.forward(input_of(group), i == 0).sum().backward();
+        EXPECT_EQ(net->b.grad().defined(), i == 0);
+      }
+    });
+  });
+}
+
+TEST(Join, BuffersAreThoseOfTheHighestRankThatHasInput) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    Scale net;
+    net->register_buffer("count", torch::zeros({1}, torch::kDouble));
+    DistributedDataParallel ddp(net, {.process_group = group});
+    join({&ddp}, [&] {
+      for (int i = 0; i < (group->rank() == 0 ? 3 : 1); ++i) {
+        net->named_buffers()["count"].fill_(10.0 * group->rank() + i);
+        ddp.forward(input_of(group)).sum().backward();
+        EXPECT_EQ(net->named_buffers()["count"].item<double>(), i == 0 ? 10.0 : i);
+      }
+    });
+  });
+}
+
+TEST(Join, EachModelSynchronisesForItself) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    Scale first;
+    Scale second;
+    DistributedDataParallel a(first, {.process_group = group});
+    DistributedDataParallel b(second, {.process_group = group});
+    join({&a, &b}, [&] {
+      for (int i = 0; i < 2 + group->rank(); ++i) {
+        first->zero_grad();
+        second->zero_grad();
+        a.forward(input_of(group)).sum().backward();
+        if (i % 2 == 0) {
+          const auto local = b.no_sync();
+          b.forward(input_of(group)).sum().backward();
+        } else {
+          b.forward(input_of(group)).sum().backward();
+        }
+      }
+    });
+    if (group->rank() == 1) {
+      EXPECT_EQ(grad_of(first->weight), 1.0);
+      EXPECT_EQ(grad_of(second->weight), 2.0) << "its own, in no_sync";
+    }
+  });
+}
+
+TEST(Join, RefusesWhatRanksWithoutInputCannotFollow) {
+  with_torch_threads(1, [](const ProcessGroupPtr& group) {
+    DistributedDataParallel fine(Scale(), {.process_group = group});
+    DistributedDataParallel skips(
+        Scale(), {.process_group = group, .find_unused_parameters = true, .skip_all_reduce_unused_params = true});
+    EXPECT_ERROR(ValueError, join({&fine, &skips}, [] {}), "skip_all_reduce_unused_params");
+    Branches net;
+    DistributedDataParallel delays(
+        net, {.process_group = group, .delay_all_reduce_named_params = {{"b", net->b}}, .delay_until = net->b});
+    EXPECT_ERROR(ValueError, join({&delays}, [] {}), "delay_all_reduce_named_params");
+    DistributedDataParallel steps(Scale(), {.process_group = group});
+    steps.register_zero_step(
+        std::make_shared<ZeroOptimizer<torch::optim::SGD>>(steps.parameters(), torch::optim::SGDOptions(0.1), group));
+    EXPECT_ERROR(ValueError, join({&steps}, [] {}), "register_zero_step");
+    EXPECT_NO_THROW(fine.forward(torch::ones({1}, torch::kDouble))) << "not in a join that never began";
+  });
 }
 
 TEST(Join, SeveralModelsFollowTogether) {

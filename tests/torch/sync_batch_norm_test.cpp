@@ -2,6 +2,7 @@
 //
 // SyncBatchNorm against torch::batch_norm on the whole batch.
 #include <cohort/current_group.h>
+#include <cohort/torch/ddp.h>
 #include <cohort/torch/sync_batch_norm.h>
 #include <cohort/torch/tensor.h>
 #include <torch/torch.h>
@@ -279,6 +280,43 @@ struct NetImpl : torch::nn::Module {
   }
 };
 TORCH_MODULE(Net);
+
+TEST(ConvertSyncBatchNorm, TrainsInsideDdpAsOneProcessWould) {
+  const auto make = [] {
+    torch::nn::Sequential net(torch::nn::Conv2d(torch::nn::Conv2dOptions(2, 3, 3)), torch::nn::BatchNorm2d(3),
+                              torch::nn::ReLU(), torch::nn::Flatten(), torch::nn::Linear(12, 2));
+    net->to(torch::kDouble);
+    const torch::NoGradGuard no_grad;
+    auto generator = at::detail::createCPUGenerator(4);
+    for (auto& each : net->parameters()) each.normal_(0, 0.3, generator);
+    return net;
+  };
+  with_torch_threads(3, [&](const ProcessGroupPtr& group) {
+    auto net = make();
+    auto whole = make();
+    convert_sync_batchnorm(net.ptr(), group);
+    DistributedDataParallel ddp(net, {.process_group = group});
+    torch::optim::SGD optimizer(ddp.parameters(), 0.1);
+    torch::optim::SGD reference(whole->parameters(), 0.1);
+    for (int step = 0; step < 5; ++step) {
+      const auto x = at::randn({6, 2, 4, 4}, at::detail::createCPUGenerator(static_cast<std::uint64_t>(step)),
+                               at::TensorOptions(at::kDouble));
+      optimizer.zero_grad();
+      ddp.forward(x.narrow(0, 2 * group->rank(), 2)).square().mean().backward();
+      optimizer.step();
+      reference.zero_grad();
+      whole->forward(x).square().mean().backward();
+      reference.step();
+    }
+    for (const auto& each : whole->named_parameters()) {
+      EXPECT_TRUE(at::allclose(net->named_parameters()[each.key()], each.value(), 1e-9, 1e-10)) << each.key();
+    }
+    for (const auto& each : whole->named_buffers()) {
+      EXPECT_TRUE(at::allclose(net->named_buffers()[each.key()], each.value(), 1e-9, 1e-10)) << each.key();
+    }
+    EXPECT_EQ(ddp.logging_data().integer("has_sync_bn"), 1);
+  });
+}
 
 TEST(ConvertSyncBatchNorm, LayersBecomeSynchronousWhereTheyStand) {
   // The same as SyncBatchNorm itself, also for 3-D and 5-D layers.

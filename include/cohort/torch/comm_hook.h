@@ -9,8 +9,9 @@
 //   });
 //
 // Hooks of one's own are functions, or objects with operator(); hooks.h has the usual ones. A hook is called once for
-// each bucket of each backward, in the same order on all ranks, on the thread that computed the bucket's last gradient;
-// it should not block. What it throws comes out of backward().
+// each bucket of each backward, in the same order on all ranks, on a thread of autograd; it should not block, nor call
+// the wrapper whose bucket it has. Its future is awaited for the group's timeout. What it throws comes out of
+// backward().
 #pragma once
 
 #include <ATen/core/Tensor.h>

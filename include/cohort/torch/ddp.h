@@ -45,7 +45,9 @@ namespace cohort {
 
 class ZeroOptimizerBase;
 
-/// Types to compute in; what is not given stays as it is.
+/// Types to compute in; what is not given stays as it is. Between a forward with gradients and the end of its backward
+/// the parameters are cast copies: what changes them then is lost. Run forwards that have no backward under
+/// torch::NoGradGuard. Not for backwards inside a backward (activation checkpointing).
 struct MixedPrecision {
   std::optional<at::ScalarType> param_dtype{};   ///< of parameters and inputs during forward and backward
   std::optional<at::ScalarType> reduce_dtype{};  ///< of gradients while they travel; else param_dtype
@@ -66,7 +68,8 @@ struct DdpOptions {
   /// A promise: the same parameters are used equally often in every iteration. Allows unused parameters, several uses
   /// of a parameter and re-entrant backwards without searching; the first iteration does not overlap.
   bool static_graph = false;
-  /// Rank 0's buffers are everybody's: at construction, before each forward with gradients, and at the end of a join.
+  /// Rank 0's buffers are everybody's: at construction, before each forward with gradients that synchronises (not in
+  /// no_sync), and at the end of a join, where they are those of the rank that ended last.
   bool broadcast_buffers = true;
   /// Of these, whether before each forward; as broadcast_buffers where it is not said. false: buffers begin equal and
   /// are each rank's own from then on.
@@ -141,14 +144,17 @@ class COHORT_API Wrapper : public ::torch::nn::Module, public Joinable {
   /// The parameters train alone from now on.
   void remove_autograd_hooks();
   /// After a failure: on from here with another group, as far as this rank is in it (null: it is not). Gradients of
-  /// a backward that failed are this rank's own; zero them.
+  /// a backward that failed are this rank's own; zero them. Parameters are not sent again: where one rank may have
+  /// stepped and another not, load a checkpoint. A communication hook
+  /// keeps the group it was made with: register another.
   void update_process_group(ProcessGroupPtr group);
   /// For the next backward: the rows of each of these sparse gradients, by the parameter's name, are among `ids` (one
   /// dimension, ascending, the same on all ranks). They are then summed as dense rows, without exchanging who has
   /// which. An Error for a name that is no parameter with sparse gradients, and in backward for a row that is not among
   /// them.
   void set_sparse_metadata(const std::map<std::string, at::Tensor>& ids);
-  /// What happened to outputs that were not used: false saves a copy of each, and forbids changing them in place.
+  /// Outputs that are watched (find_unused_parameters, static_graph) are handed on as clones; false: as views, which
+  /// saves the copy and forbids changing them in place.
   void set_sink_clone(bool clones);
 
   const ProcessGroupPtr& process_group() const;

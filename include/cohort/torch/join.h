@@ -8,8 +8,12 @@
 // Afterwards all ranks have the parameters and buffers of the one that ended last. One small all_reduce for each
 // forward tells who is still there.
 //
-// A model with collectives of its own (SyncBatchNorm) cannot be joined, since a rank without input does not run it: set
+// Whatever else the body does together with other ranks is not followed: a model with collectives of its own
+// (SyncBatchNorm), a loss averaged for display, a checkpoint. Do such things after the join, or set
 // throw_on_early_termination, and all ranks end with an Error as soon as the first has no more input.
+//
+// Several models are called one after the other in each iteration, forward and backward of each, in the order in which
+// they were given. A communication hook divides as it does anywhere: divide_by_initial_world_size is not for it.
 #pragma once
 
 #include <cohort/export.h>
@@ -39,9 +43,9 @@ class COHORT_API JoinScope {
   JoinScope(std::vector<Joinable*> members, const JoinOptions& options);
 
   const JoinOptions& options() const { return options_; }
-  /// Called by each member where one of its iterations begins; the first member's call tells the other ranks that this
-  /// one is still there and whether it will synchronise.
-  void iteration_begins(const Joinable& member, bool syncs);
+  /// Called by each member where one of its iterations begins, in the order of the members: tells the other ranks that
+  /// this one is still there and whether it will synchronise.
+  void iteration_begins(bool syncs);
   /// How many ranks have input in this iteration.
   int alive() const { return last_.alive; }
   /// A rank that has input, the same on all ranks; called by all of them.

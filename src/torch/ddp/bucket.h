@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace cohort::ddp {
@@ -35,8 +36,9 @@ struct Bucket {
   // Of one backward.
   std::size_t pending = 0;
   std::vector<std::size_t> uncopied{};  ///< slots whose gradients are copied together when all are there
-  void* stream = nullptr;               ///< of a device: where its last gradient was made
-  bool is_launched = false;
+  /// Gradients of parameters that this rank did not use, by slot, as they were before the reduction.
+  std::vector<std::pair<std::size_t, at::Tensor>> kept{};
+  void* stream = nullptr;  ///< of a device: where its last gradient was made
   bool is_skipped = false;
   std::optional<Work> work{};
   std::optional<TensorFuture> future{};  ///< of a hook
@@ -44,7 +46,7 @@ struct Bucket {
   void reset() {
     pending = parameters.size();
     uncopied.clear();
-    is_launched = false;
+    kept.clear();
     is_skipped = false;
     work.reset();
     future.reset();

@@ -55,7 +55,9 @@ Core::Core(std::shared_ptr<::torch::nn::Module> module, DdpOptions options, std:
     : module_(std::move(module)), options_(std::move(options)), sees_outputs_(sees_outputs) {
   check_arguments();
   if (!options_.delay_all_reduce_named_params.empty()) {
-    delayed_ = std::make_unique<Delayed>(group(), options_.delay_all_reduce_named_params, options_.delay_until);
+    std::vector<at::Tensor> parameters;
+    for (const auto& [name, tensor] : options_.delay_all_reduce_named_params) parameters.push_back(tensor);
+    delayed_ = std::make_unique<Delayed>(group(), std::move(parameters), options_.delay_until);
   }
   if (options_.init_sync) {
     check_replicas(*group(), selection_.parameters, selection_.names);
@@ -63,10 +65,12 @@ Core::Core(std::shared_ptr<::torch::nn::Module> module, DdpOptions options, std:
   }
   if (!selection_.parameters.empty()) make_reducer();
   if (options_.mixed_precision) {
-    low_precision_ = std::make_shared<LowPrecision>(*options_.mixed_precision, selection_.parameters);
+    auto parameters = selection_.parameters;
+    parameters.insert(parameters.end(), selection_.frozen.begin(), selection_.frozen.end());
+    low_precision_ = std::make_shared<LowPrecision>(*options_.mixed_precision, std::move(parameters));
     low_precision_->cast_buffers(buffers());
     if (reducer_) {
-      reducer_->set_comm_hook(low_precision_->reduction(group()));
+      reducer_->set_comm_hook(low_precision_->reduction(reducer_));
       // The end of any backward, one that does not synchronise included.
       reducer_->set_at_the_end([weak = std::weak_ptr(low_precision_)] {
         if (const auto low = weak.lock()) low->swap_out();
@@ -82,6 +86,7 @@ void Core::check_arguments() {
   if (has_delayed != options_.delay_until.defined()) {
     throw ValueError("delay_all_reduce_named_params and delay_until are given together or not at all");
   }
+  if (has_delayed) check_delayed();
   if (options_.process_group == nullptr) options_.process_group = current_process_group();
   if (options_.process_group == nullptr) {
     throw ValueError(
@@ -135,6 +140,19 @@ void Core::check_arguments() {
   }
 }
 
+void Core::check_delayed() const {
+  const auto& [first_name, first] = options_.delay_all_reduce_named_params.front();
+  for (const auto& [name, tensor] : options_.delay_all_reduce_named_params) {
+    if (!tensor.defined() || tensor.scalar_type() != first.scalar_type() || tensor.device() != first.device()) {
+      throw ValueError(
+          fmt::format("delay_all_reduce_named_params: {} and {} are not of one type on one device", first_name, name));
+    }
+  }
+  if (!options_.delay_until.requires_grad() || !options_.delay_until.is_leaf()) {
+    throw ValueError("delay_until is no parameter that gets a gradient");
+  }
+}
+
 void Core::make_reducer() {
   const auto cap = bytes_of_mb(options_.bucket_cap_mb.value_or(default_cap_mb));
   const auto first_cap = options_.bucket_cap_mb ? cap : default_first_cap;
@@ -167,13 +185,18 @@ void Core::make_reducer() {
                      .skip_all_reduce_unused = options_.skip_all_reduce_unused_params,
                      .may_use_group_memory = Env::read_one("DDP_DISABLE_COMM_MEM") != "1"});
 
+  reducer_->set_on_error([logger = logger_, weak = std::weak_ptr(reducer_)](const char* what) {
+    const auto reducer = weak.lock();
+    logger->set_error(what, reducer ? reducer->iterations() : 0);
+  });
+
   std::size_t bytes = 0;
   std::set<at::DeviceIndex> devices;
   for (const auto& each : selection_.parameters) {
     bytes += each.nbytes();
     devices.insert(each.device().index());
   }
-  auto& log_to = logger_;
+  auto& log_to = *logger_;
   log_to.set("module_name", module_->name());
   log_to.set("device_ids", options_.device_ids.empty() ? "" : fmt::format("{}", options_.device_ids.front().str()));
   log_to.set("bucket_sizes", fmt::format("{}", fmt::join(reducer_->bucket_sizes(), ", ")));
@@ -207,7 +230,7 @@ void Core::logged(Run&& run) {
   try {
     run();
   } catch (const std::exception& e) {
-    logger_.set_error(e.what(), reducer_ ? reducer_->iterations() : 0);
+    logger_->set_error(e.what(), reducer_ ? reducer_->iterations() : 0);
     throw;
   }
 }
@@ -245,14 +268,16 @@ void Core::run_buffer_hook() {
 }
 
 void Core::before_forward() {
-  if (delayed_) delayed_->set_sync(syncs_);
+  const bool has_gradients = at::GradMode::is_enabled();
+  if (delayed_ && has_gradients) delayed_->set_sync(syncs_);
   if (reducer_ == nullptr) return;
+  // The backward of an earlier forward is still to come: its graph is of the parameters as they are.
+  is_beside_ = !has_gradients && low_precision_ && low_precision_->is_swapped_in();
   // The masters, where the last forward had no backward: buckets are made after them.
-  if (low_precision_) low_precision_->swap_out();
+  if (low_precision_ && has_gradients) low_precision_->swap_out();
   logged([&] {
-    const bool has_gradients = at::GradMode::is_enabled();
     if (has_gradients && syncs_) {
-      logger_.sample(*reducer_);
+      logger_->sample(*reducer_);
       reducer_->prepare_for_forward();
     }
     if (join_ && has_gradients) join_->before_forward(syncs_);
@@ -275,8 +300,12 @@ void Core::after_forward(const std::vector<at::Tensor*>& outputs, bool sees_outp
   logged([&] {
     const bool has_gradients = at::GradMode::is_enabled();
     if (buffer_hook_ && buffer_hook_when_ == BufferSync::after_forward && will_sync_buffers()) run_buffer_hook();
-    if (low_precision_ && !has_gradients) low_precision_->swap_out();
-    if (!has_gradients || !syncs_) {
+    if (!has_gradients) {
+      // Nothing else: there may be an earlier forward whose backward is still to come.
+      if (low_precision_ && !is_beside_) low_precision_->swap_out();
+      return;
+    }
+    if (!syncs_) {
       reducer_->expect_nothing();
       return;
     }
@@ -292,7 +321,7 @@ void Core::after_forward(const std::vector<at::Tensor*>& outputs, bool sees_outp
       for (const auto* const each : outputs) tensors.push_back(*each);
     }
     reducer_->prepare_for_backward(tensors);
-    if (needs_outputs) pass_through_sink(outputs, reducer_, clones_in_sink_);
+    if (needs_outputs) reducer_->set_has_sink(pass_through_sink(outputs, reducer_, clones_in_sink_));
   });
 }
 
@@ -320,13 +349,12 @@ void Core::register_comm_hook(CommHook hook) {
     throw Error("a fused optimizer steps what is averaged: no other communication hook beside it");
   auto name = hook_name(hook);
   logged([&] { reducer_->set_comm_hook(std::move(hook)); });
-  logger_.set("comm_hook", std::move(name));
+  logger_->set("comm_hook", std::move(name));
 }
 
 void Core::register_fused_optimizer(FunctionalOptimizerPtr optimizer, const std::vector<at::Tensor>& parameters,
                                     bool clears_gradients) {
   if (optimizer == nullptr) throw ValueError("register_fused_optimizer: no optimizer");
-  claim_steps();
   std::unordered_set<const void*> chosen;
   for (const auto& each : parameters) {
     const auto is_it = [&](const at::Tensor& managed) { return managed.is_same(each); };
@@ -335,7 +363,8 @@ void Core::register_fused_optimizer(FunctionalOptimizerPtr optimizer, const std:
     }
     chosen.insert(each.unsafeGetTensorImpl());
   }
-  logger_.set("comm_hook", fmt::format("fused {}", optimizer->name()));
+  claim_steps();
+  logger_->set("comm_hook", fmt::format("fused {}", optimizer->name()));
   reducer_->set_after_bucket([optimizer, chosen, clears_gradients, all = selection_.parameters](const Bucket& bucket) {
     for (const auto index : bucket.parameters) {
       const auto& parameter = all[index];
@@ -357,7 +386,8 @@ void Core::register_zero_step(std::shared_ptr<ZeroOptimizerBase> optimizer) {
   if (optimizer == nullptr) throw ValueError("register_zero_step: no optimizer");
   for (const auto& each : selection_.parameters) optimizer->owner_of(each);  // a ValueError for one it does not know
   claim_steps();
-  logger_.set("comm_hook", std::string("ZeRO step"));
+  has_zero_step_ = true;
+  logger_->set("comm_hook", std::string("ZeRO step"));
   reducer_->set_after_bucket([optimizer = std::move(optimizer), all = selection_.parameters](const Bucket& bucket) {
     std::vector<at::Tensor> parameters;
     for (const auto index : bucket.parameters) parameters.push_back(all[index]);
@@ -373,6 +403,7 @@ void Core::register_buffer_hook(BufferHook hook, BufferSync when) {
 }
 
 void Core::set_sparse_metadata(const std::map<std::string, at::Tensor>& ids) {
+  if (join_) throw ValueError("set_sparse_metadata: in a join ranks without input do not know the rows");
   std::map<std::size_t, at::Tensor> by_index;
   for (const auto& [name, rows] : ids) {
     const auto found = std::find(selection_.names.begin(), selection_.names.end(), name);
@@ -402,11 +433,11 @@ void Core::set_static_graph() {
   }
   logged([&] { reducer_->set_static_graph(); });
   options_.static_graph = true;
-  logger_.set("static_graph", std::int64_t{1});
+  logger_->set("static_graph", std::int64_t{1});
 }
 
-void Core::check_finalized() const {
-  if (reducer_) reducer_->check_finalized();
+void Core::check_finalized() {
+  if (reducer_) logged([&] { reducer_->check_finalized(); });
 }
 
 void Core::remove_autograd_hooks() {
@@ -414,16 +445,18 @@ void Core::remove_autograd_hooks() {
 }
 
 void Core::update_process_group(ProcessGroupPtr to) {
+  if (low_precision_) low_precision_->swap_out();  // buckets are of the masters' type
   if (to != nullptr) {
     options_.process_group = to;
-    logger_.set("world_size", std::int64_t{to->size()});
-    logger_.set("rank", std::int64_t{to->rank()});
+    logger_->set("world_size", std::int64_t{to->size()});
+    logger_->set("rank", std::int64_t{to->rank()});
   }
+  if (delayed_ && to != nullptr) delayed_->set_group(to);
   if (reducer_) reducer_->reset(std::move(to));
 }
 
 DdpLoggingData Core::logging_data() const {
-  return logger_.data(reducer_.get());
+  return logger_->data(reducer_.get());
 }
 
 void Core::record_timeline() {
@@ -436,9 +469,21 @@ std::string Core::timeline_json() const {
 
 // --- uneven inputs
 
+void Core::check_joinable() const {
+  if (options_.skip_all_reduce_unused_params) {
+    throw ValueError("join: a rank without input cannot know which buckets skip_all_reduce_unused_params leaves out");
+  }
+  if (delayed_) {
+    throw ValueError("join: parameters of delay_all_reduce_named_params are not followed by ranks without input");
+  }
+  if (has_zero_step_) {
+    throw ValueError("join: a rank without input does not step, and register_zero_step has all ranks step together");
+  }
+}
+
 void Core::set_join(std::optional<JoinCalls> calls) {
   join_ = std::move(calls);
-  if (join_) logger_.set("join_uneven_inputs", std::int64_t{1});
+  if (join_) logger_->set("join_uneven_inputs", std::int64_t{1});
   if (reducer_) reducer_->set_divisor(join_ ? join_->divisor : nullptr);
 }
 

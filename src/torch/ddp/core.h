@@ -38,7 +38,7 @@ class Core : public std::enable_shared_from_this<Core> {
   void register_buffer_hook(BufferHook hook, BufferSync when);
   void set_static_graph();
   void sync_buffers(int source);
-  void check_finalized() const;
+  void check_finalized();
   void remove_autograd_hooks();
   void update_process_group(ProcessGroupPtr group);
   void set_sparse_metadata(const std::map<std::string, at::Tensor>& ids);
@@ -48,7 +48,7 @@ class Core : public std::enable_shared_from_this<Core> {
 
   const ProcessGroupPtr& group() const { return options_.process_group; }
   DdpLoggingData logging_data() const;
-  Logger& logger() { return logger_; }
+  Logger& logger() { return *logger_; }
   void record_timeline();
   std::string timeline_json() const;
   const Selection& selection() const { return selection_; }
@@ -61,6 +61,8 @@ class Core : public std::enable_shared_from_this<Core> {
     std::function<int()> buffer_source{};
   };
   void set_join(std::optional<JoinCalls> calls);
+  /// A ValueError where ranks without input could not follow.
+  void check_joinable() const;
   bool will_sync_buffers() const;
   /// For ranks that have ended: what the others' forward and backward do together.
   void shadow_iteration(bool syncs);
@@ -69,6 +71,7 @@ class Core : public std::enable_shared_from_this<Core> {
 
  private:
   void check_arguments();
+  void check_delayed() const;
   /// For whoever steps when a bucket is there: once, and nothing else beside it.
   void claim_steps();
   void make_reducer();
@@ -88,10 +91,12 @@ class Core : public std::enable_shared_from_this<Core> {
   std::shared_ptr<Reducer> reducer_;  ///< null where all parameters are delayed
   std::unique_ptr<Delayed> delayed_;
   std::shared_ptr<LowPrecision> low_precision_;  ///< where it was asked for
-  Logger logger_;
+  const std::shared_ptr<Logger> logger_ = std::make_shared<Logger>();
   bool syncs_ = true;
   bool clones_in_sink_ = true;
   bool has_fused_optimizer_ = false;
+  bool has_zero_step_ = false;
+  bool is_beside_ = false;  ///< this forward runs between another and its backward
   BufferHook buffer_hook_;
   BufferSync buffer_hook_when_ = BufferSync::after_forward;
   std::optional<JoinCalls> join_;

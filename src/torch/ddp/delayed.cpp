@@ -7,46 +7,61 @@
 #include <torch/csrc/autograd/engine.h>
 
 #include "torch/ddp/bucket.h"
+#include "torch/ddp/gradient_copy.h"
 
 namespace cohort::ddp {
 
-Delayed::Delayed(ProcessGroupPtr group, std::vector<std::pair<std::string, at::Tensor>> parameters,
-                 const at::Tensor& trigger)
-    : group_(std::move(group)), parameters_(std::move(parameters)) {
-  std::int64_t elements = 0;
-  for (const auto& [name, tensor] : parameters_) elements += tensor.numel();
-  const auto& first = parameters_.front().second;
-  flat_ = allocate_flat(*group_, elements, at::TensorOptions(first.device()).dtype(first.scalar_type()), true);
-  flat_.zero_();
-  std::int64_t place = 0;
-  for (const auto& [name, tensor] : parameters_) {
-    views_.push_back(view_like(flat_, place, tensor));
-    place += tensor.numel();
-  }
-  hook_.emplace(trigger, [its = group_, flat = flat_, syncs = syncs_] {
-    if (!*syncs) return;
+Delayed::Delayed(ProcessGroupPtr group, std::vector<at::Tensor> parameters, const at::Tensor& trigger) {
+  shared_->parameters = std::move(parameters);
+  set_group(std::move(group));
+  hook_.emplace(trigger, [shared = shared_] {
+    if (!shared->syncs) return;
     const at::NoGradGuard no_grad;
-    flat.div_(its->size());
-    const auto work = its->all_reduce(buffer_of(flat), {.async_op = true, .stream = current_stream(flat)});
+    shared->collect();
+    const auto flat = shared->flat;
+    flat.div_(shared->group->size());
+    const auto work = shared->group->all_reduce(buffer_of(flat), {.async_op = true, .stream = current_stream(flat)});
     // Backward does not return before it is there.
     torch::autograd::Engine::get_default_engine().queue_callback([work, flat] { work.wait_on(current_stream(flat)); });
   });
 }
 
-void Delayed::attach_gradients() {
-  const at::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < views_.size(); ++i) {
-    auto& gradient = parameters_[i].second.mutable_grad();
-    if (gradient.defined()) continue;
-    views_[i].zero_();
-    gradient = views_[i];
+void Delayed::set_group(ProcessGroupPtr group) {
+  auto& shared = *shared_;
+  std::int64_t elements = 0;
+  for (const auto& each : shared.parameters) elements += each.numel();
+  const auto& first = shared.parameters.front();
+  shared.flat = allocate_flat(*group, elements, at::TensorOptions(first.device()).dtype(first.scalar_type()), true);
+  shared.group = std::move(group);
+  shared.views.clear();
+  std::int64_t place = 0;
+  for (const auto& each : shared.parameters) {
+    shared.views.push_back(view_like(shared.flat, place, each));
+    place += each.numel();
+  }
+  shared.collect();
+}
+
+/// Also those that somebody has given the parameters meanwhile.
+void Delayed::Shared::collect() const {
+  for (std::size_t i = 0; i < views.size(); ++i) {
+    auto& gradient = parameters[i].mutable_grad();
+    if (!gradient.defined()) {
+      clear_gradient(views[i]);
+    } else if (!is_same_memory(gradient, views[i])) {
+      copy_gradient(views[i], gradient);
+    }
+    gradient = views[i];
   }
 }
 
-std::vector<at::Tensor> Delayed::parameters() const {
-  std::vector<at::Tensor> all;
-  for (const auto& [name, tensor] : parameters_) all.push_back(tensor);
-  return all;
+void Delayed::attach_gradients() {
+  for (std::size_t i = 0; i < shared_->views.size(); ++i) {
+    auto& gradient = shared_->parameters[i].mutable_grad();
+    if (gradient.defined()) continue;
+    clear_gradient(shared_->views[i]);
+    gradient = shared_->views[i];
+  }
 }
 
 }  // namespace cohort::ddp

@@ -19,20 +19,30 @@ namespace cohort::ddp {
 
 class Delayed {
  public:
-  /// Their gradients are parts of one row of memory from now on.
-  Delayed(ProcessGroupPtr group, std::vector<std::pair<std::string, at::Tensor>> parameters, const at::Tensor& trigger);
+  /// Their gradients are parts of one row of memory from now on. All of one type and on one device.
+  Delayed(ProcessGroupPtr group, std::vector<at::Tensor> parameters, const at::Tensor& trigger);
   /// After each forward: gradients that were dropped are zeros again.
   void attach_gradients();
-  std::vector<at::Tensor> parameters() const;
-  void set_sync(bool syncs) { *syncs_ = syncs; }
+  const std::vector<at::Tensor>& parameters() const { return shared_->parameters; }
+  void set_sync(bool syncs) { shared_->syncs = syncs; }
+  /// Gradients move into memory of this one.
+  void set_group(ProcessGroupPtr group);
 
  private:
-  ProcessGroupPtr group_;
-  std::vector<std::pair<std::string, at::Tensor>> parameters_;
-  at::Tensor flat_;
-  std::vector<at::Tensor> views_;
+  /// What the hook sees, which may run when its owner is gone.
+  struct Shared {
+    ProcessGroupPtr group{};
+    std::vector<at::Tensor> parameters{};
+    at::Tensor flat{};
+    std::vector<at::Tensor> views{};  ///< one for each parameter
+    bool syncs = true;
+
+    /// All gradients into the row; those that there are not are zeros.
+    void collect() const;
+  };
+
+  std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
   std::optional<AccumulationHook> hook_;
-  std::shared_ptr<bool> syncs_ = std::make_shared<bool>(true);
 };
 
 }  // namespace cohort::ddp

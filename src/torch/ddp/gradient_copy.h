@@ -11,14 +11,21 @@
 
 namespace cohort::ddp {
 
+/// Whether its memory holds its values as they are: complex tensors may be conjugates that nobody has computed yet.
+inline bool is_plain(const at::Tensor& tensor) {
+  return !tensor.is_conj() && !tensor.is_neg();
+}
+
 inline bool is_same_memory(const at::Tensor& a, const at::Tensor& b) {
-  return a.data_ptr() == b.data_ptr() && a.sizes() == b.sizes() && a.strides() == b.strides();
+  return a.data_ptr() == b.data_ptr() && a.sizes() == b.sizes() && a.strides() == b.strides() && is_plain(a) &&
+         is_plain(b);
 }
 
 /// Straight from memory to memory where both are of the host and laid out alike: a call of a tensor's copy_ costs more
 /// than most gradients.
 inline void copy_gradient(const at::Tensor& to, const at::Tensor& from) {
-  if (to.is_cpu() && from.is_cpu() && to.strides() == from.strides() && from.is_non_overlapping_and_dense()) {
+  if (to.is_cpu() && from.is_cpu() && to.scalar_type() == from.scalar_type() && to.strides() == from.strides() &&
+      from.is_non_overlapping_and_dense() && is_plain(to) && is_plain(from)) {
     if (to.nbytes() > 0) std::memcpy(to.data_ptr(), from.data_ptr(), to.nbytes());
     return;
   }

@@ -81,6 +81,7 @@ void Logger::read_environment(const std::string& backend) {
   if (backend == "gloo") {
     take("gloo_socket_ifname", "GLOO_SOCKET_IFNAME");
     take("gloo_device_transport", "GLOO_DEVICE_TRANSPORT");
+    set("gloo_num_threads", std::int64_t{1});  // operations of a group run one after the other
   }
   if (backend == "nccl") {
     take("nccl_socket_ifname", "NCCL_SOCKET_IFNAME");

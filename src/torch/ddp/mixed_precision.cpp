@@ -4,6 +4,8 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include "torch/hooks/hook_support.h"
+
 namespace cohort::ddp {
 
 namespace {
@@ -52,15 +54,20 @@ void LowPrecision::cast_buffers(const std::vector<at::Tensor>& buffers) const {
   }
 }
 
-CommHook LowPrecision::reduction(const ProcessGroupPtr& group) const {
+CommHook LowPrecision::reduction(const std::shared_ptr<Reducer>& reducer) const {
   const auto type = how_.reduce_dtype ? how_.reduce_dtype : how_.param_dtype;
-  return [group, type](GradBucket& bucket) {
+  // Weakly: the reducer holds the hook. It is there whenever it calls it.
+  return [weak = std::weak_ptr(reducer), type](GradBucket& bucket) {
+    const auto its = weak.lock();
     const auto whole = bucket.buffer();
-    auto narrow = type && *type != whole.scalar_type() ? whole.to(*type) : whole;
-    narrow.div_(group->size());
-    return reduced(*group, narrow).then([whole](const at::Tensor& sum) {
+    if (hooks::is_sparse(whole)) return ready(sparse_all_reduce(*its->group(), whole / its->divisor()));
+    const auto real = hooks::as_real(whole);
+    const auto narrow = type && *type != real.scalar_type() ? real.to(*type) : real;
+    narrow.div_(its->divisor());
+    return reduced(*its->group(), narrow).then([whole, real](const at::Tensor& sum) {
       const at::NoGradGuard no_grad;
-      return sum.is_same(whole) ? whole : whole.copy_(sum);
+      if (!sum.is_same(real)) real.copy_(sum);
+      return whole;
     });
   };
 }

@@ -11,7 +11,10 @@
 #include <ATen/core/Tensor.h>
 #include <cohort/torch/ddp.h>
 
+#include <memory>
 #include <vector>
+
+#include "torch/ddp/reducer.h"
 
 namespace cohort::ddp {
 
@@ -27,8 +30,10 @@ class LowPrecision {
   void swap_out();
   void cast_input(at::Tensor& tensor) const;
   void cast_buffers(const std::vector<at::Tensor>& buffers) const;
-  /// Reduces in reduce_dtype, or what parameters are cast to.
-  CommHook reduction(const ProcessGroupPtr& group) const;
+  /// Whether the parameters are the cast ones now.
+  bool is_swapped_in() const { return !masters_.empty(); }
+  /// Reduces in reduce_dtype, or what parameters are cast to; over the reducer's group, divided as it divides.
+  CommHook reduction(const std::shared_ptr<Reducer>& reducer) const;
 
  private:
   MixedPrecision how_;

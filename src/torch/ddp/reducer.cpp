@@ -103,7 +103,9 @@ void Reducer::adopt_gradients() {
 
 void Reducer::set_comm_hook(CommHook hook) {
   const std::lock_guard lock(mutex_);
-  if (hook_) throw Error("this model has a communication hook already: one is all it can have");
+  if (hook_ && !std::exchange(may_replace_hook_, false)) {
+    throw Error("this model has a communication hook already: one is all it can have");
+  }
   if (expects_gradients_ || requires_finalize_) {
     throw Error("communication hooks are registered before the first forward");
   }
@@ -119,6 +121,11 @@ void Reducer::set_static_graph() {
 void Reducer::set_divisor(std::function<double()> divisor) {
   const std::lock_guard lock(mutex_);
   divisor_source_ = std::move(divisor);
+}
+
+void Reducer::set_on_error(std::function<void(const char* what)> call) {
+  const std::lock_guard lock(mutex_);
+  on_error_ = std::move(call);
 }
 
 void Reducer::set_after_bucket(AfterBucket after) {
@@ -140,10 +147,7 @@ void Reducer::record_timeline() {
   const std::lock_guard lock(mutex_);
   if (timeline_ != nullptr) return;
   timeline_ = std::make_shared<Timeline>();
-  // Hooks of a group stay: it ends with the timeline.
-  options_.group->add_post_hook([weak = std::weak_ptr(timeline_)](const HookEvent& event) {
-    if (const auto timeline = weak.lock()) timeline->operation_ended(event);
-  });
+  timeline_->watch(*options_.group);
 }
 
 std::string Reducer::timeline_json() const {
@@ -171,9 +175,14 @@ void Reducer::reset(ProcessGroupPtr group) {
   std::fill(local_used_.begin(), local_used_.end(), 0);
   recorded_order_.clear();
   has_rebuilt_ = false;
-  reductions_ = options_.static_graph && has_learnt_ ? 1 : 0;
+  reductions_ = 0;
+  has_learnt_ = false;  // ranks may differ in it
+  unused_.clear();
+  failure_.clear();
+  may_replace_hook_ = true;      // a hook of the user's has the old group
   if (group == nullptr) return;  // this rank is out: its memory stays what it is
   options_.group = std::move(group);
+  if (timeline_) timeline_->watch(*options_.group);
   std::vector<AssignedBucket> same;
   for (const auto& bucket : buckets_) same.push_back({.parameters = bucket.parameters, .limit = bucket.limit});
   make_buckets(std::move(same));
@@ -199,6 +208,11 @@ bool Reducer::is_learning() const {
   return options_.static_graph && !has_learnt_;
 }
 
+void Reducer::set_has_sink(bool has_sink) {
+  const std::lock_guard lock(mutex_);
+  has_sink_ = has_sink;
+}
+
 bool Reducer::wants_rebuild() const {
   return (options_.static_graph || !options_.find_unused_parameters) && !has_rebuilt_;
 }
@@ -212,9 +226,10 @@ bool Reducer::rebuild_buckets() {
   const std::lock_guard lock(mutex_);
   check_finalized_locked();
   if (!is_rebuild_due()) return false;
+  // In a join only others may have had gradients so far.
   if (recorded_order_.size() != options_.parameters.size()) {
-    throw AssertionError(fmt::format("{} of {} parameters have their place in the order of gradients",
-                                     recorded_order_.size(), options_.parameters.size()));
+    agree_on_buckets("");
+    return true;
   }
   std::vector<std::size_t> limits{options_.first_cap, options_.bucket_cap};
   if (!options_.bucket_caps.empty()) limits = options_.bucket_caps;
@@ -239,11 +254,10 @@ void Reducer::shadow_rebuild() {
 /// Ranks may have seen different orders: that of the first rank that has one counts, which is rank 0 unless that has
 /// no input.
 void Reducer::agree_on_buckets(const std::string& mine) {
-  for (const auto& theirs : options_.group->all_gather_bytes(mine)) {
-    if (theirs.empty()) continue;
-    make_buckets(buckets_from_bytes(theirs, options_.parameters.size()));
-    break;
-  }
+  const auto all = options_.group->all_gather_bytes(mine);
+  const auto first = std::find_if(all.begin(), all.end(), [](const std::string& each) { return !each.empty(); });
+  if (first == all.end()) throw AssertionError("no rank has seen the order of gradients");
+  make_buckets(buckets_from_bytes(*first, options_.parameters.size()));
   has_rebuilt_ = true;
   recorded_order_.clear();
 }
@@ -256,6 +270,7 @@ void Reducer::prepare_for_backward(std::span<const at::Tensor> outputs) {
   is_end_queued_ = false;
   is_at_the_end_queued_ = false;
   next_bucket_ = 0;
+  failure_.clear();
   ++stamp_;
   for (auto& bucket : buckets_) bucket.reset();
   ready_order_.clear();
@@ -264,6 +279,7 @@ void Reducer::prepare_for_backward(std::span<const at::Tensor> outputs) {
     return;
   }
   unused_.clear();
+  std::fill(hook_counts_.begin(), hook_counts_.end(), 0);
   if (options_.find_unused_parameters && !options_.static_graph) find_unused(outputs);
 }
 

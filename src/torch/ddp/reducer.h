@@ -81,6 +81,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   /// Static graph, first iteration: called while backward runs; everything is reduced at its end.
   void reduce_at_the_end();
   bool is_learning() const;
+  /// Whether any output of the last forward will call reduce_at_the_end(). Else the first gradient does, which may be
+  /// too early where backwards run inside backwards.
+  void set_has_sink(bool has_sink);
 
   /// An Error if the last backward did not make every parameter ready; says which.
   void check_finalized();
@@ -91,6 +94,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void set_static_graph();
   /// Where the divisor is not the number of ranks: asked once for each backward.
   void set_divisor(std::function<double()> divisor);
+  /// Told of every error that leaves backward.
+  void set_on_error(std::function<void(const char* what)> call);
   /// Awaited at the end of backward.
   void install_future(Future<void> future);
   /// After a failure: everything begun is forgotten, and buckets are made anew in memory of the new group.
@@ -112,12 +117,15 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   /// And for the others' rebuilding, where that is due.
   void shadow_rebuild();
 
+  /// For communication hooks, while they are called.
+  double divisor() const { return divisor_; }
+  const ProcessGroupPtr& group() const { return options_.group; }
+
   // --- to look at
   std::size_t parameter_count() const { return options_.parameters.size(); }
   const std::vector<at::Tensor>& parameters() const { return options_.parameters; }
   std::vector<std::size_t> bucket_sizes() const;
   std::vector<std::vector<std::size_t>> bucket_parameters() const;
-  std::vector<std::size_t> bucket_limits() const;
   bool has_rebuilt() const { return has_rebuilt_; }
   std::vector<std::size_t> ready_order() const;
   std::uint64_t iterations() const { return iterations_; }
@@ -138,6 +146,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<TensorInfo> infos() const;
   void make_buckets(std::vector<AssignedBucket> assigned);
   void on_gradient(std::size_t parameter);
+  void take_gradient(std::size_t parameter);
   void mark_ready(std::size_t parameter);
   void fill(Bucket& bucket, std::size_t slot);
   void fill_sparse(Bucket& bucket);
@@ -151,6 +160,14 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   at::Tensor used_tensor(std::vector<std::int32_t> used) const;
   bool is_globally_unused(std::size_t parameter);
   void queue_finalize();
+  void queue_learning();
+  /// Runs it at the end of the backward that is under way.
+  template <class Run>
+  void queue(Run run);
+  template <class Run>
+  void reported(Run&& run);
+  bool is_unused(std::size_t parameter) const;
+  void restore_unused(Bucket& bucket);
   void finalize();
   void finish(Bucket& bucket, std::size_t index);
   void find_unused(std::span<const at::Tensor> outputs);
@@ -172,12 +189,15 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   bool is_at_the_end_queued_ = false;
   std::shared_ptr<Timeline> timeline_;
   std::function<double()> divisor_source_;
+  std::function<void(const char* what)> on_error_;
+  bool may_replace_hook_ = false;
 
   mutable std::mutex mutex_;
   std::vector<Bucket> buckets_;
   std::vector<Place> places_;
   std::size_t next_bucket_ = 0;
   bool expects_gradients_ = false;
+  std::string failure_;  ///< what the last backward threw
   bool requires_finalize_ = false;
   bool has_marked_unused_ = false;
   std::vector<std::size_t> unused_;
@@ -203,6 +223,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<int> hook_counts_;
   std::vector<int> hooks_left_;
   bool is_end_queued_ = false;
+  bool has_sink_ = false;
 
   std::map<std::size_t, at::Tensor> sparse_ids_;
   std::vector<Future<void>> futures_;

@@ -19,15 +19,38 @@
 
 namespace cohort::ddp {
 
+template <class Run>
+void Reducer::reported(Run&& run) {
+  try {
+    run();
+  } catch (const std::exception& e) {
+    {
+      const std::lock_guard lock(mutex_);
+      failure_ = e.what();
+    }
+    if (on_error_) on_error_(e.what());
+    throw;
+  }
+}
+
+template <class Run>
+void Reducer::queue(Run run) {
+  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this(), run] {
+    if (const auto reducer = weak.lock()) reducer->reported([&] { run(*reducer); });
+  });
+}
+
 void Reducer::on_gradient(std::size_t parameter) {
+  reported([&] { take_gradient(parameter); });
+}
+
+void Reducer::take_gradient(std::size_t parameter) {
   const std::lock_guard lock(mutex_);
   const bool is_static_first = options_.static_graph && !has_learnt_;
   if (at_the_end_ && !std::exchange(is_at_the_end_queued_, true)) {
-    torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
-      const auto reducer = weak.lock();
-      if (reducer == nullptr) return;
-      reducer->is_at_the_end_queued_ = false;
-      reducer->at_the_end_();
+    queue([](Reducer& reducer) {
+      reducer.is_at_the_end_queued_ = false;
+      reducer.at_the_end_();
     });
   }
   if (options_.find_unused_parameters || is_static_first) {
@@ -37,6 +60,7 @@ void Reducer::on_gradient(std::size_t parameter) {
   if (!times_.backward_start) times_.backward_start = ReducerTimes::Clock::now();
   if (is_static_first) {
     ++hook_counts_[parameter];
+    if (!has_sink_) queue_learning();
     return;
   }
   ready_order_.push_back(parameter);
@@ -58,18 +82,20 @@ void Reducer::on_gradient(std::size_t parameter) {
 
 void Reducer::reduce_at_the_end() {
   const std::lock_guard lock(mutex_);
-  if (!options_.static_graph || !expects_gradients_ || has_learnt_ || std::exchange(is_end_queued_, true)) return;
-  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
-    const auto reducer = weak.lock();
-    if (reducer == nullptr) return;
-    const std::lock_guard held(reducer->mutex_);
-    reducer->is_end_queued_ = false;
-    reducer->has_learnt_ = true;
-    for (std::size_t i = 0; i < reducer->hook_counts_.size(); ++i) {
-      if (reducer->hook_counts_[i] == 0) reducer->unused_.push_back(i);
+  if (options_.static_graph && expects_gradients_ && !has_learnt_) queue_learning();
+}
+
+void Reducer::queue_learning() {
+  if (std::exchange(is_end_queued_, true)) return;
+  queue([](Reducer& reducer) {
+    const std::lock_guard held(reducer.mutex_);
+    reducer.is_end_queued_ = false;
+    reducer.has_learnt_ = true;
+    for (std::size_t i = 0; i < reducer.hook_counts_.size(); ++i) {
+      if (reducer.hook_counts_[i] == 0) reducer.unused_.push_back(i);
     }
-    reducer->has_marked_unused_ = true;
-    for (std::size_t i = 0; i < reducer->hook_counts_.size(); ++i) reducer->mark_ready(i);
+    reducer.has_marked_unused_ = true;
+    for (std::size_t i = 0; i < reducer.hook_counts_.size(); ++i) reducer.mark_ready(i);
   });
 }
 
@@ -112,7 +138,12 @@ void Reducer::fill(Bucket& bucket, std::size_t slot) {
   if (gradient.requires_grad() && created_graphs_++ % 1000 == 0) {
     log(LogLevel::warn,
         "backward with create_graph: gradients' values are averaged over the ranks, but what is computed from them (a "
-        "gradient of gradients) sees this rank's part alone");
+        "gradient of gradients) sees this rank's part alone, and needs gradient_as_bucket_view = false");
+  }
+  // The bucket is this gradient's memory: should nobody have used the parameter, it is to be what it was.
+  if (options_.gradient_as_bucket_view && is_unused(parameter)) {
+    const at::NoGradGuard no_grad;
+    bucket.kept.emplace_back(slot, gradient.clone());
   }
   if (is_same_memory(gradient, view)) {
     if (scales_here) {
@@ -222,13 +253,10 @@ void Reducer::advance_buckets() {
 
 void Reducer::launch(Bucket& bucket, std::size_t index) {
   if (!times_.comm_start) times_.comm_start = ReducerTimes::Clock::now();
-  bucket.is_launched = true;
-  if (options_.skip_all_reduce_unused && !unused_.empty()) {
-    const auto is_unused = [&](std::size_t each) { return std::binary_search(unused_.begin(), unused_.end(), each); };
-    if (std::all_of(bucket.parameters.begin(), bucket.parameters.end(), is_unused)) {
-      bucket.is_skipped = true;
-      return;
-    }
+  if (options_.skip_all_reduce_unused && !unused_.empty() &&
+      std::all_of(bucket.parameters.begin(), bucket.parameters.end(), [&](auto each) { return is_unused(each); })) {
+    bucket.is_skipped = true;
+    return;
   }
   ++buckets_reduced_;
   if (hook_) {
@@ -236,7 +264,13 @@ void Reducer::launch(Bucket& bucket, std::size_t index) {
     for (const auto each : bucket.parameters) parameters.push_back(options_.parameters[each]);
     GradBucket seen(index, buckets_.size(), bucket.flat, bucket.views, std::move(parameters));
     const at::NoGradGuard no_grad;
+    const auto begin = Timeline::Clock::now();
     bucket.future = hook_(seen);
+    if (timeline_) {
+      bucket.future->then([timeline = timeline_, index, bytes = bucket.bytes(), begin](const at::Tensor& /*result*/) {
+        timeline->bucket_reduced(index, bytes, begin, Timeline::Clock::now());
+      });
+    }
     return;
   }
   if (bucket.is_sparse) {
@@ -267,20 +301,27 @@ bool Reducer::is_globally_unused(std::size_t parameter) {
   if (!options_.find_unused_parameters && !options_.static_graph) return false;
   if (local_used_[parameter] != 0) return false;
   if (used_work_) {
-    used_work_->wait();
+    used_work_->wait_on(current_stream(reduced_used_));
     reduced_used_ = reduced_used_.cpu();
     return reduced_used_.data_ptr<std::int32_t>()[parameter] == 0;
   }
-  // Static graph: every rank has the same set.
+  return is_unused(parameter);  // static graph: every rank has the same set
+}
+
+bool Reducer::is_unused(std::size_t parameter) const {
   return std::binary_search(unused_.begin(), unused_.end(), parameter);
 }
 
+void Reducer::restore_unused(Bucket& bucket) {
+  for (const auto& [slot, gradient] : std::exchange(bucket.kept, {})) {
+    if (bucket.is_skipped || is_globally_unused(bucket.parameters[slot])) copy_gradient(bucket.views[slot], gradient);
+  }
+}
+
 void Reducer::queue_finalize() {
-  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
-    if (const auto reducer = weak.lock()) {
-      const std::lock_guard lock(reducer->mutex_);
-      reducer->finalize();
-    }
+  queue([](Reducer& reducer) {
+    const std::lock_guard lock(reducer.mutex_);
+    reducer.finalize();
   });
 }
 
@@ -289,7 +330,7 @@ void Reducer::finalize() {
   for (std::size_t i = 0; i < buckets_.size(); ++i) finish(buckets_[i], i);
   requires_finalize_ = false;
   divisor_ = 0;
-  for (const auto& each : std::exchange(futures_, {})) each.value();
+  for (const auto& each : std::exchange(futures_, {})) each.value(options_.group->timeout());
   if (used_work_) {
     used_work_->wait();
     used_work_.reset();
@@ -313,11 +354,11 @@ void Reducer::finalize() {
 }
 
 void Reducer::finish(Bucket& bucket, std::size_t index) {
-  if (bucket.is_skipped) return;
+  if (bucket.is_skipped) return restore_unused(bucket);
   const at::NoGradGuard no_grad;
   at::Tensor result = bucket.flat;
   if (bucket.future) {
-    result = bucket.future->value();
+    result = bucket.future->value(options_.group->timeout());
     if (!result.defined() || (!bucket.is_sparse && result.numel() != bucket.flat.numel())) {
       throw Error(fmt::format("the communication hook gave back {} for bucket {}, which has {} elements",
                               result.defined() ? fmt::format("{} elements", result.numel()) : "nothing", index,
@@ -336,7 +377,7 @@ void Reducer::finish(Bucket& bucket, std::size_t index) {
     if (after_bucket_) after_bucket_(bucket);
     return;
   }
-  if (result.data_ptr() != bucket.flat.data_ptr()) bucket.flat.copy_(result.view({-1}));
+  if (result.data_ptr() != bucket.flat.data_ptr()) bucket.flat.copy_(result.reshape({-1}));
   std::vector<at::Tensor> copied_to;
   std::vector<at::Tensor> copied_from;
   for (std::size_t slot = 0; slot < bucket.parameters.size(); ++slot) {
@@ -361,6 +402,7 @@ void Reducer::finish(Bucket& bucket, std::size_t index) {
     }
   }
   copy_gradients(copied_to, copied_from);
+  restore_unused(bucket);
   if (after_bucket_) after_bucket_(bucket);
 }
 
@@ -377,7 +419,11 @@ void Reducer::shadow_backward() {
       const auto& parameter = options_.parameters[real.parameters.front()];
       zeros.parameters = real.parameters;
       zeros.is_sparse = true;
-      zeros.flat = at::sparse_coo_tensor(parameter.sizes(), parameter.options().layout(at::kSparse));
+      // As embeddings make them: rows that are dense, none of them.
+      auto no_rows = parameter.sizes().vec();
+      no_rows[0] = 0;
+      zeros.flat = at::sparse_coo_tensor(at::empty({1, 0}, parameter.options().dtype(at::kLong)),
+                                         at::empty(no_rows, parameter.options()), parameter.sizes());
     } else {
       zeros = make_dense_bucket(*options_.group, real.parameters, options_.parameters, real.limit, false);
       zeros.scales = real.scales;

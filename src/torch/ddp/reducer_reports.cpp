@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "torch/ddp/reducer.h"
 
 namespace cohort::ddp {
@@ -22,15 +24,23 @@ void Reducer::check_finalized() {
 }
 
 void Reducer::check_finalized_locked() {
+  const auto was_used = [](int count) { return count > 0; };
+  if (options_.static_graph && !has_learnt_ && expects_gradients_ && !is_end_queued_ &&
+      std::any_of(hook_counts_.begin(), hook_counts_.end(), was_used)) {
+    throw Error(
+        "the last backward was not reduced: with static_graph the first iteration's loss is computed from what forward "
+        "gave back");
+  }
   if (!requires_finalize_) return;
+  if (!failure_.empty()) {
+    throw Error(
+        fmt::format("the last backward failed: {}. What it left in the gradients is this rank's own: zero them, "
+                    "and go on with update_process_group",
+                    failure_));
+  }
   std::vector<std::size_t> missing;
   for (std::size_t i = 0; i < ready_stamps_.size(); ++i) {
     if (ready_stamps_[i] != stamp_) missing.push_back(i);
-  }
-  if (missing.empty()) {
-    throw Error(
-        "the last backward failed while gradients were reduced: go on with update_process_group, and zero the "
-        "gradients");
   }
   std::vector<std::string> names;
   const bool with_names = debug_level() != DebugLevel::off;
@@ -69,13 +79,6 @@ std::vector<std::vector<std::size_t>> Reducer::bucket_parameters() const {
   const std::lock_guard lock(mutex_);
   std::vector<std::vector<std::size_t>> all;
   for (const auto& each : buckets_) all.push_back(each.parameters);
-  return all;
-}
-
-std::vector<std::size_t> Reducer::bucket_limits() const {
-  const std::lock_guard lock(mutex_);
-  std::vector<std::size_t> all;
-  for (const auto& each : buckets_) all.push_back(each.limit);
   return all;
 }
 

@@ -40,7 +40,6 @@ Selection select(const ::torch::nn::Module& module, const std::set<std::string>&
         selection.expects_sparse.push_back(makes_sparse_gradients(owner));
       } else {
         selection.frozen.push_back(tensor);
-        selection.frozen_names.push_back(name);
       }
     }
     if (sync_batchnorm_group(owner) != nullptr) selection.has_sync_batch_norm = true;

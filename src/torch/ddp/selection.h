@@ -19,7 +19,6 @@ struct Selection {
   std::vector<bool> expects_sparse{};
   /// Broadcast at the beginning as well: those that do not.
   std::vector<at::Tensor> frozen{};
-  std::vector<std::string> frozen_names{};
   bool has_sync_batch_norm = false;
 };
 

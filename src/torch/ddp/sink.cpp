@@ -37,7 +37,7 @@ struct Sink : torch::autograd::Function<Sink> {
 
 }  // namespace
 
-void pass_through_sink(const std::vector<at::Tensor*>& outputs, const std::shared_ptr<Reducer>& reducer, bool clones) {
+bool pass_through_sink(const std::vector<at::Tensor*>& outputs, const std::shared_ptr<Reducer>& reducer, bool clones) {
   variable_list with_graph;
   std::vector<at::Tensor*> places;
   for (auto* const each : outputs) {
@@ -45,9 +45,10 @@ void pass_through_sink(const std::vector<at::Tensor*>& outputs, const std::share
     with_graph.push_back(*each);
     places.push_back(each);
   }
-  if (with_graph.empty()) return;
+  if (with_graph.empty()) return false;
   const auto passed = Sink::apply(at::TensorList(with_graph), reducer, clones);
   for (std::size_t i = 0; i < places.size(); ++i) *places[i] = passed[i];
+  return true;
 }
 
 }  // namespace cohort::ddp

@@ -11,6 +11,7 @@ namespace cohort::ddp {
 
 namespace {
 constexpr auto* communication = "communication";
+constexpr std::size_t most_ended_early = 64;
 
 std::string bucket_name(std::size_t bucket, std::size_t bytes) {
   return fmt::format("bucket {} ({:.2f} MiB)", bucket, static_cast<double>(bytes) / 1048576.0);
@@ -30,7 +31,17 @@ void Timeline::bucket_launched(std::size_t bucket, std::size_t bytes, std::uint6
     spans_.push_back(std::move(span));
     return;
   }
-  launched_[sequence] = {.bucket = bucket, .bytes = bytes, .when = Clock::now()};
+  launched_[sequence] = {.bucket = bucket, .bytes = bytes};
+}
+
+void Timeline::bucket_reduced(std::size_t bucket, std::size_t bytes, Clock::time_point begin, Clock::time_point end) {
+  span(bucket_name(bucket, bytes), communication, begin, end);
+}
+
+void Timeline::watch(ProcessGroup& group) {
+  group.add_post_hook([weak = weak_from_this()](const HookEvent& event) {
+    if (const auto timeline = weak.lock()) timeline->operation_ended(event);
+  });
 }
 
 void Timeline::operation_ended(const HookEvent& event) {
@@ -39,7 +50,9 @@ void Timeline::operation_ended(const HookEvent& event) {
   Span span{.track = communication, .begin = event.started, .end = event.finished};
   const auto launched = launched_.extract(event.sequence);
   if (!launched) {
+    // Of a bucket that is about to say so, or of somebody else.
     ended_early_[event.sequence] = std::move(span);
+    if (ended_early_.size() > most_ended_early) ended_early_.erase(ended_early_.begin());
     return;
   }
   span.name = bucket_name(launched.mapped().bucket, launched.mapped().bytes);

@@ -16,14 +16,17 @@
 namespace cohort::ddp {
 
 /// Any thread.
-class Timeline {
+class Timeline : public std::enable_shared_from_this<Timeline> {
  public:
   using Clock = std::chrono::steady_clock;
 
   void span(std::string name, const char* track, Clock::time_point begin, Clock::time_point end);
   /// A bucket whose reduction has this number in the group; its time is told by operation_ended().
   void bucket_launched(std::size_t bucket, std::size_t bytes, std::uint64_t sequence);
-  void operation_ended(const HookEvent& event);
+  /// One that a communication hook took care of.
+  void bucket_reduced(std::size_t bucket, std::size_t bytes, Clock::time_point begin, Clock::time_point end);
+  /// Notes the times of this group's operations. Hooks of a group stay: it ends with the timeline.
+  void watch(ProcessGroup& group);
   /// Chrome's trace format: open it in Perfetto or chrome://tracing.
   std::string to_chrome_json(int rank) const;
 
@@ -37,8 +40,9 @@ class Timeline {
   struct Launched {
     std::size_t bucket = 0;
     std::size_t bytes = 0;
-    Clock::time_point when{};
   };
+  void operation_ended(const HookEvent& event);
+
   mutable std::mutex mutex_;
   std::vector<Span> spans_;
   std::map<std::uint64_t, Launched> launched_;

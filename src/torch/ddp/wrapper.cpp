@@ -75,7 +75,8 @@ std::vector<std::pair<std::string, at::Tensor>> Wrapper::managed_parameters() co
 }
 
 void Wrapper::begin_join(JoinScope& scope) {
-  Core::JoinCalls calls{.before_forward = [this, &scope](bool syncs) { scope.iteration_begins(*this, syncs); },
+  core_->check_joinable();
+  Core::JoinCalls calls{.before_forward = [&scope](bool syncs) { scope.iteration_begins(syncs); },
                         .buffer_source = [&scope] { return scope.source(); }};
   if (!scope.options().divide_by_initial_world_size) {
     calls.divisor = [&scope] { return static_cast<double>(scope.alive()); };
@@ -102,7 +103,6 @@ bool Wrapper::moves_inputs() const {
 void Wrapper::move_input(at::Tensor& tensor) const {
   core_->move_input(tensor);
 }
-
 at::TensorOptions Wrapper::input_options() const {
   return core_->input_options();
 }

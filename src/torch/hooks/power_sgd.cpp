@@ -113,6 +113,7 @@ void PowerSgdStep::add_error(const at::Tensor& input, Memory& memory) const {
                     "compression has begun (start_power_sgd_iter is {})",
                     bucket_.index(), memory.error.numel(), input.numel(), state_.options_.start_power_sgd_iter));
   } else {
+    if (memory.error.device() != input.device()) memory.error = memory.error.to(input.device());  // of a checkpoint
     input.add_(memory.error);
   }
   memory.error.copy_(input);  // less the result, once that is there
@@ -132,6 +133,9 @@ void PowerSgdStep::prepare_factors(std::vector<Group>& groups, Memory& memory) {
   if (!has_last) {
     memory.p = at::empty({p_size}, options);
     memory.q = at::empty({q_size}, options);
+  } else if (memory.q.device() != options.device()) {
+    memory.p = memory.p.to(options.device());
+    memory.q = memory.q.to(options.device());
   }
   std::int64_t p_offset = 0;
   std::int64_t q_offset = 0;

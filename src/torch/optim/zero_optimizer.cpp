@@ -138,6 +138,7 @@ void ZeroOptimizerBase::check_ranks_agree() const {
       add(static_cast<std::int64_t>(parameter.scalar_type()));
       add(parameter.dim());
       for (const auto size : parameter.sizes()) add(size);
+      for (const auto stride : parameter.strides()) add(stride);
     }
   }
   const auto all = group_->all_gather_bytes(std::to_string(crc.value()));

@@ -373,8 +373,7 @@ void Checkpoint::save(const std::string& path, ProcessGroupPtr group, const Chec
 
   agree(group.get(), options.timeout, [&] {
     if (!writes) return;
-    std::error_code error;
-    std::filesystem::create_directories(folder_of(path), error);  // that it cannot be made shows when a file is
+    make_folder(folder_of(path));  // that it cannot be made shows when a file is
     const auto before = find_checkpoints(folder_of(path));
     const auto serial = before.empty() ? 1 : before.front().serial + 1;
     CheckpointWriter file(path, serial, static_cast<std::uint64_t>(ranks));

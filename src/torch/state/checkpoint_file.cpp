@@ -73,11 +73,24 @@ std::string header_problem(std::string_view bytes, CheckpointHeader& header) {
   return crc.value() == header.header_crc ? "" : "is damaged: the checksum of its header differs";
 }
 
+bool sync_folder(const std::string& path) {
+  const OpenFile folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  // Some file systems cannot synchronise a folder (EINVAL): there a rename is as safe as it gets.
+  return folder.fd() >= 0 && (::fsync(folder.fd()) == 0 || errno == EINVAL);
+}
+
 }  // namespace
 
 std::string folder_of(const std::string& path) {
   const auto folder = std::filesystem::path(path).parent_path().string();
   return folder.empty() ? "." : folder;
+}
+
+void make_folder(const std::string& folder) {
+  if (::access(folder.c_str(), F_OK) == 0) return;
+  const auto above = folder_of(folder);
+  if (above != folder) make_folder(above);
+  if (::mkdir(folder.c_str(), 0777) == 0) sync_folder(above);
 }
 
 CheckpointWriter::CheckpointWriter(std::string path, std::uint64_t serial, std::uint64_t ranks, bool with_name)
@@ -161,11 +174,7 @@ void CheckpointWriter::commit() {
   if (::pwrite(fd_, &header, sizeof header, 0) != static_cast<ssize_t>(sizeof header)) fail("writing failed");
   if (::fsync(fd_) != 0) fail("the data cannot be brought to the disk");
   give_name();
-  const OpenFile folder(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // Some file systems cannot synchronise a folder (EINVAL): there a rename is as safe as it gets.
-  if (folder.fd() < 0 || (::fsync(folder.fd()) != 0 && errno != EINVAL)) {
-    fail("the folder cannot be brought to the disk");
-  }
+  if (!sync_folder(folder_)) fail("the folder cannot be brought to the disk");
 }
 
 void CheckpointWriter::give_name() {

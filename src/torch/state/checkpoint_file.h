@@ -92,5 +92,7 @@ struct FoundCheckpoint {
 /// Files of a folder that begin like one, newest first; a folder that is not there has none.
 std::vector<FoundCheckpoint> find_checkpoints(const std::string& folder);
 std::string folder_of(const std::string& path);
+/// With what is missing above it, each on the disk before the next; as far as it can be done.
+void make_folder(const std::string& folder);
 
 }  // namespace cohort
