@@ -2,8 +2,8 @@
 //
 // Making process groups, and the backends to make them with.
 //
-//   auto pg = cohort::new_group("shm", 30s, "cpu");                            // env:// rendezvous, by `cohort run -n
-//   4 ...` auto both = cohort::new_group("cpu:shm,cuda:nccl", 60s, "cuda:0");         // one backend per device type
+//   auto pg = cohort::new_group("shm", 30s, "cpu");                       // started by `cohort run`: env:// rendezvous
+//   auto both = cohort::new_group("cpu:shm,cuda:nccl", 60s, "cuda:0");    // one backend per device type
 //   auto own = cohort::new_group("thread", 5s, "cpu", {}, {.store = store, .rank = r, .size = n});
 //
 //   cohort::register_backend("mine", factory);                                 // backend.h has an example

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <cohort/process_group.h>
 
 #include <algorithm>
@@ -10,6 +11,15 @@
 #include <vector>
 
 namespace cohort {
+
+/// Where a rank without tensors puts its part of something reduced: the host where the group works there, else the
+/// device the group is bound to.
+inline at::Device device_without_tensors(const ProcessGroup& group) {
+  const auto types = group.device_types();
+  if (std::find(types.begin(), types.end(), DeviceType::cpu) != types.end()) return at::kCPU;
+  const auto bound = group.bound_device();
+  return at::Device(at::kCUDA, static_cast<at::DeviceIndex>(bound ? bound->index : -1));
+}
 
 /// Every rank's numbers combined, in groups that may have no backend for host memory (nccl alone): then through bytes,
 /// which every backend carries.

@@ -523,7 +523,8 @@ TEST(DdpLog, ShowsWhenEachBucketWasReduced) {
       ddp.forward(random_batch(i, {3, 4})).sum().backward();
     }
     const auto json = ddp.timeline_json();
-    for (const auto* const each : {"forward", "backward", "bucket 0", "bucket 1", "bucket 2", "communication"}) {
+    for (const auto* const each :
+         {"forward", "backward", "bucket 0", "bucket 1", "bucket 2", "communication", "layer0.weight"}) {
       EXPECT_THAT(json, HasSubstr(each));
     }
   });

@@ -152,7 +152,15 @@ void Reducer::record_timeline() {
 
 std::string Reducer::timeline_json() const {
   const std::lock_guard lock(mutex_);
-  return timeline_ == nullptr ? "{}" : timeline_->to_chrome_json(options_.group->rank());
+  if (timeline_ == nullptr) return "{}";
+  std::vector<Timeline::Contents> contents;
+  for (const auto& bucket : buckets_) {
+    contents.emplace_back();
+    for (const auto each : bucket.parameters) {
+      contents.back().emplace_back(options_.names[each], options_.parameters[each].nbytes());
+    }
+  }
+  return timeline_->to_chrome_json(options_.group->rank(), contents);
 }
 
 void Reducer::install_future(Future<void> future) {

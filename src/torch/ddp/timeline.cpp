@@ -59,7 +59,7 @@ void Timeline::operation_ended(const HookEvent& event) {
   spans_.push_back(std::move(span));
 }
 
-std::string Timeline::to_chrome_json(int rank) const {
+std::string Timeline::to_chrome_json(int rank, const std::vector<Contents>& buckets) const {
   const std::lock_guard lock(mutex_);
   nlohmann::json events = nlohmann::json::array();
   Clock::time_point first = Clock::time_point::max();
@@ -75,7 +75,14 @@ std::string Timeline::to_chrome_json(int rank) const {
                       {"ts", microseconds(each.begin - first)},
                       {"dur", microseconds(each.end - each.begin)}});
   }
-  return nlohmann::json{{"traceEvents", std::move(events)}, {"displayTimeUnit", "ms"}}.dump(1);
+  nlohmann::json layout = nlohmann::json::array();
+  for (const auto& bucket : buckets) {
+    nlohmann::json parameters = nlohmann::json::array();
+    for (const auto& [name, bytes] : bucket) parameters.push_back({{"name", name}, {"bytes", bytes}});
+    layout.push_back(std::move(parameters));
+  }
+  return nlohmann::json{{"traceEvents", std::move(events)}, {"displayTimeUnit", "ms"}, {"buckets", std::move(layout)}}
+      .dump(1);
 }
 
 }  // namespace cohort::ddp

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace cohort::ddp {
@@ -27,8 +28,10 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   void bucket_reduced(std::size_t bucket, std::size_t bytes, Clock::time_point begin, Clock::time_point end);
   /// Notes the times of this group's operations. Hooks of a group stay: it ends with the timeline.
   void watch(ProcessGroup& group);
-  /// Chrome's trace format: open it in Perfetto or chrome://tracing.
-  std::string to_chrome_json(int rank) const;
+  /// A parameter's name and bytes, for each of a bucket.
+  using Contents = std::vector<std::pair<std::string, std::size_t>>;
+  /// Chrome's trace format: open it in Perfetto or chrome://tracing. What the buckets hold now is told beside it.
+  std::string to_chrome_json(int rank, const std::vector<Contents>& buckets) const;
 
  private:
   struct Span {

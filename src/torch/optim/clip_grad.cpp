@@ -10,6 +10,8 @@
 #include <cmath>
 #include <unordered_set>
 
+#include "torch/host_numbers.h"
+
 namespace cohort {
 
 at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, const ClipGradOptions& options) {
@@ -19,10 +21,10 @@ at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max
   const at::NoGradGuard no_grad;
   std::unordered_set<c10::TensorImpl*> seen;
   std::vector<at::Tensor> values;
-  at::Device device(at::kCPU);
+  at::Device device = options.group ? device_without_tensors(*options.group) : at::Device(at::kCPU);
   for (const auto& parameter : parameters) {
     if (!parameter.defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
-    if (device.is_cpu()) device = parameter.device();
+    if (seen.size() == 1) device = parameter.device();
     auto gradient = parameter.grad();
     if (!gradient.defined()) continue;
     if (gradient.is_sparse()) {

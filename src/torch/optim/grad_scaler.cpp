@@ -12,7 +12,10 @@
 #include <cmath>
 #include <limits>
 #include <unordered_set>
+#include <utility>
 #include <vector>
+
+#include "torch/host_numbers.h"
 
 namespace cohort {
 
@@ -53,10 +56,11 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
 
   std::vector<at::Tensor> values;
   std::unordered_set<c10::TensorImpl*> seen;
-  at::Device device(at::kCPU);
+  at::Device device = options_.group ? device_without_tensors(*options_.group) : at::Device(at::kCPU);
+  bool is_first = true;
   for (const auto& group : optimizer.param_groups()) {
     for (const auto& parameter : group.params()) {
-      if (device.is_cpu()) device = parameter.device();
+      if (std::exchange(is_first, false)) device = parameter.device();
       const auto& gradient = parameter.grad();
       if (!gradient.defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
       if (gradient.scalar_type() == at::kHalf) {

@@ -139,15 +139,41 @@ TEST_P(DdpOn, GpusEndBackwardOnTheCallersStream) {
 TEST_P(DdpOn, GpusSyncBatchNormSeesTheWholeBatch) {
   with_gpu_group(GetParam(), [](const ProcessGroupPtr& group) {
     const auto n = group->size();
-    const auto batch = random_batch(5, {4 * n, 3, 5, 5}).to(gpu);
-    torch::nn::Sequential net(torch::nn::BatchNorm2d(3));
-    net->to(gpu, torch::kDouble);
-    torch::nn::Sequential whole(torch::nn::BatchNorm2d(3));
-    whole->to(gpu, torch::kDouble);
-    convert_sync_batchnorm(net.ptr(), group);
-    const auto mine = net->forward(batch.narrow(0, 4 * group->rank(), 4));
-    const auto all = whole->forward(batch);
-    EXPECT_LT(distance(mine, all.narrow(0, 4 * group->rank(), 4)), 1e-9);
+    for (const bool first_is_empty : {false, true}) {
+      // 4, 5, ... samples by rank, and once none on rank 0 where there are others.
+      const auto rows_of = [&](int rank) { return first_is_empty && rank == 0 && n > 1 ? 0 : 4 + rank; };
+      std::int64_t begin = 0;
+      std::int64_t all_rows = 0;
+      for (int rank = 0; rank < n; ++rank) {
+        if (rank < group->rank()) begin += rows_of(rank);
+        all_rows += rows_of(rank);
+      }
+      const auto rows = rows_of(group->rank());
+      auto batch = random_batch(5, {all_rows, 3, 5, 5}).to(gpu).requires_grad_();
+      auto part = batch.detach().narrow(0, begin, rows).clone().requires_grad_();
+      const auto weights = random_batch(6, {all_rows, 3, 5, 5}).to(gpu);
+      torch::nn::Sequential net(torch::nn::BatchNorm2d(3));
+      net->to(gpu, torch::kDouble);
+      torch::nn::Sequential whole(torch::nn::BatchNorm2d(3));
+      whole->to(gpu, torch::kDouble);
+      convert_sync_batchnorm(net.ptr(), group);
+      const auto mine = net->forward(part);
+      const auto all = whole->forward(batch);
+      (mine * weights.narrow(0, begin, rows)).sum().backward();
+      (all * weights).sum().backward();
+      if (rows > 0) {
+        EXPECT_LT(distance(mine, all.narrow(0, begin, rows)), 1e-9);
+        EXPECT_LT(distance(part.grad(), batch.grad().narrow(0, begin, rows)), 1e-9);
+      }
+      for (const auto* const each : {"0.running_mean", "0.running_var"}) {
+        EXPECT_LT(distance(net->named_buffers()[each], whole->named_buffers()[each]), 1e-9) << each;
+      }
+      for (const auto* const each : {"0.weight", "0.bias"}) {
+        auto sum = net->named_parameters()[each].grad().clone();
+        group->all_reduce(buffer_of(sum), {.stream = current_stream(sum)});
+        EXPECT_LT(distance(sum, whole->named_parameters()[each].grad()), 1e-9) << each;
+      }
+    }
   });
 }
 
