@@ -6,11 +6,13 @@
 #include <cohort/torch/ddp.h>
 #include <torch/torch.h>
 
+#include <iostream>
+
 using namespace std::chrono_literals;
 
 int main() {
   try {
-    at::set_num_threads(1);
+    at::set_num_threads(1);  // one core for each process
     const auto pg = cohort::new_group("auto", 30s, "cpu");
 
     const torch::nn::Sequential net(torch::nn::Linear(2, 64), torch::nn::Tanh(), torch::nn::Linear(64, 64),
@@ -27,7 +29,7 @@ int main() {
       optimizer.zero_grad();
       loss.backward();  // the gradients are averages when this returns
       optimizer.step();
-      last = loss.item<float>();
+      last = loss.item<float>();  // this rank's own
       if (step % 50 == 0 && pg->rank() == 0) std::cout << "step " << step << ": loss " << last << '\n';
     }
     return last < 0.1F ? 0 : 1;

@@ -2,7 +2,7 @@
 //
 // What travels between the processes can be changed: a communication hook gets each bucket of gradients and gives back
 // what is to be in it. Here the same training three times: as it is, with gradients that travel as bf16 (half the
-// bytes), and with a hook of one's own that sends the largest tenth of a bucket alone. Start it with
+// bytes), and with a hook of one's own that keeps only the largest tenth of a bucket. Start it with
 //
 //   cohort run -n 2 ./comm_hook
 #include <cohort/cohort.h>
@@ -10,10 +10,13 @@
 #include <cohort/torch/hooks.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <iostream>
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
+#include <utility>
 
 using namespace std::chrono_literals;
 
@@ -27,8 +30,8 @@ class LargestTenth {
 
   cohort::TensorFuture operator()(cohort::GradBucket& bucket) {
     const auto gradients = bucket.buffer() / pg_->size();
-    // In the first step buckets are laid out by guess, later by the order in which gradients come: what was remembered
-    // of another layout is of no use.
+    // The first step has one bucket, later ones follow the order in which gradients come: what was remembered of another
+    // layout is of no use.
     auto& left = (*left_)[bucket.index()];
     const auto all = left.defined() && left.numel() == gradients.numel() ? gradients + left : gradients;
     const auto smallest_sent = std::get<0>(all.abs().topk(std::max<std::int64_t>(1, all.numel() / 10))).min();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // PowerSGD and its batched form.
+#include <cohort/torch/hooks.h>
 #include <cohort/torch/power_sgd.h>
 
 #include <cmath>
