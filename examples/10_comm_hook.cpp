@@ -30,8 +30,8 @@ class LargestTenth {
 
   cohort::TensorFuture operator()(cohort::GradBucket& bucket) {
     const auto gradients = bucket.buffer() / pg_->size();
-    // The first step has one bucket, later ones follow the order in which gradients come: what was remembered of another
-    // layout is of no use.
+    // The first step has one bucket, later ones follow the order in which gradients come: what was remembered of
+    // another layout is of no use.
     auto& left = (*left_)[bucket.index()];
     const auto all = left.defined() && left.numel() == gradients.numel() ? gradients + left : gradients;
     const auto smallest_sent = std::get<0>(all.abs().topk(std::max<std::int64_t>(1, all.numel() / 10))).min();

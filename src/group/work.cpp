@@ -29,9 +29,10 @@ WorkHandle::~WorkHandle() {
   if (is_borrowed_) {
     state_->wait(Deadline::never());  // the operation's own deadline bounds it
   } else if (!state_->is_done()) {
-    state_->future()->when_done([state = state_] {
+    // The future alone: the operation and what it keeps on a device are not the continuations' to free.
+    state_->future()->when_done([future = state_->future()] {
       try {
-        if (state->error()) std::rethrow_exception(state->error());
+        if (future->error()) std::rethrow_exception(future->error());
       } catch (const std::exception& e) {
         log(LogLevel::warn, fmt::format("an operation nobody waited for failed: {}", e.what()));
       }

@@ -300,12 +300,13 @@ at::Tensor Reducer::used_tensor(std::vector<std::int32_t> used) const {
 bool Reducer::is_globally_unused(std::size_t parameter) {
   if (!options_.find_unused_parameters && !options_.static_graph) return false;
   if (local_used_[parameter] != 0) return false;
+  if (options_.static_graph) return is_unused(parameter);  // every rank has the same set
   if (used_work_) {
     used_work_->wait_on(current_stream(reduced_used_));
+    used_work_.reset();
     reduced_used_ = reduced_used_.cpu();
-    return reduced_used_.data_ptr<std::int32_t>()[parameter] == 0;
   }
-  return is_unused(parameter);  // static graph: every rank has the same set
+  return reduced_used_.data_ptr<std::int32_t>()[parameter] == 0;
 }
 
 bool Reducer::is_unused(std::size_t parameter) const {
@@ -432,7 +433,7 @@ void Reducer::shadow_backward() {
     }
     launch(zeros, i);
     if (zeros.future) {
-      zeros.future->value();
+      zeros.future->value(options_.group->timeout());
     } else if (zeros.work) {
       zeros.work->wait();
     } else if (!zeros.is_sparse && !zeros.is_skipped) {
