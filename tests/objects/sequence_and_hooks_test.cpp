@@ -13,6 +13,7 @@
 #include "objects/breakable_ranks.h"
 #include "objects/gate.h"
 #include "support/expect_error.h"
+#include "support/log_capture.h"
 
 namespace cohort::test {
 namespace {
@@ -198,28 +199,6 @@ TEST(Hooks, AreToldWhatWentWrong) {
   ASSERT_EQ(post.count(), 1U);
   EXPECT_ERROR(BackendError, std::rethrow_exception(post.events[0].error), "broken on purpose");
 }
-
-/// Keeps the log out of the output, and to look at.
-class LogCapture {
- public:
-  LogCapture() {
-    set_log_sink([this](const LogRecord& record) {
-      const std::lock_guard lock(mutex_);
-      text_ += std::string(record.message) + "\n";
-    });
-  }
-  ~LogCapture() { set_log_sink(nullptr); }
-  LogCapture(const LogCapture&) = delete;
-  LogCapture& operator=(const LogCapture&) = delete;
-  std::string text() {
-    const std::lock_guard lock(mutex_);
-    return text_;
-  }
-
- private:
-  std::mutex mutex_;
-  std::string text_;
-};
 
 TEST(Hooks, ThatThrowAreHarmless) {
   LogCapture log;

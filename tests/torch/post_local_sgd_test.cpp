@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // Averages over few ranks often and over all seldom: post-local SGD and model averagers.
-#include <cohort/log.h>
 #include <cohort/torch/hooks.h>
 #include <cohort/torch/post_local_sgd.h>
 
-#include <mutex>
 #include <sstream>
 
+#include "support/log_capture.h"
 #include "torch/hook_buckets.h"
 
 namespace cohort::test {
@@ -132,36 +131,14 @@ TEST(ModelAveragers, HierarchicalAveragesOverFewOftenAndOverAllSeldom) {
   });
 }
 
-/// What was logged at warning level while it lives. One at a time.
-class Warnings {
- public:
-  Warnings() {
-    set_log_sink([this](const LogRecord& record) {
-      const std::lock_guard lock(mutex_);
-      if (record.level == LogLevel::warn) text_ += std::string(record.message) + "\n";
-    });
-  }
-  ~Warnings() { set_log_sink(nullptr); }
-  Warnings(const Warnings&) = delete;
-  Warnings& operator=(const Warnings&) = delete;
-  std::string text() {
-    const std::lock_guard lock(mutex_);
-    return text_;
-  }
-
- private:
-  std::mutex mutex_;
-  std::string text_;
-};
-
 TEST(ModelAveragers, WarnOfAPeriodOfOne) {
-  Warnings warnings;
+  LogCapture warnings;
   with_torch_threads(1, [](const ProcessGroupPtr& group) { PeriodicModelAverager averager({.process_group = group}); });
   EXPECT_THAT(warnings.text(), ::testing::HasSubstr("after every step"));
 }
 
 TEST(PostLocalSgdOptimizerTest, StepsThenAveragesAndRemembersItsStep) {
-  Warnings warnings;
+  LogCapture warnings;
   with_torch_threads(2, [](const ProcessGroupPtr& group) {
     const auto averager = [&] {
       return std::make_shared<PeriodicModelAverager>(ModelAveragerOptions{.process_group = group, .period = 3});
