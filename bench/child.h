@@ -28,11 +28,14 @@ class Channel {
   explicit Channel(FileDescriptor socket) : socket_(std::move(socket)) {}
 
   template <class T>
-  requires std::is_trivially_copyable_v<T>
-  void send(const T& value) { send_bytes(&value, sizeof(T)); }
+    requires std::is_trivially_copyable_v<T>
+  void send(const T& value) {
+    send_bytes(&value, sizeof(T));
+  }
 
   template <class T>
-  requires std::is_trivially_copyable_v<T> T receive() {
+    requires std::is_trivially_copyable_v<T>
+  T receive() {
     T value;
     receive_bytes(&value, sizeof(T));
     return value;

@@ -87,7 +87,7 @@ namespace detail {
 template <class T>
 concept DLTensorLike = requires(const T& t) {
   { t.data } -> std::convertible_to<const void*>;
-  {t.device.device_type};
+  { t.device.device_type };
   { t.device.device_id } -> std::convertible_to<int>;
   { t.dtype.code } -> std::convertible_to<int>;
   { t.dtype.bits } -> std::convertible_to<int>;
@@ -102,7 +102,7 @@ concept DLTensorLike = requires(const T& t) {
 template <class T>
 concept DLManagedTensorLike = requires(T& t) {
   requires DLTensorLike<decltype(t.dl_tensor)>;
-  {t.deleter(&t)};
+  { t.deleter(&t) };
 };
 
 /// What the memory part of a DLTensor says, checked and translated.
@@ -128,13 +128,14 @@ class COHORT_API ConstBuffer {
 
   /// Contiguous ranges of elements: vector, array, span, ... (not vector<bool>, which has no elements in memory).
   template <class R>
-  requires(std::ranges::contiguous_range<const R>&& std::ranges::sized_range<const R>&&
-               Element<std::ranges::range_value_t<const R>>) explicit(false) ConstBuffer(const R& range)
+    requires(std::ranges::contiguous_range<const R> && std::ranges::sized_range<const R> &&
+             Element<std::ranges::range_value_t<const R>>)
+  explicit(false) ConstBuffer(const R& range)
       : ConstBuffer(std::ranges::data(range), dtype_of<std::ranges::range_value_t<const R>>,
                     Dims{static_cast<std::int64_t>(std::ranges::size(range))}) {}
 
   template <class T>
-  requires requires(const T& t) { BufferTraits<T>::const_buffer(t); }
+    requires requires(const T& t) { BufferTraits<T>::const_buffer(t); }
   explicit(false) ConstBuffer(const T& object) : ConstBuffer(BufferTraits<T>::const_buffer(object)) {}
 
   const void* data() const noexcept { return data_; }
@@ -170,16 +171,16 @@ class COHORT_API Buffer : public ConstBuffer {
 
   /// Lvalues, and views (span) of any category: a temporary vector would be gone before the operation is.
   template <class R>
-  requires(
-      std::ranges::contiguous_range<R>&& std::ranges::sized_range<R> &&
-      (std::is_lvalue_reference_v<R> ||
-       std::ranges::borrowed_range<R>)&&!std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>> &&
-      Element<std::ranges::range_value_t<R>>) explicit(false) Buffer(R&& range)
+    requires(std::ranges::contiguous_range<R> && std::ranges::sized_range<R> &&
+             (std::is_lvalue_reference_v<R> || std::ranges::borrowed_range<R>) &&
+             !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>> &&
+             Element<std::ranges::range_value_t<R>>)
+  explicit(false) Buffer(R&& range)
       : Buffer(std::ranges::data(range), dtype_of<std::ranges::range_value_t<R>>,
                Dims{static_cast<std::int64_t>(std::ranges::size(range))}) {}
 
   template <class T>
-  requires requires(T& t) { BufferTraits<std::remove_cv_t<T>>::buffer(t); }
+    requires requires(T& t) { BufferTraits<std::remove_cv_t<T>>::buffer(t); }
   explicit(false) Buffer(T& object) : Buffer(BufferTraits<std::remove_cv_t<T>>::buffer(object)) {}
 
   void* data() const noexcept { return const_cast<void*>(ConstBuffer::data()); }

@@ -95,9 +95,7 @@ struct DTypeOf<T, std::enable_if_t<is_integer_element<T>>> : std::integral_const
 
 /// T can be an element of a Buffer.
 template <class T>
-concept Element = requires {
-  detail::DTypeOf<std::remove_cv_t<T>>::value;
-};
+concept Element = requires { detail::DTypeOf<std::remove_cv_t<T>>::value; };
 
 template <Element T>
 inline constexpr DType dtype_of = detail::DTypeOf<std::remove_cv_t<T>>::value;

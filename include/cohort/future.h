@@ -208,7 +208,8 @@ class Promise {
 
 /// Done when all are; the values in order, or the first error in order.
 template <class T>
-requires(!std::is_void_v<T>) Future<std::vector<T>> collect_all(const std::vector<Future<T>>& futures) {
+  requires(!std::is_void_v<T>)
+Future<std::vector<T>> collect_all(const std::vector<Future<T>>& futures) {
   struct Gathering {
     std::vector<Future<T>> futures;
     std::mutex mutex;

@@ -115,8 +115,9 @@ class ListOf {
   ListOf() = default;
   ListOf(std::initializer_list<B> buffers) : buffers_(buffers) {}
   template <class R>
-  requires(std::ranges::input_range<R>&& std::convertible_to<std::ranges::range_reference_t<R>, B> &&
-           !std::same_as<std::remove_cvref_t<R>, ListOf>) explicit(false) ListOf(R&& range) {
+    requires(std::ranges::input_range<R> && std::convertible_to<std::ranges::range_reference_t<R>, B> &&
+             !std::same_as<std::remove_cvref_t<R>, ListOf>)
+  explicit(false) ListOf(R&& range) {
     for (auto&& each : range) buffers_.emplace_back(each);
   }
 

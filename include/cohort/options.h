@@ -69,7 +69,8 @@ class COHORT_API OptionValue {
                                std::vector<std::int64_t>, Options, Handle>;
 
   explicit(false) OptionValue(std::same_as<bool> auto v) : value_(v) {}
-  explicit(false) OptionValue(std::integral auto v) requires(!std::same_as<decltype(v), bool>)
+  explicit(false) OptionValue(std::integral auto v)
+    requires(!std::same_as<decltype(v), bool>)
       : value_(static_cast<std::int64_t>(v)) {}
   explicit(false) OptionValue(std::floating_point auto v) : value_(static_cast<double>(v)) {}
   explicit(false) OptionValue(std::string v) : value_(std::move(v)) {}

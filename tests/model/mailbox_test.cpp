@@ -63,7 +63,9 @@ class Mailbox {
     return value;
   }
 
-  void name_parts() requires std::same_as<Atomics, ModelAtomics> {
+  void name_parts()
+    requires std::same_as<Atomics, ModelAtomics>
+  {
     name(state_, "state");
     name(sleepers_, "sleepers");
     name(payload_, "payload");

@@ -14,7 +14,7 @@ packages_of() {
       ;;
     engines) echo libgloo-dev openmpi-bin libopenmpi-dev mpich libmpich-dev ;;
     torch) echo libtorch-dev libopenblas0-pthread ;;
-    lint) echo clang-14 clang-format-14 clang-tidy-14 ;;
+    lint) echo clang-14 clang-format-16 clang-tidy-14 ;;
     fuzz) echo clang-14 libclang-rt-14-dev ;;
     bench) echo libtorch-dev libopenblas0-pthread python3-torch libbenchmark-dev ;;
     long) echo iproute2 slurm-wlm munge python3-torch ;;

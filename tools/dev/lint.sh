@@ -25,7 +25,7 @@ step() {
 }
 
 format() {
-  sources '*.h' '*.cpp' | xargs -r -P 2 -n 20 clang-format-14 "$@"
+  sources '*.h' '*.cpp' | xargs -r -P 2 -n 20 clang-format-16 "$@"
 }
 
 # Over the sources of a unity build, where each header is read once for many sources: an eighth of the time.

@@ -133,11 +133,11 @@ class COHORT_API Checkpoint {
 };
 
 template <class T>
-concept Archivable = requires(T& object, const T& constant, torch::serialize::OutputArchive& out,
-                              torch::serialize::InputArchive& in) {
-  constant.save(out);
-  object.load(in);
-};
+concept Archivable =
+    requires(T& object, const T& constant, torch::serialize::OutputArchive& out, torch::serialize::InputArchive& in) {
+      constant.save(out);
+      object.load(in);
+    };
 
 template <class T>
 Checkpoint::Entry Checkpoint::object_entry(const std::string& name, T& object) {

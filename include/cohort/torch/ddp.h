@@ -194,9 +194,7 @@ class COHORT_API Wrapper : public ::torch::nn::Module, public Joinable {
 };
 
 template <class M>
-concept HasPlainForward = requires {
-  &M::forward;
-};
+concept HasPlainForward = requires { &M::forward; };
 
 template <class F>
 struct ResultOf;
@@ -283,9 +281,8 @@ class DistributedDataParallel : public ddp::Wrapper {
 
 /// Module holders: Linear, Sequential, whatever TORCH_MODULE makes.
 template <class Holder>
-requires std::derived_from<Holder, ::torch::nn::ModuleHolder<typename Holder::ContainedType>> DistributedDataParallel(
-    Holder, DdpOptions = {})
-->DistributedDataParallel<typename Holder::ContainedType>;
+  requires std::derived_from<Holder, ::torch::nn::ModuleHolder<typename Holder::ContainedType>>
+DistributedDataParallel(Holder, DdpOptions = {}) -> DistributedDataParallel<typename Holder::ContainedType>;
 template <class M>
 DistributedDataParallel(std::shared_ptr<M>, DdpOptions = {}) -> DistributedDataParallel<M>;
 

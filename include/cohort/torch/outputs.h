@@ -39,14 +39,10 @@ struct AnyVisitor {
   void operator()(T& /*part*/) const {}
 };
 template <class T>
-concept VisitsItself = requires(T& value, AnyVisitor visit) {
-  value.visit_tensors(visit);
-};
+concept VisitsItself = requires(T& value, AnyVisitor visit) { value.visit_tensors(visit); };
 
 template <class T>
-concept MapLike = std::ranges::range<T> && requires {
-  typename T::mapped_type;
-};
+concept MapLike = std::ranges::range<T> && requires { typename T::mapped_type; };
 
 template <class T>
 consteval bool is_traversable();

@@ -60,20 +60,14 @@ struct StdAtomics {
   }
 
   /// Called before the first group is used: from then on other processes' heavy fences reach this one.
-  static void prepare() {
-    has_membarrier_.store(register_for_membarrier(), std::memory_order_relaxed);
-  }
+  static void prepare() { has_membarrier_.store(register_for_membarrier(), std::memory_order_relaxed); }
 
  private:
-  static bool has_membarrier() {
-    return has_membarrier_.load(std::memory_order_relaxed);
-  }
+  static bool has_membarrier() { return has_membarrier_.load(std::memory_order_relaxed); }
   static bool register_for_membarrier() {
     return ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0;
   }
-  static bool membarrier() {
-    return ::syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) == 0;
-  }
+  static bool membarrier() { return ::syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) == 0; }
   static void full_fence() {
 #if defined(__SANITIZE_THREAD__) && defined(__x86_64__)
     asm volatile("mfence" ::: "memory");  // thread sanitizer knows no fences, and needs none to know this order
