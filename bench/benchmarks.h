@@ -32,7 +32,7 @@ struct JoinOptions {
 };
 void measure_join(const JoinOptions& options, Report& report);
 
-/// From the start signal until every connection is made, proven and through a barrier.
+/// From the start signal until every connection is made, authenticated and through a barrier.
 struct StormOptions {
   int rounds = 3;
   int processes = 16;

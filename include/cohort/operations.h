@@ -25,6 +25,7 @@
 #include <cohort/export.h>
 #include <cohort/op_type.h>
 #include <cohort/reduce_op.h>
+#include <cohort/timeout.h>
 #include <cohort/work.h>
 
 #include <chrono>
@@ -39,9 +40,6 @@
 #include <vector>
 
 namespace cohort {
-
-/// Nothing said: the group's timeout.
-using Timeout = std::optional<std::chrono::milliseconds>;
 
 struct AllReduceOptions {
   ReduceOp op = ReduceOp::sum();

@@ -29,13 +29,13 @@ namespace cohort {
 /// Checked before anything is allocated for a request. A request over a limit is refused; an oversized frame ends the
 /// connection that sent it, and no other.
 struct StoreLimits {
-  std::uint32_t key = 8U << 10U;               ///< bytes of a key
-  std::uint32_t value = 64U << 20U;            ///< bytes of a value
-  std::uint32_t frame = 128U << 20U;           ///< bytes of a request or a reply
-  std::uint32_t keys = 128U << 10U;            ///< keys in one request
-  std::size_t connections = 1U << 17U;         ///< at a time; further ones are told so and closed
-  std::size_t unproven_connections = 8192;     ///< of these, ones that have not proven themselves yet
-  std::size_t memory = std::size_t{4} << 30U;  ///< bytes of keys, values and what is in transit
+  std::uint32_t key = 8U << 10U;                   ///< bytes of a key
+  std::uint32_t value = 64U << 20U;                ///< bytes of a value
+  std::uint32_t frame = 128U << 20U;               ///< bytes of a request or a reply
+  std::uint32_t keys = 128U << 10U;                ///< keys in one request
+  std::size_t connections = 1U << 17U;             ///< at a time; further ones are told so and closed
+  std::size_t unauthenticated_connections = 8192;  ///< of these, ones that have not authenticated themselves yet
+  std::size_t memory = std::size_t{4} << 30U;      ///< bytes of keys, values and what is in transit
 };
 
 /// PEM files. Both ends show a certificate of this authority; the client also checks the server's name.
@@ -85,14 +85,14 @@ class COHORT_API StoreServer {
   Joined wait_for_workers(std::size_t workers, Deadline deadline);
 
   /// Returns true when no connection but the host's own is left, false when the deadline passed first.
-  enum class Guests : std::uint8_t { all, of_other_processes };
-  bool wait_until_left(Deadline deadline, Guests guests = Guests::all);
+  enum class Clients : std::uint8_t { all, of_other_processes };
+  bool wait_until_left(Deadline deadline, Clients clients = Clients::all);
 
   struct Stats {
-    std::size_t connections = 0;  ///< now, proven
-    std::size_t unproven = 0;     ///< now, not proven yet
-    std::uint64_t accepted = 0;   ///< ever
-    std::uint64_t rejected = 0;   ///< ever: failed or unfinished handshakes, broken frames, over a limit
+    std::size_t connections = 0;      ///< now, authenticated
+    std::size_t unauthenticated = 0;  ///< now, not authenticated yet
+    std::uint64_t accepted = 0;       ///< ever
+    std::uint64_t rejected = 0;       ///< ever: failed or unfinished handshakes, broken frames, over a limit
     std::size_t keys = 0;
     std::size_t bytes = 0;
   };

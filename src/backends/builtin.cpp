@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // The backends that come with the library.
-#include "backends/fake/fake_backend.h"
+#include "backends/fake/backend.h"
 #include "backends/gloo/factory.h"
 #include "backends/hybrid/factory.h"
-#include "backends/mpi/mpi_factory.h"
+#include "backends/mpi/factory.h"
 #include "backends/nccl/factory.h"
-#include "backends/shm/local_factory.h"
+#include "backends/shm/factory.h"
 #include "group/factories.h"
 
 namespace cohort {

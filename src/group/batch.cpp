@@ -30,7 +30,7 @@ std::size_t Batch::size() const noexcept {
 }
 
 Work Batch::submit(Operation& operation, const detail::Issue& issue) {
-  if (issue.async_op || issue.timeout || issue.stream != nullptr) {
+  if (issue.async_op || !issue.timeout.is_default() || issue.stream != nullptr) {
     throw ValueError("in a batch, async_op, timeout and stream are given to run()",
                      {.op = std::string(to_string(operation.type))});
   }

@@ -108,7 +108,7 @@ constexpr int verdict_tag = -3;
 void ProcessGroup::monitored_barrier(const MonitoredBarrierOptions& options) {
   state_->check_open(OpType::barrier);
   const auto backend = this->backend(Device());
-  const auto timeout = options.timeout.value_or(this->timeout());
+  const auto timeout = options.timeout.duration_or(this->timeout());
   const auto round = ++state_->monitored_barriers;
   const auto context = [&](int rank) -> ErrorContext {
     return {.group = id(), .op = "monitored_barrier", .sequence = round, .rank = rank};

@@ -108,7 +108,7 @@ std::vector<BackendPtr> ProcessGroup::State::distinct_backends() const {
 // --- what surrounds an operation
 // --------------------------------------------------------------------------------------
 
-Occasion::Occasion(ProcessGroup::State& state, const Operation& operation, std::uint64_t sequence,
+OpRecord::OpRecord(ProcessGroup::State& state, const Operation& operation, std::uint64_t sequence,
                    std::chrono::milliseconds timeout, bool starts_now)
     : state_(state), trace_(state.fast_trace.load(std::memory_order_acquire)) {
   if (trace_ != nullptr) {
@@ -138,16 +138,16 @@ Occasion::Occasion(ProcessGroup::State& state, const Operation& operation, std::
   run_hooks(hooks);
 }
 
-void Occasion::started() {
+void OpRecord::started() {
   if (trace_ != nullptr) trace_->started(record_);
 }
 
-void Occasion::succeeded() {
+void OpRecord::succeeded() {
   if (trace_ != nullptr) trace_->completed(record_);
   if (event_) finish(nullptr);
 }
 
-void Occasion::failed(const std::exception_ptr& error) {
+void OpRecord::failed(const std::exception_ptr& error) {
   if (trace_ != nullptr) trace_->failed(record_);
   if (event_) finish(error);
   if (state_.has_dumped.exchange(true)) return;
@@ -160,7 +160,7 @@ void Occasion::failed(const std::exception_ptr& error) {
   }
 }
 
-void Occasion::finish(const std::exception_ptr& error) {
+void OpRecord::finish(const std::exception_ptr& error) {
   event_->finished = std::chrono::steady_clock::now();
   event_->duration = event_->finished - event_->started;
   event_->error = error;
@@ -172,7 +172,7 @@ void Occasion::finish(const std::exception_ptr& error) {
   run_hooks(hooks);
 }
 
-void Occasion::run_hooks(const std::vector<Hook>& hooks) {
+void OpRecord::run_hooks(const std::vector<Hook>& hooks) {
   for (const auto& hook : hooks) {
     try {
       hook(*event_);
@@ -208,9 +208,9 @@ ProcessGroup::~ProcessGroup() {
   }
   // What is under way holds the state. On one of the group's own threads there is no waiting for it: the last to end
   // takes the state with it.
-  if (state_->lane.is_own_thread() || state_->courier.is_own_thread()) return;
-  state_->lane.wait_until_idle();
-  state_->courier.wait_until_idle();
+  if (state_->collectives.is_own_thread() || state_->p2p_progress.is_own_thread()) return;
+  state_->collectives.wait_until_idle();
+  state_->p2p_progress.wait_until_idle();
   for (const auto& backend : state_->distinct_backends()) backend->drain();
 }
 
@@ -322,7 +322,7 @@ void ProcessGroup::set_timeout(std::chrono::milliseconds timeout) {
 }
 
 std::uint64_t ProcessGroup::sequence_number() const {
-  return state_->lane.last_sequence();
+  return state_->collectives.last_sequence();
 }
 
 void ProcessGroup::add_pre_hook(Hook hook) {
@@ -348,14 +348,14 @@ void ProcessGroup::add_abort_hook(std::function<void(std::string_view)> hook) {
 namespace {
 
 /// Collectives one after another, p2p independently of them and each other: the two ways an operation runs.
-int run(ProcessGroup::State& state, Backend& backend, const Operation& operation, Call& call, Occasion& occasion) {
+int run(ProcessGroup::State& state, Backend& backend, const Operation& operation, Call& call, OpRecord& record) {
   try {
     if (state.debug == DebugLevel::detail && !is_p2p(operation.type)) compare_fingerprints(backend, operation, call);
     const int source = perform(backend, operation, call);
-    occasion.succeeded();
+    record.succeeded();
     return source;
   } catch (...) {
-    occasion.failed(std::current_exception());
+    record.failed(std::current_exception());
     throw;
   }
 }
@@ -367,16 +367,16 @@ Work run_p2p(const std::shared_ptr<ProcessGroup::State>& shared, Backend& backen
   const auto timeout = state.timeout_of(issue);
   if (!issue.async_op) {
     Call call(operation.type, sequence, timeout);
-    Occasion occasion(state, operation, sequence, timeout, true);
-    const int source = run(state, backend, operation, call, occasion);
+    OpRecord record(state, operation, sequence, timeout, true);
+    const int source = run(state, backend, operation, call, record);
     return WorkAccess::completed(operation, sequence, source);
   }
   Call call(operation.type, sequence, Deadline::after(timeout));
   call.set_timeout(timeout);
   const auto work = std::make_shared<detail::WorkState>(operation, state.continuations);
-  const auto occasion = std::make_shared<Occasion>(state, operation, sequence, timeout, true);
-  const auto end = [shared, work, occasion](int source, const std::exception_ptr& error) {
-    error ? occasion->failed(error) : occasion->succeeded();
+  const auto record = std::make_shared<OpRecord>(state, operation, sequence, timeout, true);
+  const auto end = [shared, work, record](int source, const std::exception_ptr& error) {
+    error ? record->failed(error) : record->succeeded();
     error ? work->fail(error) : work->succeed(source);
   };
   const int peer = operation.root_or_peer;
@@ -391,7 +391,7 @@ Work run_p2p(const std::shared_ptr<ProcessGroup::State>& shared, Backend& backen
       auto context = state.context(operation.type);
       context.sequence = sequence;
       if (peer >= 0) context.rank = peer;
-      state.courier.add(state.shared_backend(backend), std::move(transfer), call, std::move(context), end);
+      state.p2p_progress.add(state.shared_backend(backend), std::move(transfer), call, std::move(context), end);
     }
   } catch (...) {
     end(-1, std::current_exception());  // whatever went wrong, the Work tells
@@ -409,37 +409,37 @@ Work ProcessGroup::submit(Operation& operation, const Issue& issue) {
   if (is_p2p(operation.type)) return run_p2p(state_, backend, operation, issue);
   const auto timeout = state.timeout_of(issue);
   if (!issue.async_op) {
-    if (const auto sequence = state.lane.try_enter()) {
-      const LaneHeld held(state.lane);
+    if (const auto sequence = state.collectives.try_enter()) {
+      const QueueTurn held(state.collectives);
       Call call(operation.type, *sequence, timeout);
-      Occasion occasion(state, operation, *sequence, timeout, true);
-      run(state, backend, operation, call, occasion);
+      OpRecord record(state, operation, *sequence, timeout, true);
+      run(state, backend, operation, call, record);
       return WorkAccess::completed(operation, *sequence, -1);
     }
   }
   // Its number is known once it is queued, and only then can it be recorded and the hooks be told: it waits for that.
   struct Queued {
-    std::optional<Occasion> occasion{};
+    std::optional<OpRecord> record{};
     std::latch is_recorded{1};
   };
   const auto queued = std::make_shared<Queued>();
   const auto work = std::make_shared<detail::WorkState>(operation, state.continuations);
   const auto deadline = Deadline::after(timeout);
   const auto sequence =
-      state.lane.enqueue([shared = state_, &backend, work, queued, deadline, timeout](std::uint64_t number) {
+      state.collectives.enqueue([shared = state_, &backend, work, queued, deadline, timeout](std::uint64_t number) {
         queued->is_recorded.wait();
-        queued->occasion->started();
+        queued->record->started();
         Call call(work->operation().get().type, number, deadline);
         call.set_timeout(timeout);
         try {
-          run(*shared, backend, work->operation().get(), call, *queued->occasion);
+          run(*shared, backend, work->operation().get(), call, *queued->record);
         } catch (...) {
           work->fail(std::current_exception());
           return;
         }
         work->succeed(-1);
       });
-  queued->occasion.emplace(state, operation, sequence, timeout, false);
+  queued->record.emplace(state, operation, sequence, timeout, false);
   queued->is_recorded.count_down();
   auto handle = WorkAccess::pending(operation.type, sequence, work);
   if (!issue.async_op) handle.wait();
@@ -455,22 +455,22 @@ void ProcessGroup::State::run_in_turn(OpType op, Timeout given, const std::funct
   const auto body = [&](std::uint64_t sequence, Deadline deadline) {
     Call call(op, sequence, deadline);
     call.set_timeout(time);
-    Occasion occasion(*this, operation, sequence, time, true);
+    OpRecord record(*this, operation, sequence, time, true);
     try {
       fn(backend, call);
-      occasion.succeeded();
+      record.succeeded();
     } catch (...) {
-      occasion.failed(std::current_exception());
+      record.failed(std::current_exception());
       throw;
     }
   };
   const auto deadline = Deadline::after(time);
-  if (const auto sequence = lane.try_enter()) {
-    const LaneHeld held(lane);
+  if (const auto sequence = collectives.try_enter()) {
+    const QueueTurn held(collectives);
     return body(*sequence, deadline);
   }
   Promise<void> done;
-  lane.enqueue([&](std::uint64_t sequence) {
+  collectives.enqueue([&](std::uint64_t sequence) {
     try {
       body(sequence, deadline);
       done.set_value();
@@ -486,10 +486,10 @@ void ProcessGroup::State::run_in_turn(OpType op, Timeout given, const std::funct
 
 void ProcessGroup::wait_for_pending() {
   state_->check_process("wait_for_pending");
-  if (state_->lane.is_own_thread() || state_->courier.is_own_thread())
+  if (state_->collectives.is_own_thread() || state_->p2p_progress.is_own_thread())
     throw Error("wait_for_pending: called by an operation of the group itself");
-  state_->lane.wait_until_idle();
-  state_->courier.wait_until_idle();
+  state_->collectives.wait_until_idle();
+  state_->p2p_progress.wait_until_idle();
   for (const auto& backend : state_->distinct_backends()) backend->drain();
 }
 

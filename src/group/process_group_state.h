@@ -15,9 +15,9 @@
 #include <string>
 #include <vector>
 
-#include "group/courier.h"
-#include "group/lane.h"
+#include "group/collective_queue.h"
 #include "group/operation.h"
+#include "group/point_to_point_progress.h"
 #include "group/serial_executor.h"
 #include "group/work_state.h"
 #include "observe/recorder.h"
@@ -63,13 +63,13 @@ struct ProcessGroup::State {
 
   std::atomic<std::uint64_t> p2p_sequence{0};
   std::atomic<bool> has_dumped{false};  ///< the flight recorder, after the first failure
-  int splits = 0;                       ///< in the lane's turn
+  int splits = 0;                       ///< in the collectives's turn
   std::atomic<std::uint64_t> monitored_barriers{0};
 
   // From here on destroyed first, in reverse order: threads end before what they use.
   std::shared_ptr<SerialExecutor> continuations = std::make_shared<SerialExecutor>("cohort-then");
-  Courier courier;
-  Lane lane{"cohort-group"};
+  PointToPointProgress p2p_progress;
+  CollectiveQueue collectives{"cohort-group"};
 
   std::optional<DeviceType> default_device_type() const {
     const std::lock_guard lock(mutex);
@@ -89,7 +89,7 @@ struct ProcessGroup::State {
   BackendPtr shared_backend(const Backend& backend) const;
   std::vector<BackendPtr> distinct_backends() const;
   std::chrono::milliseconds timeout_of(const detail::Issue& issue) const {
-    return issue.timeout ? *issue.timeout : timeout.load(std::memory_order_relaxed);
+    return issue.timeout.duration_or(timeout.load(std::memory_order_relaxed));
   }
   ErrorContext context(OpType op) const { return {.group = id, .op = std::string(to_string(op))}; }
   /// Throws if the group takes no operations any more.
@@ -114,9 +114,9 @@ class GroupSetup {
 };
 
 /// The bookkeeping around one operation: recorder and hooks. Made by the thread that issues it.
-class Occasion {
+class OpRecord {
  public:
-  Occasion(ProcessGroup::State& state, const detail::Operation& operation, std::uint64_t sequence,
+  OpRecord(ProcessGroup::State& state, const detail::Operation& operation, std::uint64_t sequence,
            std::chrono::milliseconds timeout, bool starts_now);
   void started();
   void succeeded();

@@ -23,12 +23,12 @@ class Streamed final : public Ending {
 
   /// The recorder has it start now: when the device begins is not known.
   void begin(std::uint64_t sequence, std::chrono::milliseconds timeout) {
-    occasion_.emplace(*state_, work_->operation().get(), sequence, timeout, true);
+    record_.emplace(*state_, work_->operation().get(), sequence, timeout, true);
   }
   void ended(std::exception_ptr error) noexcept override {
     if (has_ended_.exchange(true)) return;
     try {
-      if (occasion_) error ? occasion_->failed(error) : occasion_->succeeded();
+      if (record_) error ? record_->failed(error) : record_->succeeded();
       const auto& operation = work_->operation().get();
       const int source = operation.type == OpType::recv ? operation.root_or_peer : -1;
       error ? work_->fail(error) : work_->succeed(source);
@@ -40,7 +40,7 @@ class Streamed final : public Ending {
  private:
   std::shared_ptr<ProcessGroup::State> state_;
   std::shared_ptr<detail::WorkState> work_;
-  std::optional<Occasion> occasion_;
+  std::optional<OpRecord> record_;
   std::atomic<bool> has_ended_{false};
 };
 
@@ -58,15 +58,15 @@ bool consists_of_p2p(const Operation& operation) {
   return is_p2p(operation.type) || (!operation.members.empty() && is_p2p(operation.members.front().type));
 }
 
-/// Runs `fn(sequence)` on this thread, or, where others are queued, on the lane's.
+/// Runs `fn(sequence)` on this thread, or, where others are queued, on the collectives's.
 template <class Fn>
-void in_turn(Lane& lane, Fn&& fn) {
-  if (const auto sequence = lane.try_enter()) {
-    const LaneHeld held(lane);
+void in_turn(CollectiveQueue& collectives, Fn&& fn) {
+  if (const auto sequence = collectives.try_enter()) {
+    const QueueTurn held(collectives);
     return fn(*sequence);
   }
   Promise<void> done;
-  lane.enqueue([&](std::uint64_t sequence) {
+  collectives.enqueue([&](std::uint64_t sequence) {
     try {
       fn(sequence);
       done.set_value();
@@ -102,7 +102,7 @@ Work run_on_stream(const std::shared_ptr<ProcessGroup::State>& state, Backend& b
     if (is_p2p_only) {
       enqueue(state->p2p_sequence.fetch_add(1, std::memory_order_relaxed) + 1);
     } else {
-      in_turn(state->lane, enqueue);
+      in_turn(state->collectives, enqueue);
     }
   } catch (...) {
     streamed->ended(std::current_exception());

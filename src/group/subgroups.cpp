@@ -44,7 +44,7 @@ ProcessGroupPtr ProcessGroup::split_group(std::vector<int> ranks, const SplitOpt
   if (ranks.front() < 0 || ranks.back() >= size_) {
     refuse(fmt::format("[{}]: ranks of this group are 0 to {}", fmt::join(ranks, ", "), size_ - 1));
   }
-  const auto timeout = options.timeout.value_or(this->timeout());
+  const auto timeout = options.timeout.duration_or(this->timeout());
 
   struct Child {
     BackendPtr parent;
@@ -116,7 +116,7 @@ ProcessGroupPtr ProcessGroup::shrink(const ShrinkOptions& options) {
     throw NotSupportedError("shrink: of groups with one backend only", {.group = id(), .op = "shrink"});
   }
   const auto backend = default_backend();
-  const auto deadline = Deadline::after(options.timeout.value_or(timeout()));
+  const auto deadline = options.timeout.deadline_or(timeout());
   const std::vector<int> out(excluded.begin(), excluded.end());
   // One that cannot says why, and the group goes on.
   if (!backend->capabilities().shrinking) {

@@ -143,7 +143,7 @@ class Analysis {
     for (const auto* const group : chosen) {
       add_collective_finding(*group, report.findings);
       add_p2p_findings(*group, report.findings);
-      report.groups.push_back(whereabouts(*group));
+      report.groups.push_back(describe_progress(*group));
       for (const auto& member : group->members) {
         if (!member.has_dump) missing.insert(member.rank);
       }
@@ -448,7 +448,7 @@ class Analysis {
     return finding;
   }
 
-  GroupReport whereabouts(const Group& group) const {
+  GroupReport describe_progress(const Group& group) const {
     GroupReport report{.group = group.info};
     report.group.name = group.label;
     for (const auto& member : group.members) {

@@ -46,7 +46,7 @@ void leave(int status, void*) {
   for (auto& [endpoint, hosting] : servers.by_endpoint) {
     if (status != 0) continue;
     log_debug("the store at {} stays until the other processes have left", endpoint);
-    if (!hosting.server->wait_until_left(Deadline::after(hosting.linger), StoreServer::Guests::of_other_processes)) {
+    if (!hosting.server->wait_until_left(Deadline::after(hosting.linger), StoreServer::Clients::of_other_processes)) {
       log_warn("leaving although other processes still use the store at {}", endpoint);
     }
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A client's proven connection to a store server.
+// A client's authenticated connection to a store server.
 #pragma once
 
 #include <cohort/deadline.h>

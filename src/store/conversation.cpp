@@ -93,9 +93,9 @@ Conversation::Next Conversation::feed(std::string_view bytes) {
 }
 
 Conversation::Next Conversation::on_claim(std::string_view bytes) {
-  const auto proven = handshake::decode_claim(bytes);
-  if (!proven) return reject();
-  const auto& [claim, proof] = *proven;
+  const auto authenticated = handshake::decode_claim(bytes);
+  if (!authenticated) return reject();
+  const auto& [claim, proof] = *authenticated;
   const auto* const secret = hub_.secret();
   handshake::Welcome welcome;
   welcome.verdict = handshake::equal(proof, handshake::client_proof(secret, hello_, claim)) ? hub_.enter(claim)

@@ -36,7 +36,7 @@ class Conversation {
   /// Requests were left undone because too many answers wait to be sent: feed() again, with nothing, when they are.
   bool has_backlog() const { return backlog_; }
 
-  bool is_proven() const { return claim_.has_value(); }
+  bool is_authenticated() const { return claim_.has_value(); }
   bool is_rejected() const { return rejected_; }
   /// How soon this client wants its silence to be taken for its end; nothing if it did not say, or was asked already.
   std::optional<std::chrono::milliseconds> take_silence() { return std::exchange(silence_, std::nullopt); }

@@ -55,7 +55,7 @@ std::optional<std::uint8_t> take_head(std::string_view& bytes, std::size_t size)
   return flags;
 }
 
-std::string unproven(const Claim& claim) {
+std::string unauthenticated(const Claim& claim) {
   const auto flags = static_cast<std::uint8_t>((claim.rank ? flag_rank : 0) | (claim.is_host ? flag_host : 0) |
                                                (claim.is_worker ? flag_worker : 0));
   auto bytes = head(flags);
@@ -68,7 +68,7 @@ std::string unproven(const Claim& claim) {
 
 Proof proof_of(std::string_view label, const Secret* secret, const Hello& hello, const Claim& claim) {
   return proof_under(secret == nullptr ? std::span<const std::uint8_t>() : secret->bytes(),
-                     std::string(label) + encode(hello) + unproven(claim));
+                     std::string(label) + encode(hello) + unauthenticated(claim));
 }
 
 }  // namespace
@@ -124,7 +124,7 @@ std::string encode(const Hello& hello) {
 }
 
 std::string encode(const Claim& claim, const Proof& proof) {
-  auto bytes = unproven(claim);
+  auto bytes = unauthenticated(claim);
   append(bytes, proof);
   return bytes;
 }
@@ -151,25 +151,25 @@ bool could_be_claim(std::string_view bytes) {
   return bytes.substr(0, known) == std::string_view(beginning).substr(0, known);
 }
 
-std::optional<ProvenClaim> decode_claim(std::string_view bytes) {
+std::optional<AuthenticatedClaim> decode_claim(std::string_view bytes) {
   const auto flags = take_head(bytes, claim_size);
   if (!flags) return std::nullopt;
-  ProvenClaim proven{};
+  AuthenticatedClaim authenticated{};
   const auto rank = load_le<std::int32_t>(bytes.data());
   bytes.remove_prefix(sizeof(rank));
   if ((*flags & flag_rank) != 0) {
     if (rank < 0) return std::nullopt;
-    proven.claim.rank = rank;
+    authenticated.claim.rank = rank;
   } else if (rank != -1) {
     return std::nullopt;
   }
-  proven.claim.is_host = (*flags & flag_host) != 0;
-  proven.claim.is_worker = (*flags & flag_worker) != 0;
-  proven.claim.process = take<16>(bytes);
-  proven.claim.nonce = take<32>(bytes);
-  proven.claim.job = take<16>(bytes);
-  proven.proof = take<32>(bytes);
-  return proven;
+  authenticated.claim.is_host = (*flags & flag_host) != 0;
+  authenticated.claim.is_worker = (*flags & flag_worker) != 0;
+  authenticated.claim.process = take<16>(bytes);
+  authenticated.claim.nonce = take<32>(bytes);
+  authenticated.claim.job = take<16>(bytes);
+  authenticated.proof = take<32>(bytes);
+  return authenticated;
 }
 
 std::optional<Welcome> decode_welcome(std::string_view bytes) {

@@ -87,11 +87,11 @@ std::string encode(const Welcome& welcome);
 
 /// Nothing: these bytes are not that message (of this version).
 std::optional<Hello> decode_hello(std::string_view bytes);
-struct ProvenClaim {
+struct AuthenticatedClaim {
   Claim claim;
   Proof proof;
 };
-std::optional<ProvenClaim> decode_claim(std::string_view bytes);
+std::optional<AuthenticatedClaim> decode_claim(std::string_view bytes);
 /// Whether these first bytes can still become a claim of this version.
 bool could_be_claim(std::string_view bytes);
 std::optional<Welcome> decode_welcome(std::string_view bytes);

@@ -15,8 +15,8 @@ handshake::Verdict Hub::enter(const handshake::Claim& claim) {
     ++it->second.connections;
   }
   ++stats_.connections;
-  if (!claim.is_host) ++guests_;
-  if (claim.process != process_nonce()) ++foreign_guests_;
+  if (!claim.is_host) ++clients_;
+  if (claim.process != process_nonce()) ++foreign_clients_;
   if (claim.is_worker) {
     ++workers_;
     if (claim.rank) worker_ranks_.insert(*claim.rank);
@@ -32,26 +32,26 @@ void Hub::leave(const handshake::Claim& claim) {
   }
   const std::lock_guard lock(mutex_);
   --stats_.connections;
-  if (!claim.is_host) --guests_;
-  if (claim.process != process_nonce()) --foreign_guests_;
+  if (!claim.is_host) --clients_;
+  if (claim.process != process_nonce()) --foreign_clients_;
   changed_.notify_all();
 }
 
 void Hub::connection_accepted() {
   const std::lock_guard lock(mutex_);
   ++stats_.accepted;
-  ++stats_.unproven;
+  ++stats_.unauthenticated;
 }
 
-void Hub::connection_closed(bool was_proven, bool was_rejected) {
+void Hub::connection_closed(bool was_authenticated, bool was_rejected) {
   const std::lock_guard lock(mutex_);
-  if (!was_proven) --stats_.unproven;
+  if (!was_authenticated) --stats_.unauthenticated;
   if (was_rejected) ++stats_.rejected;
 }
 
 void Hub::connection_proven() {
   const std::lock_guard lock(mutex_);
-  --stats_.unproven;
+  --stats_.unauthenticated;
 }
 
 StoreServer::Stats Hub::stats() const {
@@ -70,9 +70,9 @@ StoreServer::Joined Hub::wait_for_workers(std::size_t workers, Deadline deadline
   return {workers_, {worker_ranks_.begin(), worker_ranks_.end()}};
 }
 
-bool Hub::wait_until_left(Deadline deadline, StoreServer::Guests guests) {
+bool Hub::wait_until_left(Deadline deadline, StoreServer::Clients clients) {
   std::unique_lock lock(mutex_);
-  const auto alone = [&] { return (guests == StoreServer::Guests::all ? guests_ : foreign_guests_) == 0; };
+  const auto alone = [&] { return (clients == StoreServer::Clients::all ? clients_ : foreign_clients_) == 0; };
   if (deadline.is_never()) {
     changed_.wait(lock, alone);
     return true;

@@ -47,10 +47,10 @@ class Hub {
   /// Counters, from any thread.
   void connection_accepted();
   void connection_proven();
-  void connection_closed(bool was_proven, bool was_rejected);
+  void connection_closed(bool was_authenticated, bool was_rejected);
   StoreServer::Stats stats() const;
   StoreServer::Joined wait_for_workers(std::size_t workers, Deadline deadline);
-  bool wait_until_left(Deadline deadline, StoreServer::Guests guests);
+  bool wait_until_left(Deadline deadline, StoreServer::Clients clients);
 
  private:
   struct Holder {
@@ -66,8 +66,8 @@ class Hub {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   StoreServer::Stats stats_;
-  std::size_t guests_ = 0;          ///< proven connections other than the host's own
-  std::size_t foreign_guests_ = 0;  ///< of these, the ones of other processes
+  std::size_t clients_ = 0;          ///< authenticated connections other than the host's own
+  std::size_t foreign_clients_ = 0;  ///< of these, the ones of other processes
   std::size_t workers_ = 0;
   std::set<int> worker_ranks_;
 };

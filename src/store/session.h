@@ -26,7 +26,7 @@ using TlsSocket = asio::ssl::stream<Socket>;
 class SessionHandle {
  public:
   virtual ~SessionHandle() = default;
-  virtual bool is_proven() const = 0;
+  virtual bool is_authenticated() const = 0;
   /// Ends it without another word: the handshake took too long, or the server stops.
   virtual void close(bool as_rejected) = 0;
 };
@@ -53,12 +53,12 @@ class Session final : public SessionHandle, public std::enable_shared_from_this<
     }
   }
 
-  bool is_proven() const override { return conversation_ && conversation_->is_proven(); }
+  bool is_authenticated() const override { return conversation_ && conversation_->is_authenticated(); }
 
   void close(bool as_rejected) override {
     if (!conversation_) return;
-    const bool was_proven = conversation_->is_proven();
-    hub_.connection_closed(was_proven, as_rejected || conversation_->is_rejected());
+    const bool was_authenticated = conversation_->is_authenticated();
+    hub_.connection_closed(was_authenticated, as_rejected || conversation_->is_rejected());
     asio::error_code ignored;
     stream_.lowest_layer().close(ignored);
     // Handlers in flight still hold this object; what the client held ends now.
@@ -92,10 +92,10 @@ class Session final : public SessionHandle, public std::enable_shared_from_this<
   void on_read(const asio::error_code& error, std::size_t size) {
     reading_ = false;
     if (!conversation_) return;
-    if (error) return close(!conversation_->is_proven());
-    const bool was_proven = conversation_->is_proven();
+    if (error) return close(!conversation_->is_authenticated());
+    const bool was_authenticated = conversation_->is_authenticated();
     feed({inbox_.data(), size});
-    if (!was_proven && conversation_->is_proven()) hub_.connection_proven();
+    if (!was_authenticated && conversation_->is_authenticated()) hub_.connection_proven();
     const bool filled = size == inbox_.size();
     if (filled && inbox_.size() < busy_inbox) {
       inbox_.resize(std::min(inbox_.size() * 4, busy_inbox));

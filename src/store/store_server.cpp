@@ -139,7 +139,7 @@ class StoreServer::Impl {
     const auto stats = hub_.stats();
     const bool is_unix = endpoint_.kind == Endpoint::Kind::unix_socket;
     if ((is_unix && !peer_is_trusted(socket.native_handle())) ||
-        stats.unproven > options_.limits.unproven_connections) {
+        stats.unauthenticated > options_.limits.unauthenticated_connections) {
       hub_.connection_closed(false, true);
       return;
     }
@@ -173,7 +173,7 @@ class StoreServer::Impl {
       while (!unproven_.empty() && unproven_.front().first.expired()) {
         const auto session = unproven_.front().second.lock();
         unproven_.pop_front();
-        if (session && !session->is_proven()) session->close(true);
+        if (session && !session->is_authenticated()) session->close(true);
       }
       while (!unproven_.empty() && unproven_.front().second.expired()) unproven_.pop_front();
       if (!unproven_.empty()) watch_handshakes();
@@ -203,8 +203,8 @@ const Endpoint& StoreServer::endpoint() const {
 StoreServer::Joined StoreServer::wait_for_workers(std::size_t workers, Deadline deadline) {
   return impl_->hub().wait_for_workers(workers, deadline);
 }
-bool StoreServer::wait_until_left(Deadline deadline, Guests guests) {
-  return impl_->hub().wait_until_left(deadline, guests);
+bool StoreServer::wait_until_left(Deadline deadline, Clients clients) {
+  return impl_->hub().wait_until_left(deadline, clients);
 }
 StoreServer::Stats StoreServer::stats() const {
   return impl_->stats();

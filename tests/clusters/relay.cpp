@@ -63,8 +63,8 @@ std::vector<FileDescriptor> open_ports(const Hosts& hosts) {
 
 }  // namespace
 
-Relay::Relay(const Hosts& hosts, Weather weather)
-    : weather_(weather),
+Relay::Relay(const Hosts& hosts, NetworkConditions conditions)
+    : conditions_(conditions),
       ports_(open_ports(hosts)),
       stop_(::eventfd(0, EFD_CLOEXEC)),
       room_(largest_frame),
@@ -96,7 +96,7 @@ void Relay::work() {
 }
 
 void Relay::take(std::size_t port) {
-  std::bernoulli_distribution is_lost(weather_.loss);
+  std::bernoulli_distribution is_lost(conditions_.loss);
   for (;;) {
     const auto bytes = ::recv(ports_[port].get(), room_.data(), room_.size(), 0);
     if (bytes <= 0) return;
@@ -104,7 +104,7 @@ void Relay::take(std::size_t port) {
       ++lost_;
       continue;
     }
-    under_way_.push_back({.due = Clock::now() + weather_.delay,
+    under_way_.push_back({.due = Clock::now() + conditions_.delay,
                           .from = port,
                           .bytes = {room_.begin(), room_.begin() + static_cast<std::ptrdiff_t>(bytes)}});
   }

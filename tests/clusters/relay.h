@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A switch in user space, for the weather that `tc netem` makes where the kernel has it: every frame is handed on late,
+// A switch in user space, for the conditions that `tc netem` makes where the kernel has it: every frame is handed on late,
 // and some are not. TCP above it retransmits as it does on a real network.
 #pragma once
 
@@ -19,7 +19,7 @@
 
 namespace cohort::test {
 
-struct Weather {
+struct NetworkConditions {
   std::chrono::milliseconds delay{0};  ///< each way
   double loss = 0;                     ///< of a thousand frames a thousand times this many, from a seed that is fixed
 };
@@ -27,7 +27,7 @@ struct Weather {
 class Relay {
  public:
   /// The hosts have no other switch.
-  Relay(const Hosts& hosts, Weather weather);
+  Relay(const Hosts& hosts, NetworkConditions conditions);
   ~Relay();
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
@@ -47,7 +47,7 @@ class Relay {
   void take(std::size_t port);
   void hand_on(const Frame& frame);
 
-  const Weather weather_;
+  const NetworkConditions conditions_;
   std::vector<FileDescriptor> ports_;
   FileDescriptor stop_;
   std::deque<Frame> under_way_;  ///< in the order of their times: all wait equally long

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "faults/drill.h"
+#include "faults/fault_scenario.h"
 #include "faults/operations.h"
 
 namespace cohort::test {
@@ -31,7 +31,7 @@ class AbortTest : public FaultTest, public ::testing::WithParamInterface<Interru
 TEST_P(AbortTest, IsNoticedByPeersWithin100Milliseconds) {
   std::int64_t best = 1000;
   for (int attempt = 0; attempt < 3; ++attempt) {
-    Drill drill(store(), 3, [&](Member& me) {
+    FaultScenario scenario(store(), 3, [&](Member& me) {
       const auto group = me.join(20s);
       Scratch scratch(*group);
       me.say("made");
@@ -44,23 +44,23 @@ TEST_P(AbortTest, IsNoticedByPeersWithin100Milliseconds) {
       me.attempt("operation", [&] { GetParam().run(*group, scratch); });
       me.attempt("afterwards", [&] { group->barrier(); });
     });
-    drill.hear_all("made");
+    scenario.hear_all("made");
     std::this_thread::sleep_for(10ms * attempt);  // from a fresh wait to a long one
     const auto start = Clock::now();
-    drill.go(0);
+    scenario.go(0);
     std::int64_t slowest = 0;
-    for (const auto& word : drill.hear_all("operation", 0)) {
+    for (const auto& word : scenario.hear_all("operation", 0)) {
       EXPECT_EQ(word.type, "AbortedError") << word;
       EXPECT_EQ(word.at_fault, 0) << word;
       EXPECT_THAT(word.text, HasSubstr("enough"));
       slowest = std::max(slowest, milliseconds_between(start, word.when));
     }
-    for (const auto& word : drill.hear_all("afterwards")) EXPECT_NE(word.type, "") << word;
+    for (const auto& word : scenario.hear_all("afterwards")) EXPECT_NE(word.type, "") << word;
     EXPECT_LT(slowest, 1000);
     best = std::min(best, slowest);
-    drill.expect_end();
+    scenario.expect_end();
   }
-  std::cout << "[  drill   ] abort in " << GetParam().name << ": " << best << " ms\n";
+  std::cout << "[  scenario   ] abort in " << GetParam().name << ": " << best << " ms\n";
   EXPECT_LT(best, 100);
 }
 

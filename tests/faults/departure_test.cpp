@@ -9,7 +9,7 @@
 #include <numeric>
 #include <random>
 
-#include "faults/drill.h"
+#include "faults/fault_scenario.h"
 #include "faults/operations.h"
 
 namespace cohort::test {
@@ -88,22 +88,23 @@ class DepartureTest : public FaultTest, public ::testing::WithParamInterface<Int
     const auto title = std::string(to_string(the.departure)) + " " + to_string(the.moment) + " " + the.operation.name +
                        ", rank " + std::to_string(the.victim) + " of " + std::to_string(the.size);
     SCOPED_TRACE(title);
-    Drill drill(store(), the.size, [&](Member& me) { me.rank() == the.victim ? depart(me, the) : survive(me, the); });
-    drill.hear_all("made");
-    if (the.moment != Moment::after) drill.go_all(the.victim);
+    FaultScenario scenario(store(), the.size,
+                           [&](Member& me) { me.rank() == the.victim ? depart(me, the) : survive(me, the); });
+    scenario.hear_all("made");
+    if (the.moment != Moment::after) scenario.go_all(the.victim);
     if (the.moment == Moment::during) std::this_thread::sleep_for(std::chrono::microseconds(random_() % 8000));
     const auto start = Clock::now();
     if (the.departure == Departure::killed) {
-      drill.signal(the.victim, SIGKILL);
+      scenario.signal(the.victim, SIGKILL);
     } else {
-      drill.go(the.victim);
+      scenario.go(the.victim);
     }
-    EXPECT_EQ(drill.end_of(the.victim), the.departure == Departure::killed ? 128 + SIGKILL : 0);
+    EXPECT_EQ(scenario.end_of(the.victim), the.departure == Departure::killed ? 128 + SIGKILL : 0);
     const auto end = Clock::now();
-    if (the.moment == Moment::after) drill.go_all(the.victim);
+    if (the.moment == Moment::after) scenario.go_all(the.victim);
     std::int64_t slowest = 0;
     Word last;
-    for (const auto& word : drill.hear_all("operation", the.victim)) {
+    for (const auto& word : scenario.hear_all("operation", the.victim)) {
       EXPECT_EQ(word.type, "PeerLostError") << word;
       EXPECT_EQ(word.at_fault, the.victim) << word;
       // From its last sign of life: an exit takes a while of its own.
@@ -112,15 +113,15 @@ class DepartureTest : public FaultTest, public ::testing::WithParamInterface<Int
     }
     EXPECT_LT(slowest, 1000);
     note(title, last, slowest);
-    for (const auto& word : drill.hear_all("afterwards", the.victim)) {
+    for (const auto& word : scenario.hear_all("afterwards", the.victim)) {
       EXPECT_EQ(word.type, "PeerLostError") << word;
       EXPECT_EQ(word.at_fault, the.victim) << word;
     }
     if (the.size > 2) {
-      drill.go_all(the.victim);
-      for (const auto& word : drill.hear_all("shrink", the.victim)) EXPECT_EQ(word.type, "") << word;
+      scenario.go_all(the.victim);
+      for (const auto& word : scenario.hear_all("shrink", the.victim)) EXPECT_EQ(word.type, "") << word;
     }
-    drill.expect_end(the.victim);
+    scenario.expect_end(the.victim);
   }
 
  private:
@@ -131,7 +132,7 @@ TEST_P(DepartureTest, IsNamedAndSurvived) {
   for (const auto moment : {Moment::before, Moment::during, Moment::after}) {
     for (const auto departure : {Departure::killed, Departure::exits, Departure::unwinds}) {
       for (const int size : {2, 3, 4}) {
-        // Founder, one in the middle, and the last one.
+        // BootstrapFunction, one in the middle, and the last one.
         const int victim = (static_cast<int>(moment) + static_cast<int>(departure) + size) % size;
         run({GetParam(), departure, moment, size, victim});
       }
@@ -147,7 +148,7 @@ class PendingTest : public FaultTest {
   /// Rank 1 goes with an operation under way that nobody else has joined.
   void expect_survived(const std::string& title, void (*go)(ProcessGroupPtr group)) {
     SCOPED_TRACE(title);
-    Drill drill(store(), 3, [&](Member& me) {
+    FaultScenario scenario(store(), 3, [&](Member& me) {
       auto group = me.join(20s);
       group->barrier();
       me.say("made");
@@ -159,19 +160,19 @@ class PendingTest : public FaultTest {
       }
       me.attempt("operation", [&] { group->barrier(); });
     });
-    drill.hear_all("made");
-    drill.go(1);
-    drill.hear(1, "goes");
+    scenario.hear_all("made");
+    scenario.go(1);
+    scenario.hear(1, "goes");
     const auto start = Clock::now();
-    EXPECT_EQ(drill.end_of(1), 0);
+    EXPECT_EQ(scenario.end_of(1), 0);
     EXPECT_LT(milliseconds_between(start, Clock::now()), 1500);
-    drill.go_all(1);
-    for (const auto& word : drill.hear_all("operation", 1)) {
+    scenario.go_all(1);
+    for (const auto& word : scenario.hear_all("operation", 1)) {
       EXPECT_THAT(word.type, ::testing::AnyOf("PeerLostError", "OperationTimeoutError", "MismatchError")) << word;
       EXPECT_LT(milliseconds_between(start, word.when), 2500);
       note(title, word, milliseconds_between(start, word.when));
     }
-    drill.expect_end(1);
+    scenario.expect_end(1);
   }
 };
 
@@ -217,7 +218,7 @@ TEST_F(TwoDeathsTest, AtOnceAreSurvived) {
     const int first = trial % 4;
     const int second = (first + 1 + trial % 3) % 4;
     SCOPED_TRACE(std::to_string(first) + " and " + std::to_string(second));
-    Drill drill(store(), 4, [&](Member& me) {
+    FaultScenario scenario(store(), 4, [&](Member& me) {
       auto group = me.join(20s);
       Scratch scratch(*group);
       me.say("made");
@@ -230,20 +231,20 @@ TEST_F(TwoDeathsTest, AtOnceAreSurvived) {
         group->barrier();
       });
     });
-    drill.hear_all("made");
-    drill.signal(first, SIGKILL);
-    drill.signal(second, SIGKILL);
+    scenario.hear_all("made");
+    scenario.signal(first, SIGKILL);
+    scenario.signal(second, SIGKILL);
     for (int rank = 0; rank < 4; ++rank) {
       if (rank == first || rank == second) continue;
-      const auto lost = drill.hear(rank, "operation");
+      const auto lost = scenario.hear(rank, "operation");
       EXPECT_EQ(lost.type, "PeerLostError") << lost;
       EXPECT_THAT(lost.at_fault, ::testing::AnyOf(first, second)) << lost;
-      const auto shrunk = drill.hear(rank, "shrink");
+      const auto shrunk = scenario.hear(rank, "shrink");
       EXPECT_EQ(shrunk.type, "") << shrunk;
-      EXPECT_EQ(drill.end_of(rank), 0);
+      EXPECT_EQ(scenario.end_of(rank), 0);
     }
-    drill.end_of(first);
-    drill.end_of(second);
+    scenario.end_of(first);
+    scenario.end_of(second);
   }
 }
 
@@ -252,22 +253,22 @@ class WaitTest : public FaultTest {
   /// Rank 1 is killed while the others are in something it has no part in yet.
   void expect_noticed(int size, const std::string& title, const std::function<void(ProcessGroup&)>& wait) {
     SCOPED_TRACE(title);
-    Drill drill(store(), size, [&](Member& me) {
+    FaultScenario scenario(store(), size, [&](Member& me) {
       const auto group = me.join(4s);
       group->barrier();
       me.say("made");
       if (me.rank() == 1) Member::idle();
       me.attempt("operation", [&] { wait(*group); });
     });
-    drill.hear_all("made");
-    const auto start = drill.signal(1, SIGKILL);
-    for (const auto& word : drill.hear_all("operation", 1)) {
+    scenario.hear_all("made");
+    const auto start = scenario.signal(1, SIGKILL);
+    for (const auto& word : scenario.hear_all("operation", 1)) {
       EXPECT_EQ(word.type, "PeerLostError") << word;
       EXPECT_EQ(word.at_fault, 1) << word;
       EXPECT_LT(milliseconds_between(start, word.when), 1000) << word;
       note(title, word, milliseconds_between(start, word.when));
     }
-    drill.expect_end(1);
+    scenario.expect_end(1);
   }
 };
 

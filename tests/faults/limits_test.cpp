@@ -9,7 +9,7 @@
 #include <fstream>
 #include <utility>
 
-#include "faults/drill.h"
+#include "faults/fault_scenario.h"
 #include "faults/operations.h"
 
 namespace cohort::test {
@@ -49,16 +49,16 @@ class LimitsTest : public FaultTest {
         group->barrier();
       });
     };
-    Drill drill(store(), 3, body, 8s);
+    FaultScenario scenario(store(), 3, body, 8s);
     const auto start = Clock::now();
-    Outcome outcome{.works = true, .words = drill.hear_all("group")};
+    Outcome outcome{.works = true, .words = scenario.hear_all("group")};
     for (const auto& word : outcome.words) {
       outcome.works = outcome.works && word.type.empty();
       EXPECT_LT(milliseconds_between(start, word.when), 2000) << word;
       EXPECT_NE(word.type, "system_error") << word;
     }
     bool is_named = outcome.works;
-    for (int rank = 0; rank < drill.size() && !outcome.works; ++rank) {
+    for (int rank = 0; rank < scenario.size() && !outcome.works; ++rank) {
       const auto& word = outcome.words[static_cast<std::size_t>(rank)];
       EXPECT_NE(word.type, "") << "all or nobody: rank " << rank;
       if (rank == limited) {
@@ -71,7 +71,7 @@ class LimitsTest : public FaultTest {
       }
     }
     EXPECT_TRUE(is_named) << "one at least heard of rank " << limited;
-    drill.expect_end();
+    scenario.expect_end();
     return outcome;
   }
 
@@ -86,7 +86,7 @@ class LimitsTest : public FaultTest {
     return pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE));
   }
   static void report(const std::string& title, const Outcome& outcome) {
-    std::cout << "[  drill   ] " << title << ":";
+    std::cout << "[  scenario   ] " << title << ":";
     for (const auto& word : outcome.words) std::cout << "\n    " << word;
     std::cout << "\n";
   }
@@ -131,7 +131,7 @@ TEST_F(LimitsTest, NoRoomForAThread) {
       {"recv", [](ProcessGroup& group, auto& data) { group.recv(data, 1, {.async_op = true}).wait(); }}};
   for (const auto& [name, operation] : operations) {
     SCOPED_TRACE(name);
-    Drill drill(
+    FaultScenario scenario(
         store(), 2,
         [&, run = operation](Member& me) {
           auto group = me.join(1s);
@@ -144,12 +144,12 @@ TEST_F(LimitsTest, NoRoomForAThread) {
           me.attempt("end", [&] { group.reset(); });
         },
         5s);
-    drill.hear_all("made");
-    const auto word = drill.hear(0, "operation");
+    scenario.hear_all("made");
+    const auto word = scenario.hear(0, "operation");
     EXPECT_THAT(word.type, ::testing::Not(::testing::AnyOf("", "system_error"))) << word;
-    drill.hear(0, "end");
-    drill.go(1);
-    drill.expect_end();
+    scenario.hear(0, "end");
+    scenario.go(1);
+    scenario.expect_end();
   }
 }
 

@@ -6,7 +6,7 @@
 #include <csignal>
 #include <random>
 
-#include "faults/drill.h"
+#include "faults/fault_scenario.h"
 #include "faults/operations.h"
 
 namespace cohort::test {
@@ -22,12 +22,12 @@ TEST_F(MakingTest, ARankThatNeverComesIsNamedAtTheDeadline) {
     for (const int victim : {0, size - 1}) {
       const auto title = "dead before new_group, rank " + std::to_string(victim) + " of " + std::to_string(size);
       SCOPED_TRACE(title);
-      Drill drill(store(), size, [&](Member& me) {
+      FaultScenario scenario(store(), size, [&](Member& me) {
         if (me.rank() == victim) return;
         me.attempt("new_group", [&] { me.join(deadline); });
       });
       const auto start = Clock::now();
-      for (const auto& word : drill.hear_all("new_group", victim)) {
+      for (const auto& word : scenario.hear_all("new_group", victim)) {
         EXPECT_THAT(word.type, ::testing::AnyOf("OperationTimeoutError", "StoreTimeoutError")) << word;
         // Who does not see the founder's key knows no more than that it is not there.
         if (victim != 0) {
@@ -36,7 +36,7 @@ TEST_F(MakingTest, ARankThatNeverComesIsNamedAtTheDeadline) {
         EXPECT_LT(milliseconds_between(start, word.when), deadline.count() + 400);
         note(title, word, milliseconds_between(start, word.when));
       }
-      drill.expect_end();
+      scenario.expect_end();
     }
   }
 }
@@ -48,7 +48,7 @@ TEST_F(MakingTest, ARankKilledMeanwhileIsAnErrorForAllOrNone) {
     const int size = 2 + trial % 3;
     const int victim = trial % size;
     SCOPED_TRACE("rank " + std::to_string(victim) + " of " + std::to_string(size));
-    Drill drill(store(), size, [&](Member& me) {
+    FaultScenario scenario(store(), size, [&](Member& me) {
       ProcessGroupPtr group;
       me.say("joins");
       if (!me.attempt("new_group", [&] { group = me.join(400ms); }) || me.rank() == victim) return;
@@ -56,17 +56,17 @@ TEST_F(MakingTest, ARankKilledMeanwhileIsAnErrorForAllOrNone) {
         for (;;) group->barrier();
       });
     });
-    drill.hear(victim, "joins");
+    scenario.hear(victim, "joins");
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 5000));
-    drill.signal(victim, SIGKILL);
+    scenario.signal(victim, SIGKILL);
     int made = 0;
     for (int rank = 0; rank < size; ++rank) {
       if (rank == victim) continue;
-      drill.hear(rank, "joins");
-      const auto word = drill.hear(rank, "new_group");
+      scenario.hear(rank, "joins");
+      const auto word = scenario.hear(rank, "new_group");
       if (word.type.empty()) {
         ++made;
-        const auto lost = drill.hear(rank, "operation");
+        const auto lost = scenario.hear(rank, "operation");
         EXPECT_EQ(lost.type, "PeerLostError") << lost;
         EXPECT_EQ(lost.at_fault, victim) << lost;
       } else {
@@ -77,11 +77,11 @@ TEST_F(MakingTest, ARankKilledMeanwhileIsAnErrorForAllOrNone) {
       }
     }
     if (made != 0) ++made_without;
-    drill.expect_end(victim);
-    drill.end_of(victim);
+    scenario.expect_end(victim);
+    scenario.end_of(victim);
     if (HasFailure()) return;
   }
-  std::cout << "[  drill   ] killed after the group was made: " << made_without << " of 24\n";
+  std::cout << "[  scenario   ] killed after the group was made: " << made_without << " of 24\n";
 }
 
 }  // namespace

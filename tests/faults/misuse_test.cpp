@@ -6,7 +6,7 @@
 #include <ostream>
 #include <vector>
 
-#include "faults/drill.h"
+#include "faults/fault_scenario.h"
 
 namespace cohort::test {
 namespace {
@@ -70,7 +70,7 @@ TEST_P(MisuseTest, IsAMismatchOnEveryRank) {
     for (const int odd : {0, size - 1}) {
       const auto title = std::string(GetParam().name) + ", rank " + std::to_string(odd) + " of " + std::to_string(size);
       SCOPED_TRACE(title);
-      Drill drill(store(), size, [&](Member& me) {
+      FaultScenario scenario(store(), size, [&](Member& me) {
         const auto group = me.join(20s);
         me.say("made");
         me.attempt("operation", [&] {
@@ -78,9 +78,9 @@ TEST_P(MisuseTest, IsAMismatchOnEveryRank) {
           group->barrier();  // an operation that waits for nobody may have passed
         });
       });
-      drill.hear_all("made");
+      scenario.hear_all("made");
       const auto start = Clock::now();
-      const auto words = drill.hear_all("operation");
+      const auto words = scenario.hear_all("operation");
       note(title, words.front(), milliseconds_between(start, words.front().when));
       for (const auto& word : words) {
         EXPECT_EQ(word.type, "MismatchError") << word;
@@ -89,7 +89,7 @@ TEST_P(MisuseTest, IsAMismatchOnEveryRank) {
         EXPECT_THAT(word.text, HasSubstr("rank " + std::to_string(odd)));
         EXPECT_LT(milliseconds_between(start, word.when), 1000);
       }
-      drill.expect_end();
+      scenario.expect_end();
     }
   }
 }
@@ -103,7 +103,7 @@ TEST_F(AbsenceTest, OfALivingRankEndsAtTheDeadlineAndIsNamed) {
   for (const int size : {2, 3, 4}) {
     const int absent = size / 2;
     SCOPED_TRACE(size);
-    Drill drill(store(), size, [&](Member& me) {
+    FaultScenario scenario(store(), size, [&](Member& me) {
       const auto group = me.join(20s);
       group->barrier();
       me.say("made");
@@ -114,19 +114,20 @@ TEST_F(AbsenceTest, OfALivingRankEndsAtTheDeadlineAndIsNamed) {
       me.attempt("afterwards", [&] { group->barrier(); });
       me.await_go();
     });
-    drill.hear_all("made");
-    for (const auto& word : drill.hear_all("operation", absent)) {
+    scenario.hear_all("made");
+    for (const auto& word : scenario.hear_all("operation", absent)) {
       EXPECT_EQ(word.type, "OperationTimeoutError") << word;
       EXPECT_EQ(word.at_fault, absent) << word;
       EXPECT_THAT(word.text, HasSubstr("missing: rank " + std::to_string(absent)));
     }
-    for (const auto& word : drill.hear_all("waited", absent)) {
+    for (const auto& word : scenario.hear_all("waited", absent)) {
       EXPECT_LT(std::stoi(word.text), 600);
       EXPECT_GE(std::stoi(word.text), 200);  // another may have given up first
     }
-    for (const auto& word : drill.hear_all("afterwards", absent)) EXPECT_EQ(word.type, "OperationTimeoutError") << word;
-    drill.go_all();
-    drill.expect_end();
+    for (const auto& word : scenario.hear_all("afterwards", absent))
+      EXPECT_EQ(word.type, "OperationTimeoutError") << word;
+    scenario.go_all();
+    scenario.expect_end();
   }
 }
 

@@ -7,7 +7,7 @@
 #include <iostream>
 #include <random>
 
-#include "faults/drill.h"
+#include "faults/fault_scenario.h"
 #include "faults/operations.h"
 
 namespace cohort::test {
@@ -53,7 +53,7 @@ void run_something(ProcessGroup& group, Scratch& scratch, std::mt19937& random) 
 class RandomKills : public FaultTest {
  protected:
   void run(std::uint32_t seed, int iterations) {
-    std::cout << "[  drill   ] seed " << seed << "\n";
+    std::cout << "[  scenario   ] seed " << seed << "\n";
     std::mt19937 random(seed);
     std::int64_t slowest = 0;
     for (int i = 0; i < iterations; ++i) {
@@ -63,7 +63,7 @@ class RandomKills : public FaultTest {
       const auto operations = static_cast<std::uint32_t>(random());
       SCOPED_TRACE("seed " + std::to_string(seed) + ", iteration " + std::to_string(i) + ": rank " +
                    std::to_string(victim) + " of " + std::to_string(size));
-      Drill drill(store(), size, [&](Member& me) {
+      FaultScenario scenario(store(), size, [&](Member& me) {
         auto group = me.join(30s);
         Scratch scratch(*group);
         me.say("made");
@@ -78,21 +78,21 @@ class RandomKills : public FaultTest {
           group->barrier();
         });
       });
-      drill.hear_all("made");
+      scenario.hear_all("made");
       std::this_thread::sleep_for(delay);
-      const auto start = drill.signal(victim, SIGKILL);
-      for (const auto& word : drill.hear_all("operation", victim)) {
+      const auto start = scenario.signal(victim, SIGKILL);
+      for (const auto& word : scenario.hear_all("operation", victim)) {
         EXPECT_EQ(word.type, "PeerLostError") << word;
         EXPECT_EQ(word.at_fault, victim) << word;
         slowest = std::max(slowest, milliseconds_between(start, word.when));
       }
-      for (const auto& word : drill.hear_all("shrink", victim)) EXPECT_EQ(word.type, "") << word;
-      EXPECT_EQ(drill.end_of(victim), 128 + SIGKILL);
-      drill.expect_end(victim);
+      for (const auto& word : scenario.hear_all("shrink", victim)) EXPECT_EQ(word.type, "") << word;
+      EXPECT_EQ(scenario.end_of(victim), 128 + SIGKILL);
+      scenario.expect_end(victim);
       ASSERT_FALSE(HasFailure());
     }
     EXPECT_LT(slowest, 1000);
-    std::cout << "[  drill   ] slowest to notice: " << slowest << " ms\n";
+    std::cout << "[  scenario   ] slowest to notice: " << slowest << " ms\n";
   }
 };
 

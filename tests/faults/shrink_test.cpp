@@ -6,7 +6,7 @@
 #include <csignal>
 #include <random>
 
-#include "faults/drill.h"
+#include "faults/fault_scenario.h"
 #include "faults/operations.h"
 
 namespace cohort::test {
@@ -37,7 +37,7 @@ TEST_F(ShrinkTest, SurvivesASecondDeathMeanwhile) {
     const int first = trial % 4;
     const int second = (first + 1 + trial / 4 % 3) % 4;
     SCOPED_TRACE("first " + std::to_string(first) + ", then " + std::to_string(second));
-    Drill drill(store(), 4, [&](Member& me) {
+    FaultScenario scenario(store(), 4, [&](Member& me) {
       auto group = me.join(20s);
       me.say("made");
       if (me.rank() == first) Member::idle();
@@ -47,29 +47,29 @@ TEST_F(ShrinkTest, SurvivesASecondDeathMeanwhile) {
       me.attempt("shrink", [&] { group = shrink_to(group, 2); });
       me.await_go();
     });
-    drill.hear_all("made");
-    drill.signal(first, SIGKILL);
-    drill.hear_all("operation", first);
-    drill.go_all(first);
-    drill.hear(second, "shrinks");
+    scenario.hear_all("made");
+    scenario.signal(first, SIGKILL);
+    scenario.hear_all("operation", first);
+    scenario.go_all(first);
+    scenario.hear(second, "shrinks");
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
-    drill.signal(second, SIGKILL);
+    scenario.signal(second, SIGKILL);
     for (int rank = 0; rank < 4; ++rank) {
       if (rank == first || rank == second) continue;
-      drill.hear(rank, "shrinks");
-      const auto word = drill.hear(rank, "shrink");
+      scenario.hear(rank, "shrinks");
+      const auto word = scenario.hear(rank, "shrink");
       EXPECT_EQ(word.type, "") << word;
-      drill.go(rank);
-      EXPECT_EQ(drill.end_of(rank), 0);
+      scenario.go(rank);
+      EXPECT_EQ(scenario.end_of(rank), 0);
     }
-    EXPECT_EQ(drill.end_of(first), 128 + SIGKILL);
-    EXPECT_EQ(drill.end_of(second), 128 + SIGKILL);
+    EXPECT_EQ(scenario.end_of(first), 128 + SIGKILL);
+    EXPECT_EQ(scenario.end_of(second), 128 + SIGKILL);
     if (HasFailure()) return;
   }
 }
 
 TEST_F(ShrinkTest, GoesDownToOneRank) {
-  Drill drill(store(), 4, [&](Member& me) {
+  FaultScenario scenario(store(), 4, [&](Member& me) {
     auto group = me.join(20s);
     me.say("made");
     for (int left = 3; left >= 1; --left) {
@@ -79,24 +79,24 @@ TEST_F(ShrinkTest, GoesDownToOneRank) {
       EXPECT_EQ(group->global_ranks().size(), static_cast<std::size_t>(left));
     }
   });
-  drill.hear_all("made");
+  scenario.hear_all("made");
   for (int victim = 3; victim >= 1; --victim) {
-    drill.signal(victim, SIGKILL);
+    scenario.signal(victim, SIGKILL);
     for (int rank = 0; rank < victim; ++rank) {
-      const auto lost = drill.hear(rank, "operation");
+      const auto lost = scenario.hear(rank, "operation");
       EXPECT_EQ(lost.type, "PeerLostError") << lost;
       EXPECT_EQ(lost.at_fault, victim) << lost;
-      const auto shrunk = drill.hear(rank, "shrink");
+      const auto shrunk = scenario.hear(rank, "shrink");
       EXPECT_EQ(shrunk.type, "") << shrunk;
     }
   }
-  EXPECT_EQ(drill.end_of(0), 0);
+  EXPECT_EQ(scenario.end_of(0), 0);
 }
 
 TEST_F(ShrinkTest, LeavesOutWhomItIsTold) {
   for (const bool with_death : {false, true}) {
     SCOPED_TRACE(with_death);
-    Drill drill(store(), 4, [&](Member& me) {
+    FaultScenario scenario(store(), 4, [&](Member& me) {
       auto group = me.join(20s);
       me.say("made");
       if (me.rank() == 3 && with_death) Member::idle();
@@ -111,20 +111,20 @@ TEST_F(ShrinkTest, LeavesOutWhomItIsTold) {
       });
       me.attempt("old group", [&] { old->barrier(); });
     });
-    drill.hear_all("made");
+    scenario.hear_all("made");
     const int victim = with_death ? 3 : -1;
     if (with_death) {
-      drill.signal(victim, SIGKILL);
-      drill.hear_all("operation", victim);
+      scenario.signal(victim, SIGKILL);
+      scenario.hear_all("operation", victim);
     }
-    for (const auto& word : drill.hear_all("shrink", victim)) EXPECT_EQ(word.type, "") << word;
-    for (const auto& word : drill.hear_all("old group", victim)) EXPECT_NE(word.type, "") << word;
-    drill.expect_end(victim);
+    for (const auto& word : scenario.hear_all("shrink", victim)) EXPECT_EQ(word.type, "") << word;
+    for (const auto& word : scenario.hear_all("old group", victim)) EXPECT_NE(word.type, "") << word;
+    scenario.expect_end(victim);
   }
 }
 
 TEST_F(ShrinkTest, NamesASurvivorThatDoesNotTakePart) {
-  Drill drill(store(), 4, [&](Member& me) {
+  FaultScenario scenario(store(), 4, [&](Member& me) {
     const auto group = me.join(20s);
     me.say("made");
     if (me.rank() == 3) Member::idle();
@@ -132,22 +132,22 @@ TEST_F(ShrinkTest, NamesASurvivorThatDoesNotTakePart) {
     if (me.rank() != 1) me.attempt("shrink", [&] { group->shrink({.timeout = 300ms}); });
     me.await_go();
   });
-  drill.hear_all("made");
-  const auto start = drill.signal(3, SIGKILL);
-  drill.hear_all("operation", 3);
+  scenario.hear_all("made");
+  const auto start = scenario.signal(3, SIGKILL);
+  scenario.hear_all("operation", 3);
   for (const int rank : {0, 2}) {
-    const auto word = drill.hear(rank, "shrink");
+    const auto word = scenario.hear(rank, "shrink");
     EXPECT_EQ(word.type, "OperationTimeoutError") << word;
     EXPECT_EQ(word.at_fault, 1) << word;
     EXPECT_LT(milliseconds_between(start, word.when), 1500);
   }
-  drill.go_all(3);
-  drill.expect_end(3);
+  scenario.go_all(3);
+  scenario.expect_end(3);
 }
 
 TEST_F(ShrinkTest, NeedsNoStore) {
   std::optional<StoreHost> mortal(std::in_place);
-  Drill drill(*mortal, 3, [&](Member& me) {
+  FaultScenario scenario(*mortal, 3, [&](Member& me) {
     auto group = me.join(20s);
     me.say("made");
     if (me.rank() == 0) Member::idle();
@@ -155,16 +155,16 @@ TEST_F(ShrinkTest, NeedsNoStore) {
     me.attempt("shrink", [&] { group = shrink_to(group, 2); });
     group->barrier();
   });
-  drill.hear_all("made");
+  scenario.hear_all("made");
   mortal.reset();
-  drill.signal(0, SIGKILL);
-  for (const auto& word : drill.hear_all("operation", 0)) EXPECT_EQ(word.type, "PeerLostError") << word;
-  for (const auto& word : drill.hear_all("shrink", 0)) EXPECT_EQ(word.type, "") << word;
-  drill.expect_end(0);
+  scenario.signal(0, SIGKILL);
+  for (const auto& word : scenario.hear_all("operation", 0)) EXPECT_EQ(word.type, "PeerLostError") << word;
+  for (const auto& word : scenario.hear_all("shrink", 0)) EXPECT_EQ(word.type, "") << word;
+  scenario.expect_end(0);
 }
 
 TEST_F(ShrinkTest, LeaksNoDescriptors) {
-  Drill drill(store(), 3, [&](Member& me) {
+  FaultScenario scenario(store(), 3, [&](Member& me) {
     const auto life = [&] {
       auto group = me.join(20s);
       Scratch scratch(*group);
@@ -187,11 +187,11 @@ TEST_F(ShrinkTest, LeaksNoDescriptors) {
     me.say("over", std::to_string(open_descriptors()) + " of " + std::to_string(before));
     EXPECT_EQ(open_descriptors(), before);
   });
-  drill.hear_all("made");
-  drill.signal(1, SIGKILL);
-  drill.hear_all("operation", 1);
-  drill.hear_all("over", 1);
-  drill.expect_end(1);
+  scenario.hear_all("made");
+  scenario.signal(1, SIGKILL);
+  scenario.hear_all("operation", 1);
+  scenario.hear_all("over", 1);
+  scenario.expect_end(1);
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <random>
 
-#include "faults/drill.h"
+#include "faults/fault_scenario.h"
 #include "faults/operations.h"
 
 namespace cohort::test {
@@ -31,7 +31,7 @@ TEST_P(StoppedTest, RankIsNamedAtTheDeadlineAndToldWhenItGoesOn) {
     const auto title = "stopped during " + std::string(GetParam().name) + ", rank " + std::to_string(victim) + " of " +
                        std::to_string(size);
     SCOPED_TRACE(title);
-    Drill drill(store(), size, [&](Member& me) {
+    FaultScenario scenario(store(), size, [&](Member& me) {
       const auto group = me.join(20s);
       Scratch scratch(*group);
       group->barrier();
@@ -42,13 +42,13 @@ TEST_P(StoppedTest, RankIsNamedAtTheDeadlineAndToldWhenItGoesOn) {
       });
       me.await_go();
     });
-    drill.hear_all("made");
+    scenario.hear_all("made");
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 8000));
-    const auto start = drill.signal(victim, SIGSTOP);
+    const auto start = scenario.signal(victim, SIGSTOP);
     std::int64_t slowest = 0;
     for (int rank = 0; rank < size; ++rank) {
       if (rank == victim) continue;
-      const auto word = drill.hear(rank, "operation");
+      const auto word = scenario.hear(rank, "operation");
       EXPECT_EQ(word.type, "OperationTimeoutError") << word;
       // A message has one sender, and whoever waits for a waiting rank names that one.
       if (!is_message(GetParam()) || rank == (victim + 1) % size) {
@@ -58,11 +58,11 @@ TEST_P(StoppedTest, RankIsNamedAtTheDeadlineAndToldWhenItGoesOn) {
       if (rank == 0) note(title, word, slowest);
     }
     EXPECT_LT(slowest, (is_message(GetParam()) ? 2 : 1) * deadline.count() + 400);
-    drill.signal(victim, SIGCONT);
-    const auto woke = drill.hear(victim, "operation");
+    scenario.signal(victim, SIGCONT);
+    const auto woke = scenario.hear(victim, "operation");
     EXPECT_NE(woke.type, "") << woke;
-    drill.go_all();
-    drill.expect_end();
+    scenario.go_all();
+    scenario.expect_end();
   }
 }
 
@@ -73,7 +73,7 @@ class PauseTest : public FaultTest {};
 class StoppedInShrinkTest : public FaultTest {};
 
 TEST_F(PauseTest, ShorterThanTheDeadlineHurtsNobody) {
-  Drill drill(store(), 3, [](Member& me) {
+  FaultScenario scenario(store(), 3, [](Member& me) {
     const auto group = me.join(20s);
     Scratch scratch(*group);
     me.say("made");
@@ -89,21 +89,21 @@ TEST_F(PauseTest, ShorterThanTheDeadlineHurtsNobody) {
       }
     });
   });
-  drill.hear_all("made");
+  scenario.hear_all("made");
   std::mt19937 random(23);
   for (int pause = 0; pause < 12; ++pause) {
     const int rank = pause % 3;
-    drill.signal(rank, SIGSTOP);
+    scenario.signal(rank, SIGSTOP);
     std::this_thread::sleep_for(std::chrono::milliseconds(5 + random() % 30));
-    drill.signal(rank, SIGCONT);
+    scenario.signal(rank, SIGCONT);
     std::this_thread::sleep_for(std::chrono::milliseconds(random() % 10));
   }
-  for (const auto& word : drill.hear_all("operations")) EXPECT_EQ(word.type, "") << word;
-  drill.expect_end();
+  for (const auto& word : scenario.hear_all("operations")) EXPECT_EQ(word.type, "") << word;
+  scenario.expect_end();
 }
 
 TEST_F(StoppedInShrinkTest, IsNamedByTheOthers) {
-  Drill drill(store(), 4, [](Member& me) {
+  FaultScenario scenario(store(), 4, [](Member& me) {
     const auto group = me.join(20s);
     me.say("made");
     if (me.rank() == 0) Member::idle();
@@ -112,23 +112,23 @@ TEST_F(StoppedInShrinkTest, IsNamedByTheOthers) {
     me.attempt("shrink", [&] { group->shrink({.timeout = 500ms}); });
     me.await_go();
   });
-  drill.hear_all("made");
-  drill.signal(0, SIGKILL);
-  drill.hear_all("operation", 0);
-  drill.signal(2, SIGSTOP);
+  scenario.hear_all("made");
+  scenario.signal(0, SIGKILL);
+  scenario.hear_all("operation", 0);
+  scenario.signal(2, SIGSTOP);
   const auto start = Clock::now();
-  drill.go_all(0);
+  scenario.go_all(0);
   for (const int rank : {1, 3}) {
-    const auto word = drill.hear(rank, "shrink");
+    const auto word = scenario.hear(rank, "shrink");
     EXPECT_EQ(word.type, "OperationTimeoutError") << word;
     EXPECT_EQ(word.at_fault, 2) << word;
     EXPECT_LT(milliseconds_between(start, word.when), 900);
   }
-  drill.signal(2, SIGCONT);
-  const auto woke = drill.hear(2, "shrink");
+  scenario.signal(2, SIGCONT);
+  const auto woke = scenario.hear(2, "shrink");
   EXPECT_NE(woke.type, "") << woke;
-  drill.go_all(0);
-  drill.expect_end(0);
+  scenario.go_all(0);
+  scenario.expect_end(0);
 }
 
 class LatePeerTest : public FaultTest {};
@@ -151,7 +151,7 @@ TEST_F(LatePeerTest, WritesIntoMemoryNobodyUsesAnyMore) {
   int late_writes = 0;
   for (int trial = 0; trial < 15 && late_writes < 2; ++trial) {
     SCOPED_TRACE(trial);
-    Drill drill(store(), 3, [&](Member& me) {
+    FaultScenario scenario(store(), 3, [&](Member& me) {
       auto group = me.join(20s);
       auto memory = group->allocate(elements * sizeof(float));
       const auto old = memory.as<float>();
@@ -182,22 +182,22 @@ TEST_F(LatePeerTest, WritesIntoMemoryNobodyUsesAnyMore) {
       group->all_reduce(data);
       EXPECT_EQ(data.back(), 3.0F);
     });
-    drill.hear_all("made");
+    scenario.hear_all("made");
     std::this_thread::sleep_for(std::chrono::microseconds(10'000 + random() % 30'000));
-    drill.signal(victim, SIGSTOP);
-    for (const auto& word : drill.hear_all("operation", victim)) {
+    scenario.signal(victim, SIGSTOP);
+    for (const auto& word : scenario.hear_all("operation", victim)) {
       EXPECT_EQ(word.type, "OperationTimeoutError") << word;
       EXPECT_EQ(word.at_fault, victim) << word;
     }
-    drill.hear_all("moved", victim);
-    drill.signal(victim, SIGCONT);
-    const auto woke = drill.hear(victim, "operation");
+    scenario.hear_all("moved", victim);
+    scenario.signal(victim, SIGCONT);
+    const auto woke = scenario.hear(victim, "operation");
     EXPECT_NE(woke.type, "") << woke;
-    drill.go_all(victim);
+    scenario.go_all(victim);
     bool wrote = false;
-    for (const auto& word : drill.hear_all("checked", victim)) wrote = wrote || !word.text.empty();
+    for (const auto& word : scenario.hear_all("checked", victim)) wrote = wrote || !word.text.empty();
     if (wrote) ++late_writes;
-    drill.expect_end();
+    scenario.expect_end();
     if (HasFailure()) break;
   }
   EXPECT_GT(late_writes, 0) << "the peer was never stopped while it wrote: nothing was proved";

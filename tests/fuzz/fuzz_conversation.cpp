@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // The server's whole side of two connections: the first byte says how each further piece of input is cut and to whom it
-// goes; one client has proven itself, the other is a stranger.
+// goes; one client has authenticated itself, the other is a stranger.
 #include <cstdlib>
 
 #include "store/conversation.h"
@@ -18,12 +18,12 @@ cohort::HubOptions small() {
   return options;
 }
 
-std::unique_ptr<cohort::Conversation> proven(cohort::Hub& hub) {
+std::unique_ptr<cohort::Conversation> authenticated(cohort::Hub& hub) {
   auto conversation = std::make_unique<cohort::Conversation>(hub, [] {});
   const auto hello = cohort::handshake::decode_hello(conversation->take_outbox());
   const cohort::handshake::Claim claim;
   conversation->feed(cohort::handshake::encode(claim, cohort::handshake::client_proof(nullptr, *hello, claim)));
-  if (!conversation->is_proven()) std::abort();
+  if (!conversation->is_authenticated()) std::abort();
   return conversation;
 }
 
@@ -31,8 +31,8 @@ std::unique_ptr<cohort::Conversation> proven(cohort::Hub& hub) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   cohort::Hub hub(small());
-  auto member = proven(hub);
-  auto other = proven(hub);
+  auto member = authenticated(hub);
+  auto other = authenticated(hub);
   auto stranger = std::make_unique<cohort::Conversation>(hub, [] {});
   std::string_view rest(reinterpret_cast<const char*>(data), size);
   while (!rest.empty()) {
@@ -43,7 +43,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     auto& target = (control & 0x80U) != 0 ? stranger : (control & 0x40U) != 0 ? other : member;
     if (!target) continue;
     const auto next = target->feed(piece);
-    if (&target == &stranger && target->is_proven()) std::abort();
+    if (&target == &stranger && target->is_authenticated()) std::abort();
     target->take_outbox();
     if (next == cohort::Conversation::Next::close) target.reset();
     if (hub.table().bytes() > (1U << 18U)) std::abort();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // Broadcast, gathers, scatter and reduce-scatter: everything arrives where it belongs, and nothing else is touched.
-#include "backends/shm/trials.h"
+#include "backends/shm/auto_tuner.h"
 #include "backends/shm/tuning.h"
 #include "group/arrangements.h"
 #include "group/payload.h"
@@ -266,7 +266,7 @@ INSTANTIATE_TEST_SUITE_P(Groups, DataMovement, every_arrangement(), arrangement_
 /// Pieces for which staging and reading are tried in turn, often enough that both ways are gone.
 class LargePieces : public OnEveryArrangement {
  protected:
-  static constexpr std::size_t count = shm::Trials::smallest / sizeof(int) + 1001;
+  static constexpr std::size_t count = shm::AutoTuner::smallest / sizeof(int) + 1001;
   static constexpr int rounds = 5;
 
   /// Distinct for each rank, receiver and round.

@@ -79,7 +79,7 @@ TEST_F(ConversationTest, TakesItsInputInAnyPieces) {
   wire::encode({Op::set, 0, 0, {"k"}, {"v"}}, bytes);
   wire::encode({Op::get, 0, 0, {"k"}, {}}, bytes);
   for (const char byte : bytes) EXPECT_EQ(peer.conversation->feed({&byte, 1}), Conversation::Next::more);
-  EXPECT_TRUE(peer.conversation->is_proven());
+  EXPECT_TRUE(peer.conversation->is_authenticated());
   peer.conversation->take_outbox();
   EXPECT_EQ(hub.table().size(), 1U);
 }

@@ -65,8 +65,8 @@ class Intruders : public ::testing::Test {
   /// Waits until the server has seen all strangers off.
   void expect_all_gone() {
     const auto deadline = Deadline::after(10s);
-    while (server.stats().unproven > 0 && !deadline.expired()) std::this_thread::yield();
-    EXPECT_EQ(server.stats().unproven, 0U);
+    while (server.stats().unauthenticated > 0 && !deadline.expired()) std::this_thread::yield();
+    EXPECT_EQ(server.stats().unauthenticated, 0U);
   }
 
   Secret secret = Secret::generate();
@@ -179,7 +179,7 @@ TEST_F(Intruders, AServerThatCannotProveTheSecretIsRefused) {
 }
 
 TEST_F(Intruders, HalfOpenConnectionsOfMembersHoldNothing) {
-  // A member that has proven itself closes its half and goes on reading: the server closes the other half, and the rank
+  // A member that has authenticated itself closes its half and goes on reading: the server closes the other half, and the rank
   // is free.
   const auto fd = connect();
   const auto hello = read_hello(fd.get());
@@ -198,13 +198,13 @@ TEST_F(Intruders, HalfOpenConnectionsOfMembersHoldNothing) {
 TEST_F(Intruders, AStormOfConnectionsIsBounded) {
   StoreServer small({.endpoint = Endpoint::tcp("127.0.0.1", 0),
                      .secret = secret,
-                     .limits = {.connections = 4, .unproven_connections = 10},
+                     .limits = {.connections = 4, .unauthenticated_connections = 10},
                      .handshake_timeout = 300ms});
   const auto address = resolve(small.endpoint(), Deadline::after(5s)).front();
   std::vector<FileDescriptor> storm;
   for (int i = 0; i < 200; ++i) storm.push_back(try_connect(address, Deadline::after(5s)).socket);
   const auto deadline = Deadline::after(10s);
-  while (small.stats().accepted < 200 && !deadline.expired()) EXPECT_LE(small.stats().unproven, 11U);
+  while (small.stats().accepted < 200 && !deadline.expired()) EXPECT_LE(small.stats().unauthenticated, 11U);
   // Members get in once the strangers have been seen off, and no more of them than the limit.
   std::vector<std::unique_ptr<TcpStore>> members;
   for (int i = 0; i < 4; ++i) {

@@ -37,7 +37,7 @@ TEST(Ddp, GoesOnWithAnotherGroupAfterAFailure) {
       return grad_of(net->weight);
     };
     EXPECT_EQ(step(), 2.5);
-    group->abort("a drill");
+    group->abort("a scenario");
     EXPECT_THROW(step(), Error);
     ddp.update_process_group(pair);
     EXPECT_EQ(pair != nullptr ? step() : 1.5, 1.5);
@@ -66,7 +66,7 @@ void expect_pair_goes_on(const ProcessGroupPtr& group, Net net, DdpOptions optio
   for (int i = 0; i < 2; ++i) EXPECT_EQ(step(), 2.5);
   const auto y = ddp.forward(x, true);
   group->barrier();
-  doomed->abort("a drill");
+  doomed->abort("a scenario");
   EXPECT_THROW(y.sum().backward(), Error);
   group->barrier();
   if (pair == nullptr) return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backends/gloo/exchange.h"
 
-#include "backends/engine/doing.h"
+#include "backends/common/doing.h"
 #include "backends/gloo/slots.h"
 
 namespace cohort::gloo {

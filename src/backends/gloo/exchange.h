@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "backends/gloo/mesh.h"
+#include "backends/gloo/engine_interface.h"
 
 namespace cohort::gloo {
 

@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
-#include "backends/engine/local_address.h"
-#include "backends/gloo/gloo_backend.h"
+#include "backends/common/local_address.h"
+#include "backends/gloo/backend.h"
 #include "backends/staged/factory.h"
 #include "core/immortal.h"
 #include "core/module.h"

@@ -3,7 +3,7 @@
 
 #include <cohort/new_group.h>
 
-#include "backends/gloo/mesh.h"
+#include "backends/gloo/engine_interface.h"
 
 namespace cohort::gloo {
 

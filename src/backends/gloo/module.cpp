@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The module libcohort_gloo.so: backends/gloo/mesh.h on Gloo's TCP transport.
+// The module libcohort_gloo.so: backends/gloo/engine_interface.h on Gloo's TCP transport.
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/barrier.h>
@@ -22,8 +22,8 @@
 #include <thread>
 #include <vector>
 
-#include "backends/engine/alarm.h"
-#include "backends/gloo/mesh.h"
+#include "backends/common/deadline_timer.h"
+#include "backends/gloo/engine_interface.h"
 #include "backends/gloo/quiet_pipes.h"
 #include "backends/gloo/watched_transport.h"
 
@@ -35,7 +35,7 @@ namespace {
 constexpr std::chrono::hours for_ever{24 * 365};
 
 /// Gloo only has a wait, which fails the whole mesh when its time is up, but which another thread can end without harm.
-/// So a caller with time waits itself, with an alarm set, and one without leaves the waiting to a thread.
+/// So a caller with time waits itself, with an timer set, and one without leaves the waiting to a thread.
 class Piece final : public Message {
  public:
   explicit Piece(std::unique_ptr<::gloo::transport::UnboundBuffer> buffer) : buffer_(std::move(buffer)) {}
@@ -99,7 +99,7 @@ class Piece final : public Message {
       if (until == Time::max()) {
         done = gloo_wait();
       } else {
-        const Alarm alarm(until, [this] { end_wait(); });
+        const DeadlineTimer timer(until, [this] { end_wait(); });
         done = gloo_wait();
       }
     } catch (...) {

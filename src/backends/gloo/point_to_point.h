@@ -24,7 +24,7 @@
 #include <utility>
 #include <vector>
 
-#include "backends/gloo/mesh.h"
+#include "backends/gloo/engine_interface.h"
 
 namespace cohort::gloo {
 

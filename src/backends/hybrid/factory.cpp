@@ -7,12 +7,12 @@
 
 #include <fmt/format.h>
 
-#include "backends/engine/local_address.h"
+#include "backends/common/local_address.h"
+#include "backends/gloo/backend.h"
 #include "backends/gloo/factory.h"
-#include "backends/gloo/gloo_backend.h"
-#include "backends/hybrid/hybrid_backend.h"
+#include "backends/hybrid/backend.h"
 #include "backends/hybrid/parts.h"
-#include "backends/shm/local_factory.h"
+#include "backends/shm/factory.h"
 #include "core/bytes.h"
 #include "core/log_format.h"
 #include "core/random.h"

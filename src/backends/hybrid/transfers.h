@@ -11,7 +11,7 @@
 namespace cohort::hybrid {
 
 /// Which backend leads to a rank, and what the rank is called there.
-struct Road {
+struct Route {
   Backend* backend = nullptr;
   int peer = 0;
 };

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "backends/mpi/calls.h"
+#include "backends/mpi/engine_interface.h"
 #include "core/immortal.h"
 
 namespace cohort::mpi {

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "backends/mpi/calls.h"
+#include "backends/mpi/engine_interface.h"
 #include "core/turn.h"
 
 namespace cohort::mpi {

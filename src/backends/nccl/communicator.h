@@ -18,7 +18,7 @@
 #include <string>
 
 #include "backends/cuda/objects.h"
-#include "backends/nccl/calls.h"
+#include "backends/nccl/engine_interface.h"
 #include "core/turn.h"
 
 namespace cohort::nccl {

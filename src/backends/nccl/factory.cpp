@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "backends/nccl/nccl_backend.h"
+#include "backends/nccl/backend.h"
 #include "group/group_ids.h"
 #include "group/process_group_state.h"
 

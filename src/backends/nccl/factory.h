@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "backends/nccl/calls.h"
+#include "backends/nccl/engine_interface.h"
 
 namespace cohort::nccl {
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "backends/nccl/calls.h"
+#include "backends/nccl/engine_interface.h"
 
 namespace cohort::nccl {
 

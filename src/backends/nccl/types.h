@@ -9,7 +9,7 @@
 #include <array>
 #include <cstddef>
 
-#include "backends/nccl/calls.h"
+#include "backends/nccl/engine_interface.h"
 
 namespace cohort::nccl {
 

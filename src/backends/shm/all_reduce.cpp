@@ -66,8 +66,8 @@ class ReduceToAllOrOne {
 
   void run() {
     if (is_small_reduction(reduction_.bytes(), size_)) return small();
-    const auto in = engine_.reach().locate(reduction_.in, reduction_.bytes());
-    const auto out = takes_ ? engine_.reach().locate(reduction_.out, reduction_.bytes()) : nowhere;
+    const auto in = engine_.peer_memory().locate(reduction_.in, reduction_.bytes());
+    const auto out = takes_ ? engine_.peer_memory().locate(reduction_.out, reduction_.bytes()) : nowhere;
     auto* const mine = reinterpret_cast<Locations*>(collective_.payload(sizeof(Locations)));
     const bool is_reachable = in.has_value() && out.has_value();
     mine->in = is_reachable ? *in : reinterpret_cast<std::uint64_t>(reduction_.in);

@@ -150,23 +150,23 @@ void Arena::abandon(const void* data) {
   if (it != used_.begin()) std::prev(it)->second.is_abandoned = true;
 }
 
-std::optional<std::uint64_t> ArenaReach::locate(const void* data, std::size_t bytes) const {
+std::optional<std::uint64_t> ArenaPeerMemory::locate(const void* data, std::size_t bytes) const {
   if (bytes == 0) return 0;
   return own_ == nullptr ? std::nullopt : own_->locate(data, bytes);
 }
 
-std::byte* ArenaReach::find(int rank, std::uint64_t location, std::size_t bytes) const {
+std::byte* ArenaPeerMemory::find(int rank, std::uint64_t location, std::size_t bytes) const {
   if (rank == rank_) return own_ == nullptr ? nullptr : own_->find(location, bytes);
   const auto& segment = peers_[static_cast<std::size_t>(rank)];
   if (segment == nullptr || location > segment->size() || bytes > segment->size() - location) return nullptr;
   return segment->base() + location;
 }
 
-void ArenaReach::read(int rank, std::uint64_t address, void* to, std::size_t bytes) const {
+void ArenaPeerMemory::read(int rank, std::uint64_t address, void* to, std::size_t bytes) const {
   read_process(pids_[static_cast<std::size_t>(rank)], address, to, bytes);
 }
 
-GroupMemory ArenaReach::allocate(std::size_t bytes) {
+GroupMemory ArenaPeerMemory::allocate(std::size_t bytes) {
   if (own_ == nullptr) {
     throw NotSupportedError(
         "memory of the group: a rank of this group has no room in its address space to map the others' memory (ulimit "
@@ -175,7 +175,7 @@ GroupMemory ArenaReach::allocate(std::size_t bytes) {
   return own_->allocate(bytes);
 }
 
-void ArenaReach::abandon(const void* data) {
+void ArenaPeerMemory::abandon(const void* data) {
   if (own_ != nullptr) own_->abandon(data);
 }
 

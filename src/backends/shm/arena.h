@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "backends/shm/reach.h"
+#include "backends/shm/peer_memory.h"
 #include "backends/shm/segment.h"
 #include "core/file_descriptor.h"
 
@@ -59,11 +59,12 @@ class Arena : public std::enable_shared_from_this<Arena> {
 };
 
 /// The arenas of a group's ranks, this one's among them.
-class ArenaReach final : public Reach {
+class ArenaPeerMemory final : public PeerMemory {
  public:
   /// Null: no arena. `peers[rank]`: where a rank's arena is mapped here, null for this rank's own. `pids`: of all
   /// ranks, where they may read each other's memory; else empty.
-  ArenaReach(std::shared_ptr<Arena> own, int rank, std::vector<std::shared_ptr<Segment>> peers, std::vector<pid_t> pids)
+  ArenaPeerMemory(std::shared_ptr<Arena> own, int rank, std::vector<std::shared_ptr<Segment>> peers,
+                  std::vector<pid_t> pids)
       : own_(std::move(own)), rank_(rank), peers_(std::move(peers)), pids_(std::move(pids)) {}
 
   std::optional<std::uint64_t> locate(const void* data, std::size_t bytes) const override;

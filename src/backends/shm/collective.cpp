@@ -54,7 +54,7 @@ bool Collective::all_reachable() const {
 }
 
 std::byte* Collective::find(int rank, std::uint64_t location, std::size_t bytes) {
-  auto* const found = engine_.reach_->find(rank, location, bytes);
+  auto* const found = engine_.peer_memory_->find(rank, location, bytes);
   if (found == nullptr && bytes != 0) {
     mismatch(rank, fmt::format("rank {} named memory of the group that is not there ({} bytes)", rank, bytes));
   }
@@ -64,7 +64,7 @@ std::byte* Collective::find(int rank, std::uint64_t location, std::size_t bytes)
 void Collective::read(int rank, std::uint64_t address, void* to, std::size_t bytes) {
   std::string problem;
   try {
-    return engine_.reach_->read(rank, address, to, bytes);
+    return engine_.peer_memory_->read(rank, address, to, bytes);
   } catch (const BackendError& e) {
     problem = e.message();
   }

@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "backends/shm/engine.h"
-#include "backends/shm/watch.h"
+#include "backends/shm/wait_monitor.h"
 
 namespace cohort::shm {
 
@@ -46,7 +46,7 @@ class Collective {
   /// A rank's memory as it told; an error if it is not that rank's to tell.
   std::byte* find(int rank, std::uint64_t location, std::size_t bytes);
 
-  /// Copies out of a rank's ordinary memory. Reach must allow it.
+  /// Copies out of a rank's ordinary memory. PeerMemory must allow it.
   void read(int rank, std::uint64_t address, void* to, std::size_t bytes);
 
   /// Chunk flags: where they stand before this operation, and how far it takes them.
@@ -59,14 +59,14 @@ class Collective {
 
   [[noreturn]] void mismatch(int rank, const std::string& text);
 
-  Watch& watch() { return watch_; }
+  WaitMonitor& watch() { return watch_; }
 
  private:
   void compare(int rank);
 
   Engine& engine_;
   Call& call_;
-  Watch watch_;
+  WaitMonitor watch_;
   std::uint64_t word_;
   std::uint32_t k_;
 };

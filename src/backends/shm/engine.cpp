@@ -16,7 +16,7 @@ Engine::Engine(EngineParts parts)
       size_(board_.ranks()),
       policy_(parts.policy),
       liveness_(std::move(parts.liveness)),
-      reach_(std::move(parts.reach)),
+      peer_memory_(std::move(parts.peer_memory)),
       order_(board_, rank_, size_) {
   StdAtomics::prepare();
 }
@@ -92,7 +92,7 @@ int Engine::furthest_behind(int awaited) const {
   return slowest;
 }
 
-std::string Engine::whereabouts(int awaited) const {
+std::string Engine::describe_progress(int awaited) const {
   std::vector<int> missing;
   std::vector<std::string> places;
   for (int rank = 0; rank < size_; ++rank) {

@@ -21,17 +21,17 @@
 #include <string>
 #include <vector>
 
+#include "backends/shm/auto_tuner.h"
 #include "backends/shm/board.h"
 #include "backends/shm/description.h"
 #include "backends/shm/failure.h"
 #include "backends/shm/liveness.h"
+#include "backends/shm/peer_memory.h"
 #include "backends/shm/posts.h"
-#include "backends/shm/reach.h"
-#include "backends/shm/trials.h"
 
 namespace cohort::shm {
 
-/// How to wait; see watch.h.
+/// How to wait; see wait_monitor.h.
 struct WaitPolicy {
   /// Looks at a flag before yielding the processor: none where ranks outnumber processors.
   std::uint32_t spins = 0;
@@ -44,7 +44,7 @@ struct EngineParts {
   int rank = 0;
   WaitPolicy policy{};
   Liveness liveness{};
-  std::unique_ptr<Reach> reach{};
+  std::unique_ptr<PeerMemory> peer_memory{};
 };
 
 class Engine {
@@ -68,9 +68,9 @@ class Engine {
   int rank() const { return rank_; }
   int size() const { return size_; }
   const Board& board() const { return board_; }
-  Reach& reach() const { return *reach_; }
+  PeerMemory& peer_memory() const { return *peer_memory_; }
   /// Used by one collective at a time.
-  Trials& trials() { return trials_; }
+  AutoTuner& trials() { return trials_; }
   const WaitPolicy& policy() const { return policy_; }
   const std::string& name() const { return name_; }
   const std::string& group() const { return group_; }
@@ -86,7 +86,7 @@ class Engine {
   std::optional<Failure> trouble(int awaited, Wait wait);
   std::vector<int> dead_ranks();
   /// "waits for rank 2, which is in broadcast #6; ...": who is where, for errors.
-  std::string whereabouts(int awaited) const;
+  std::string describe_progress(int awaited) const;
   /// Who holds up the collective: a rank that is not in it yet, else the one that has used the fewest chunks; `awaited`
   /// if no other is behind it.
   int furthest_behind(int awaited) const;
@@ -108,8 +108,8 @@ class Engine {
   const WaitPolicy policy_;
   std::mutex liveness_mutex_;
   Liveness liveness_;
-  std::unique_ptr<Reach> reach_;
-  Trials trials_;
+  std::unique_ptr<PeerMemory> peer_memory_;
+  AutoTuner trials_;
 
   PostOrder<Board> order_;
   std::atomic<std::uint32_t> entered_{0};  ///< the collective this rank is or was in last, for other threads' reports

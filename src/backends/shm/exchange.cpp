@@ -11,7 +11,7 @@
 //            system call
 //   staged   through staging buffers, chunk by chunk, while the next chunk is copied in.       two copies per byte
 //
-// Whether large ordinary memory is read or staged is found by trying (trials.h).
+// Whether large ordinary memory is read or staged is found by trying (auto_tuner.h).
 // Direct and staged mix: each rank's offer is taken the way it lies.
 #include "backends/shm/exchange.h"
 
@@ -78,7 +78,7 @@ class Exchange {
         longest_staged = std::max(longest_staged, longest);
       }
     }
-    const bool is_trial = rank_ == 0 && longest_staged >= Trials::smallest && !any_direct;
+    const bool is_trial = rank_ == 0 && longest_staged >= AutoTuner::smallest && !any_direct;
     const auto start = is_trial ? Deadline::Clock::now() : Deadline::Clock::time_point{};
     if (any_direct) take_directly();
     if (longest_staged > 0 && goes_by_reading(longest_staged)) {
@@ -106,15 +106,15 @@ class Exchange {
     for (const auto& to : takes_) longest = std::max(longest, to.size());
     return longest;
   }
-  Trials::Way preference() const {
+  AutoTuner::Way preference() const {
     const auto longest = own_longest();
-    if (!engine_.reach().reads_ordinary() || longest < Trials::smallest) return Trials::Way::staged;
+    if (!engine_.peer_memory().reads_ordinary() || longest < AutoTuner::smallest) return AutoTuner::Way::staged;
     return engine_.trials().next(longest, source_ != all);
   }
   bool goes_by_reading(std::size_t longest) const {
-    if (!engine_.reach().reads_ordinary()) return false;
-    if (longest < Trials::smallest) return is_read(longest, source_ != all, size_);
-    return collective_.number_of(0) == static_cast<double>(Trials::Way::read);
+    if (!engine_.peer_memory().reads_ordinary()) return false;
+    if (longest < AutoTuner::smallest) return is_read(longest, source_ != all, size_);
+    return collective_.number_of(0) == static_cast<double>(AutoTuner::Way::read);
   }
   std::uint64_t longest_from(int rank) const { return source_ == all || source_ == rank ? tables_.longest(rank) : 0; }
   Bytes take(int rank) const { return takes_.empty() ? Bytes() : takes_[static_cast<std::size_t>(rank)]; }
@@ -195,7 +195,7 @@ class Exchange {
   const int source_;
   LaneTables tables_;
   const bool streams_ = bypasses_caches(takes_);
-  Trials::Way preferred_ = Trials::Way::staged;  ///< on the first rank
+  AutoTuner::Way preferred_ = AutoTuner::Way::staged;  ///< on the first rank
 };
 
 /// A list with one entry for each rank of which only one is set.

@@ -33,12 +33,12 @@ class LaneTables {
   bool write(std::span<const ConstBytes> offers) {
     bool is_reachable = true;
     for (const auto& offer : offers) {
-      is_reachable = is_reachable && engine_.reach().locate(offer.data(), offer.size()).has_value();
+      is_reachable = is_reachable && engine_.peer_memory().locate(offer.data(), offer.size()).has_value();
     }
     auto* at = collective_.payload(bytes());
     for (std::size_t i = 0; i < lanes_; ++i, at += sizeof(Lane)) {
       const auto offer = offers.empty() ? ConstBytes() : offers[i];
-      const auto location = is_reachable ? *engine_.reach().locate(offer.data(), offer.size())
+      const auto location = is_reachable ? *engine_.peer_memory().locate(offer.data(), offer.size())
                                          : reinterpret_cast<std::uint64_t>(offer.data());
       const Lane lane{.location = location, .bytes = offer.size()};
       std::memcpy(at, &lane, sizeof(lane));

@@ -6,7 +6,7 @@
 
 #include <optional>
 
-#include "backends/failure.h"
+#include "backends/common/failure.h"
 #include "backends/shm/board.h"
 
 namespace cohort::shm {

@@ -56,10 +56,10 @@ FileDescriptor connect_abstract(const std::string& name) {
   auto fd = make_socket();
   const auto [address, size] = address_of(name);
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0) {
-    throw SocketError(fmt::format("shm: connecting to the group's founder: {}; are all ranks on one host?",
+    throw SocketError(fmt::format("shm: connecting to the root of the bootstrap: {}; are all ranks on one host?",
                                   std::generic_category().message(errno)));
   }
-  if (!peer_is_trusted(fd.get())) throw SocketError("shm: who listens as the group's founder is another user");
+  if (!peer_is_trusted(fd.get())) throw SocketError("shm: who listens as the root of the bootstrap is another user");
   return fd;
 }
 

@@ -46,8 +46,8 @@ bool is_raised(const Flag<Atomics>& flag, std::uint32_t target) {
 
 /// `watch` is asked between looks what to do next: it yields the processor, gives up by throwing, or says to sleep, and
 /// for how long at most.
-template <class Atomics, class Watch>
-void await(Flag<Atomics>& flag, std::uint32_t target, Watch& watch) {
+template <class Atomics, class WaitMonitor>
+void await(Flag<Atomics>& flag, std::uint32_t target, WaitMonitor& watch) {
   for (std::uint32_t round = 0; !is_raised(flag, target); ++round) {
     if (watch.next(round) == Pace::look) {
       Atomics::pause();

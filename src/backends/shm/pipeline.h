@@ -24,9 +24,9 @@ inline constexpr std::uint32_t stage_depth = 2;
 /// + 1) for drains of c - 1, and those wait for fills of c - 1 only, which precede them in every rank's program.
 ///
 /// Ranks that fill or drain nothing still count, and do so at once: `fills`, `drains`.
-template <class Board, class Watch, class Fill, class Drain>
+template <class Board, class WaitMonitor, class Fill, class Drain>
 void exchange_chunks(Board& board, int rank, int size, std::uint32_t base, std::uint32_t chunks, bool fills,
-                     bool drains, Watch& watch, Fill&& fill, Drain&& drain) {
+                     bool drains, WaitMonitor& watch, Fill&& fill, Drain&& drain) {
   const auto fill_next = [&](std::uint32_t c) {
     if (c >= stage_depth) {
       for (int peer = 0; peer < size; ++peer) {
@@ -59,8 +59,8 @@ void exchange_chunks(Board& board, int rank, int size, std::uint32_t base, std::
 /// fill(c + 2), after this rank's collect(c), which has seen everybody's combine(c). Result buffer c % 2 is written
 /// again by combine(c + 2), which has seen everybody's fill(c + 2), and that comes after collect(c) in every rank's
 /// program.
-template <class Board, class Watch, class Fill, class Combine, class Collect>
-void reduce_chunks(Board& board, int rank, int size, std::uint32_t base, std::uint32_t chunks, Watch& watch,
+template <class Board, class WaitMonitor, class Fill, class Combine, class Collect>
+void reduce_chunks(Board& board, int rank, int size, std::uint32_t base, std::uint32_t chunks, WaitMonitor& watch,
                    Fill&& fill, Combine&& combine, Collect&& collect) {
   const auto fill_next = [&](std::uint32_t c) {
     fill(c);

@@ -37,7 +37,7 @@ struct alignas(cache_line) Post {
 
 /// Which operations this rank has seen the others post, so that it knows when a slot is free again.
 ///
-/// `Board` gives posts: `post(rank, k)` is the slot of operation k of that rank. `Watch`: see flags.h; it is told whom
+/// `Board` gives posts: `post(rank, k)` is the slot of operation k of that rank. `WaitMonitor`: see flags.h; it is told whom
 /// it waits for.
 template <class Board>
 class PostOrder {
@@ -45,8 +45,8 @@ class PostOrder {
   PostOrder(Board& board, int rank, int size) : board_(board), rank_(rank), size_(size) {}
 
   /// Starts the next operation: its number, with this rank's slot free to be written.
-  template <class Watch>
-  std::uint32_t begin(Watch& watch) {
+  template <class WaitMonitor>
+  std::uint32_t begin(WaitMonitor& watch) {
     const auto k = ++operation_;
     if (!reached(free_until_, k)) {
       for (int peer = 0; peer < size_; ++peer) {
@@ -57,15 +57,15 @@ class PostOrder {
     return k;
   }
 
-  template <class Watch>
-  void await_post(int peer, std::uint32_t k, Watch& watch) {
+  template <class WaitMonitor>
+  void await_post(int peer, std::uint32_t k, WaitMonitor& watch) {
     watch.waits_for(peer);
     await(board_.post(peer, k).flag, k, watch);
   }
 
   /// Until everybody has posted operation k.
-  template <class Watch>
-  void await_all_posts(std::uint32_t k, Watch& watch) {
+  template <class WaitMonitor>
+  void await_all_posts(std::uint32_t k, WaitMonitor& watch) {
     for (int peer = 0; peer < size_; ++peer) {
       if (peer != rank_) await_post(peer, k, watch);
     }

@@ -92,7 +92,7 @@ std::vector<int> Survivors::decide() {
 }
 
 std::string Survivors::exchange(const std::vector<int>& members, std::string_view ticket) {
-  const auto founder = static_cast<std::size_t>(members.front());
+  const auto root = static_cast<std::size_t>(members.front());
   if (!ticket.empty()) {
     if (ticket.size() >= ticket_bytes) throw Error("shrink: the ticket is too long");
     std::memset(board_.ticket(rank_), 0, ticket_bytes);
@@ -101,17 +101,16 @@ std::string Survivors::exchange(const std::vector<int>& members, std::string_vie
     return std::string(ticket);
   }
   poll_until(
-      deadline_,
-      [&] { return board_.ticket_round(founder).load(std::memory_order_acquire) >= round_ || is_out(founder); },
+      deadline_, [&] { return board_.ticket_round(root).load(std::memory_order_acquire) >= round_ || is_out(root); },
       [&] {
-        throw OperationTimeoutError(fmt::format("shrink: rank {} did not answer", founder),
-                                    {.group = engine_.group(), .op = "shrink", .rank = static_cast<int>(founder)});
+        throw OperationTimeoutError(fmt::format("shrink: rank {} did not answer", root),
+                                    {.group = engine_.group(), .op = "shrink", .rank = static_cast<int>(root)});
       });
-  if (board_.ticket_round(founder).load(std::memory_order_acquire) != round_) {
-    throw PeerLostError(fmt::format("rank {} died during shrink", founder),
-                        {.group = engine_.group(), .op = "shrink", .rank = static_cast<int>(founder)});
+  if (board_.ticket_round(root).load(std::memory_order_acquire) != round_) {
+    throw PeerLostError(fmt::format("rank {} died during shrink", root),
+                        {.group = engine_.group(), .op = "shrink", .rank = static_cast<int>(root)});
   }
-  return {board_.ticket(founder), ::strnlen(board_.ticket(founder), ticket_bytes)};
+  return {board_.ticket(root), ::strnlen(board_.ticket(root), ticket_bytes)};
 }
 
 std::optional<Failure> Survivors::lost_among(const std::vector<int>& members) {
@@ -155,7 +154,7 @@ bool Survivors::confirm(const std::vector<int>& members, bool is_ready) {
   return verdict.load(std::memory_order_acquire) == final_;
 }
 
-SurvivorGroup Survivors::found(Founder founder, const std::string& name) {
+SurvivorGroup Survivors::form_group(BootstrapFunction bootstrap, const std::string& name) {
   if (std::find(excluded_.begin(), excluded_.end(), static_cast<int>(rank_)) != excluded_.end()) return {};
   for (round_ = 1; round_ < AgreementBoard::rounds(size_); ++round_) {
     vote();
@@ -169,13 +168,13 @@ SurvivorGroup Survivors::found(Founder founder, const std::string& name) {
     SurvivorGroup group{.ranks = members};
     std::exception_ptr problem;
     try {
-      group.parts.emplace(founder({.name = name,
-                                   .group = fmt::format("{}:shrink:{}", engine_.group(), round_),
-                                   .rank = static_cast<int>(place - members.begin()),
-                                   .size = static_cast<int>(members.size()),
-                                   .deadline = deadline_,
-                                   .exchange = [&](std::string_view ticket) { return exchange(members, ticket); },
-                                   .trouble = [&] { return lost_among(members); }}));
+      group.parts.emplace(bootstrap({.name = name,
+                                     .group = fmt::format("{}:shrink:{}", engine_.group(), round_),
+                                     .rank = static_cast<int>(place - members.begin()),
+                                     .size = static_cast<int>(members.size()),
+                                     .deadline = deadline_,
+                                     .exchange = [&](std::string_view ticket) { return exchange(members, ticket); },
+                                     .trouble = [&] { return lost_among(members); }}));
     } catch (const PeerLostError&) {
       problem = std::current_exception();
     } catch (const OperationTimeoutError&) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// One rank's part in the agreement on who is left (agreement.h) and in founding their group.
+// One rank's part in the agreement on who is left (agreement.h) and in bootstrap their group.
 #pragma once
 
 #include <optional>
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "backends/shm/agreement.h"
+#include "backends/shm/bootstrap.h"
 #include "backends/shm/engine.h"
-#include "backends/shm/founding.h"
 
 namespace cohort::shm {
 
@@ -23,7 +23,7 @@ class Survivors {
  public:
   Survivors(Engine& engine, std::span<const int> excluded, Deadline deadline);
 
-  SurvivorGroup found(Founder founder, const std::string& name);
+  SurvivorGroup form_group(BootstrapFunction bootstrap, const std::string& name);
 
  private:
   /// Dead, gone, or to be left out.

@@ -41,7 +41,7 @@ inline bool bypasses_caches(std::span<const Bytes> outputs) {
 }
 
 /// Ordinary memory is read by the kernel rather than staged, one copy for two: pays from the cost of the system call
-/// on, up to where trials.h takes over. Many readers of one process get into each other's way.
+/// on, up to where auto_tuner.h takes over. Many readers of one process get into each other's way.
 inline bool is_read(std::size_t longest_piece, bool has_one_source, int ranks) {
   if (has_one_source && (ranks > 2 || longest_piece > 512 * kib)) return false;
   return longest_piece >= 16 * kib;

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "backends/staged/staged_backend.h"
+#include "backends/staged/backend.h"
 
 namespace cohort::staged {
 

@@ -7,7 +7,7 @@
 #include <cohort/torch/sync_batch_norm.h>
 #include <torch/nn/utils/rnn.h>
 
-#include "nccl/gpu/gpu_world.h"
+#include "backends/nccl/gpu/gpu_world.h"
 #include "torch/ddp_test.h"
 
 namespace cohort::test {

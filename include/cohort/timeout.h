@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// How long one call may take. Every function that waits takes a Timeout, and all of them mean the same by it:
+//
+//   pg->all_reduce(x);                             // the group's own timeout
+//   pg->all_reduce(x, {.timeout = 5s});            // five seconds
+//   store->get("key", cohort::no_timeout);         // as long as it takes
+//   store->get("key", deadline);                   // until a point in time: what is left of a larger call's time
+//
+// A timeout is positive. Zero and negative durations are a ValueError, thrown before anything has happened.
+#pragma once
+
+#include <cohort/deadline.h>
+#include <cohort/export.h>
+
+#include <chrono>
+#include <variant>
+
+namespace cohort {
+
+/// Waits without limit.
+inline constexpr std::chrono::milliseconds no_timeout = std::chrono::milliseconds::max();
+
+class COHORT_API Timeout {
+ public:
+  /// The timeout of the group or store that is called.
+  Timeout() = default;
+  template <class Rep, class Period>
+  explicit(false) Timeout(std::chrono::duration<Rep, Period> duration) : value_(checked(duration)) {}
+  explicit(false) Timeout(Deadline deadline) : value_(deadline) {}
+
+  bool is_default() const noexcept { return std::holds_alternative<std::monostate>(value_); }
+  /// The time given, or what is left of it where a deadline was given.
+  std::chrono::milliseconds duration_or(std::chrono::milliseconds otherwise) const {
+    if (const auto* const duration = std::get_if<std::chrono::milliseconds>(&value_)) return *duration;
+    const auto* const deadline = std::get_if<Deadline>(&value_);
+    if (deadline == nullptr) return otherwise;
+    if (deadline->is_never()) return no_timeout;
+    return std::chrono::ceil<std::chrono::milliseconds>(deadline->remaining());
+  }
+  /// Counted from now.
+  Deadline deadline_or(std::chrono::milliseconds otherwise) const {
+    if (const auto* const deadline = std::get_if<Deadline>(&value_)) return *deadline;
+    return Deadline::after(duration_or(otherwise));
+  }
+
+ private:
+  template <class Rep, class Period>
+  static std::chrono::milliseconds checked(std::chrono::duration<Rep, Period> duration) {
+    // A duration as large as no_timeout in a coarser unit would overflow in the conversion.
+    if (duration >= std::chrono::duration<Rep, Period>::max()) return no_timeout;
+    if (duration <= duration.zero()) refuse(std::chrono::duration_cast<std::chrono::milliseconds>(duration));
+    return std::chrono::ceil<std::chrono::milliseconds>(duration);
+  }
+  [[noreturn]] static void refuse(std::chrono::milliseconds duration);
+
+  std::variant<std::monostate, std::chrono::milliseconds, Deadline> value_;
+};
+
+}  // namespace cohort

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/common/deadline_timer.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "core/immortal.h"
+
+namespace cohort {
+
+/// All timers that are set, and the thread that watches the first.
+struct TimerQueue {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::multimap<DeadlineTimer::Time, DeadlineTimer*> timers;
+  /// When the thread looks next. DeadlineTimers that were taken back may leave it too early, which costs one look.
+  DeadlineTimer::Time wakes_at = DeadlineTimer::Time::max();
+  const pid_t owner = ::getpid();
+
+  /// This process's. A child that was forked has no thread of its parent's, and a condition variable on which one waits
+  /// at the time is of no use there: it gets a timer_queue of its own, and the parent's is left as it is.
+  static TimerQueue& instance() {
+    static std::atomic<TimerQueue*> current{nullptr};
+    auto* known = current.load(std::memory_order_acquire);
+    if (known != nullptr && known->owner == ::getpid()) return *known;
+    auto fresh = std::make_unique<TimerQueue>();
+    if (current.compare_exchange_strong(known, fresh.get(), std::memory_order_acq_rel)) {
+      auto* const mine = fresh.release();  // for the rest of the process
+      static Immortal<std::vector<std::thread>> threads;
+      threads->emplace_back([mine] { mine->watch(); });
+      return *mine;
+    }
+    return *known;
+  }
+
+  void watch() {
+    ::pthread_setname_np(::pthread_self(), "cohort-timer");
+    std::unique_lock lock(mutex);
+    for (;;) {
+      if (timers.empty()) {
+        wakes_at = DeadlineTimer::Time::max();
+        changed.wait(lock);
+        continue;
+      }
+      const auto [when, timer] = *timers.begin();
+      if (when > std::chrono::steady_clock::now()) {
+        wakes_at = when;
+        changed.wait_until(lock, when);
+        continue;
+      }
+      timers.erase(timers.begin());
+      timer->state_ = DeadlineTimer::State::ringing;
+      lock.unlock();
+      timer->ring_();
+      lock.lock();
+      timer->state_ = DeadlineTimer::State::rung;
+      changed.notify_all();
+    }
+  }
+};
+
+DeadlineTimer::DeadlineTimer(Time when, std::function<void()> ring)
+    : queue_(TimerQueue::instance()), when_(when), ring_(std::move(ring)) {
+  auto& timer_queue = queue_;
+  const std::lock_guard lock(timer_queue.mutex);
+  timer_queue.timers.emplace(when_, this);
+  if (when_ < timer_queue.wakes_at) timer_queue.changed.notify_all();
+}
+
+DeadlineTimer::~DeadlineTimer() {
+  auto& timer_queue = queue_;
+  if (timer_queue.owner != ::getpid()) return;  // the parent's
+  std::unique_lock lock(timer_queue.mutex);
+  if (state_ == State::set) {
+    auto place = timer_queue.timers.lower_bound(when_);
+    while (place->second != this) ++place;
+    timer_queue.timers.erase(place);
+    return;
+  }
+  timer_queue.changed.wait(lock, [this] { return state_ == State::rung; });
+}
+
+}  // namespace cohort

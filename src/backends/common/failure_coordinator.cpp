@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/common/failure_coordinator.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "core/log_format.h"
+
+namespace cohort {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds news_patience{1000};
+constexpr milliseconds notes_patience{500};
+
+std::string note_key(int rank) {
+  return fmt::format("note/{}", rank);
+}
+
+/// "in 123 all_reduce #3", "out 123 broadcast #2", "out 0 "
+struct Note {
+  bool is_in = false;
+  std::string digest{};
+  std::string text{};
+
+  static Note parse(const std::string& from) {
+    const auto first = from.find(' ');
+    const auto second = from.find(' ', first + 1);
+    if (first == std::string::npos || second == std::string::npos) return {};
+    return {.is_in = from.substr(0, first) == "in",
+            .digest = from.substr(first + 1, second - first - 1),
+            .text = from.substr(second + 1)};
+  }
+};
+
+}  // namespace
+
+FailureCoordinator::FailureCoordinator(Group group, Deadline deadline, std::function<void(const Failure&)> stop)
+    : group_(std::move(group)), stop_(std::move(stop)) {
+  if (group_.is_part || group_.size == 1) return;
+  notes_ = group_.store->clone();
+  detector_ =
+      FailureDetector::start(group_.store, group_.rank, deadline, [this](const Failure& failure) { end(failure); });
+}
+
+FailureCoordinator::~FailureCoordinator() {
+  leave();
+}
+
+void FailureCoordinator::leave() {
+  detector_.reset();
+}
+
+ErrorContext FailureCoordinator::context(const Call& call) const {
+  return {.group = group_.id, .op = std::string(to_string(call.op())), .sequence = call.sequence()};
+}
+
+void FailureCoordinator::enter(const Doing& doing) {
+  const std::lock_guard lock(mutex_);
+  last_ = doing;
+  is_in_ = true;
+}
+
+void FailureCoordinator::exit() {
+  const std::lock_guard lock(mutex_);
+  is_in_ = false;
+}
+
+bool FailureCoordinator::end(const Failure& failure) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return false;
+    failure_ = failure;
+    is_over_ = true;
+    over_.notify_all();
+  }
+  stop_(failure);
+  if (failure.kind == ErrorKind::timeout) publish_current_op();
+  return true;
+}
+
+void FailureCoordinator::publish_current_op() {
+  if (notes_ == nullptr || is_alone_) return;
+  std::string note;
+  {
+    const std::lock_guard lock(mutex_);
+    note = fmt::format("{} {} {}", is_in_ ? "in" : "out", last_ ? last_->digest() : 0, last_ ? last_->text() : "");
+  }
+  publishing_.run(
+      [store = notes_, key = note_key(group_.rank), note] { store->clone()->set(key, note, notes_patience); },
+      notes_patience);
+}
+
+void FailureCoordinator::diagnose_timeout() {
+  const std::lock_guard turn(diagnosis_mutex_);
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_examined_ || failure_->kind != ErrorKind::timeout || notes_ == nullptr) return;
+    is_examined_ = true;
+    if (is_alone_) {
+      failure_->text += ", and the job's store does not answer";
+      return;
+    }
+  }
+  const auto answers = std::make_shared<std::vector<std::string>>(static_cast<std::size_t>(group_.size));
+  const auto ask = [answers, store = notes_] {
+    const auto patience = Deadline::after(notes_patience);
+    for (std::size_t each = 0; each < answers->size(); ++each) {
+      try {
+        (*answers)[each] = store->get(note_key(static_cast<int>(each)), patience);
+      } catch (const StoreTimeoutError&) {  // it is not there to leave one
+      }
+    }
+  };
+  if (!asking_.run(ask, notes_patience + milliseconds(200))) {
+    const std::lock_guard lock(mutex_);
+    failure_->text += ", and the job's store does not answer";
+    return;
+  }
+  std::vector<std::optional<Note>> notes;
+  for (const auto& answer : *answers)
+    notes.push_back(answer.empty() ? std::nullopt : std::optional(Note::parse(answer)));
+  std::vector<int> missing;
+  std::vector<std::string> places;
+  int first_in = -1;
+  std::optional<Failure> mismatch;
+  for (int each = 0; each < group_.size; ++each) {
+    const auto& note = notes[static_cast<std::size_t>(each)];
+    if (note && note->is_in) {
+      if (first_in < 0) first_in = each;
+      const auto& other = *notes[static_cast<std::size_t>(first_in)];
+      if (!mismatch && note->digest != other.digest) {
+        mismatch = Failure{
+            .kind = ErrorKind::mismatch,
+            .rank = each,
+            .text = fmt::format("rank {} called {} where rank {} called {}", each, note->text, first_in, other.text)};
+      }
+      continue;
+    }
+    missing.push_back(each);
+    places.push_back(!note                ? fmt::format("rank {} does not say what it does", each)
+                     : note->text.empty() ? fmt::format("rank {} has not called anything", each)
+                                          : fmt::format("rank {} last called {}", each, note->text));
+  }
+  const std::lock_guard lock(mutex_);
+  if (mismatch) {
+    failure_ = std::move(mismatch);
+  } else if (missing.empty()) {
+    failure_->text += ": all ranks are in it";
+  } else {
+    failure_->rank = missing.front();
+    failure_->text += fmt::format("; missing: rank{} {}; {}", missing.size() == 1 ? "" : "s", fmt::join(missing, ", "),
+                                  fmt::join(places, "; "));
+  }
+}
+
+void FailureCoordinator::throw_end(const Call& call) {
+  diagnose_timeout();
+  Failure failure;
+  {
+    const std::lock_guard lock(mutex_);
+    failure = *failure_;
+  }
+  throw_failure(failure, context(call));
+}
+
+void FailureCoordinator::await_news(const Call& call) {
+  if (detector_ != nullptr) {
+    std::unique_lock lock(mutex_);
+    over_.wait_for(lock, news_patience, [this] { return failure_.has_value(); });
+  }
+  check(call);
+}
+
+void FailureCoordinator::fail(const Failure& failure, const Call& call) {
+  // The others first: they may know more, and their word may have come before this one.
+  if (detector_ != nullptr && !detector_->declare(failure)) is_alone_ = true;
+  end(failure);
+  throw_end(call);
+}
+
+void FailureCoordinator::miss_deadline(const Call& call) {
+  fail({.kind = ErrorKind::timeout,
+        .text = fmt::format("{} #{} did not end within {} ms", to_string(call.op()), call.sequence(),
+                            call.timeout().count())},
+       call);
+}
+
+void FailureCoordinator::abort(std::string_view reason) {
+  const Failure failure{
+      .kind = ErrorKind::aborted,
+      .rank = group_.rank,
+      .text = fmt::format("rank {} aborted the group{}{}", group_.rank, reason.empty() ? "" : ": ", reason)};
+  if (detector_ != nullptr && !is_over_) detector_->declare(failure);
+  end(failure);
+}
+
+}  // namespace cohort

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/fake/backend.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "backends/common/shared_bytes.h"
+#include "reduce/copy.h"
+#include "reduce/kernels.h"
+
+namespace cohort::fake {
+
+namespace {
+
+class Nothing final : public Transfer {
+ public:
+  explicit Nothing(int source) : source_(source) {}
+  bool advance() override { return true; }
+  int source() const override { return source_; }
+
+ private:
+  int source_;
+};
+
+void copy(Bytes to, ConstBytes from) {
+  if (to.data() != from.data()) reduce::copy(to.data(), from.data(), std::min(to.size(), from.size()));
+}
+
+}  // namespace
+
+Capabilities FakeBackend::capabilities() const {
+  return {.operations = ~std::uint64_t{0},
+          .group_memory = true,
+          .splitting = true,
+          .shrinking = true,
+          .aborting = true,
+          .premul_sum = true,
+          .deterministic_order = true};
+}
+
+void FakeBackend::check(const Call& call) const {
+  if (!options_.error_on_collective) return;
+  throw BackendError("the fake group was told to refuse collectives (error_on_collective)",
+                     {.op = std::string(to_string(call.op())), .sequence = call.sequence()});
+}
+
+void FakeBackend::combine_uniform(const void* in, void* out, const Reduction& reduction) const {
+  if (!options_.simulate_uniform_ranks) {
+    if (in != out) reduce::copy(out, in, reduction.bytes());
+    return;
+  }
+  // As many sources as there are ranks, all the same memory: the same bits as ranks that share memory would get.
+  const auto n = static_cast<std::size_t>(size());
+  const std::vector<const void*> sources(n, in);
+  const std::vector<double> factors(n, reduction.op.factor());
+  reduce::find_kernel(reduction.dtype, reduction.op.kind())(
+      {.data = sources.data(), .factors = factors.data(), .count = n}, {.data = &out, .count = 1}, reduction.count,
+      static_cast<double>(size()));
+}
+
+void FakeBackend::all_reduce(const Reduction& reduction, Call& call) {
+  check(call);
+  combine_uniform(reduction.in, reduction.out, reduction);
+}
+void FakeBackend::reduce(const Reduction& reduction, int root, Call& call) {
+  check(call);
+  if (rank() == root) combine_uniform(reduction.in, reduction.out, reduction);
+}
+void FakeBackend::broadcast(Bytes /*data*/, int /*root*/, Call& call) {
+  check(call);
+}
+void FakeBackend::all_gather(ConstBytes in, std::span<const Bytes> outs, Call& call) {
+  check(call);
+  for (const auto& out : outs) copy(out, in);
+}
+void FakeBackend::gather(ConstBytes in, std::span<const Bytes> outs, int /*root*/, Call& call) {
+  check(call);
+  for (const auto& out : outs) copy(out, in);
+}
+void FakeBackend::scatter(std::span<const ConstBytes> ins, Bytes out, int root, Call& call) {
+  check(call);
+  if (rank() == root) copy(out, ins[static_cast<std::size_t>(rank())]);
+}
+void FakeBackend::reduce_scatter(std::span<const ConstBytes> ins, const Reduction& reduction, Call& call) {
+  check(call);
+  combine_uniform(ins[static_cast<std::size_t>(rank())].data(), reduction.out, reduction);
+}
+void FakeBackend::all_to_all(std::span<const ConstBytes> ins, std::span<const Bytes> outs, Call& call) {
+  check(call);
+  const auto own = static_cast<std::size_t>(rank());
+  for (std::size_t peer = 0; peer < outs.size(); ++peer) {
+    // Uniform ranks all send this one what it sends to itself; otherwise what goes there comes back.
+    copy(outs[peer], ins[options_.simulate_uniform_ranks ? own : peer]);
+  }
+}
+void FakeBackend::barrier(Call& call) {
+  check(call);
+}
+
+std::unique_ptr<Transfer> FakeBackend::start_send(ConstBytes /*data*/, int /*peer*/, int /*tag*/, Call& /*call*/) {
+  return std::make_unique<Nothing>(rank());
+}
+std::unique_ptr<Transfer> FakeBackend::start_recv(Bytes /*data*/, int peer_or_any, int /*tag*/, Call& /*call*/) {
+  return std::make_unique<Nothing>(std::max(peer_or_any, 0));
+}
+
+GroupMemory FakeBackend::allocate(std::size_t bytes) {
+  auto memory = shared_bytes(bytes);
+  auto* const data = memory->data();
+  return {std::move(memory), data, bytes};
+}
+
+BackendPtr FakeBackend::split(const BackendSplit& split, Deadline /*deadline*/) {
+  const auto place = std::find(split.ranks.begin(), split.ranks.end(), rank());
+  if (place == split.ranks.end()) return nullptr;
+  return std::make_shared<FakeBackend>(static_cast<int>(place - split.ranks.begin()),
+                                       static_cast<int>(split.ranks.size()), options_);
+}
+
+BackendShrunk FakeBackend::shrink(std::span<const int> excluded, Deadline /*deadline*/) {
+  std::vector<int> ranks;
+  for (int each = 0; each < size(); ++each) {
+    if (std::find(excluded.begin(), excluded.end(), each) == excluded.end()) ranks.push_back(each);
+  }
+  const auto place = std::find(ranks.begin(), ranks.end(), rank());
+  if (place == ranks.end()) return {};
+  const int new_rank = static_cast<int>(place - ranks.begin());
+  const int new_size = static_cast<int>(ranks.size());
+  return {.ranks = std::move(ranks), .backend = std::make_shared<FakeBackend>(new_rank, new_size, options_)};
+}
+
+ProcessGroupPtr make_group(const StorePtr& store, int rank, int size, std::chrono::milliseconds timeout,
+                           const Device& /*device*/, const Options& options) {
+  OptionReader read(options, "fake");
+  FakeOptions chosen;
+  chosen.error_on_collective = read.get("error_on_collective", false);
+  chosen.simulate_uniform_ranks = read.get("simulate_uniform_ranks", false);
+  read.finish();
+  // There are no peers to agree with.
+  auto group = std::make_shared<ProcessGroup>(store, rank, size, timeout);
+  const auto backend = std::make_shared<FakeBackend>(rank, size, chosen);
+  group->add_backend(DeviceType::cpu, backend);
+  group->add_backend(DeviceType::cuda, backend);
+  return group;
+}
+
+}  // namespace cohort::fake

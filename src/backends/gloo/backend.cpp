@@ -1,0 +1,516 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/gloo/backend.h"
+
+#include <cohort/prefix_store.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "backends/common/arithmetic.h"
+#include "backends/common/deadline_timer.h"
+#include "backends/gloo/exchange.h"
+#include "backends/gloo/slots.h"
+#include "core/log_format.h"
+#include "core/random.h"
+#include "group/transfer_timeout.h"
+#include "store/handshake.h"
+
+namespace cohort::gloo {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds leaving_patience{2000};
+
+/// For Gloo, which adds it to the clock, and for which zero is "no timeout".
+milliseconds gloo_timeout(Deadline deadline) {
+  constexpr auto longest = std::chrono::hours(24 * 365);
+  if (deadline.is_never()) return longest;
+  return std::clamp(std::chrono::ceil<milliseconds>(deadline.remaining()), milliseconds(1), milliseconds(longest));
+}
+
+bool is_one_block(std::span<const Bytes> pieces) {
+  for (std::size_t i = 1; i < pieces.size(); ++i) {
+    if (pieces[i].size() != pieces[0].size() || pieces[i].data() != pieces[i - 1].data() + pieces[i - 1].size()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void copy(ConstBytes from, Bytes to) {
+  if (!from.empty() && from.data() != to.data()) std::memmove(to.data(), from.data(), from.size());
+}
+
+std::size_t index_of(int rank) {
+  return static_cast<std::size_t>(rank);
+}
+
+}  // namespace
+
+// --- beginning and end
+
+GlooBackend::GlooBackend(GlooParts parts, Deadline deadline)
+    : Backend("gloo", parts.rank, parts.size), parts_(std::move(parts)) {
+  if (size() > 1) {
+    mesh_ = parts_.make_mesh(
+        {.rank = rank(), .size = size(), .address = parts_.address, .timeout = gloo_timeout(deadline) / 5});
+    connect(deadline);
+    prove(deadline);
+  }
+  point_to_point_ = std::make_unique<PointToPoint>(mesh_, rank(), size());
+  coordinator_ = std::make_unique<FailureCoordinator>(
+      FailureCoordinator::Group{
+          .id = parts_.group, .store = parts_.store, .rank = rank(), .size = size(), .is_part = parts_.is_part},
+      deadline, [this](const Failure& failure) {
+        has_failed_ = true;
+        if (mesh_ != nullptr) mesh_->fail(failure.text);
+      });
+}
+
+GlooBackend::~GlooBackend() {
+  shutdown();
+}
+
+void GlooBackend::connect(Deadline deadline) {
+  auto& store = *parts_.store;
+  int coming = -1;  // whose address is waited for
+  try {
+    const DeadlineTimer timer(deadline.when(), [this] { mesh_->fail("connecting took too long"); });
+    mesh_->connect([&](const std::string& key, const std::string& value) { store.set(key, value, deadline); },
+                   [&](const std::string& key) {
+                     ++coming;
+                     if (coming == rank()) ++coming;
+                     return store.get(key, deadline);
+                   });
+  } catch (const StoreTimeoutError&) {
+    throw OperationTimeoutError(fmt::format("rank {} did not come", coming),
+                                {.group = parts_.group, .op = "new_group", .rank = coming});
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& e) {
+    const auto text = fmt::format("no connection to rank {} from {}: {}", coming, parts_.address, e.what());
+    if (deadline.expired())
+      throw OperationTimeoutError(text, {.group = parts_.group, .op = "new_group", .rank = coming});
+    throw BackendError(text, {.group = parts_.group, .op = "new_group", .rank = coming});
+  }
+}
+
+/// Gloo believes whoever connects first. So before anything else is said, both ends of each connection prove that they
+/// know a key that only this group's store holds; who cannot is no rank.
+void GlooBackend::prove(Deadline deadline) {
+  std::array<std::uint8_t, 32> fresh{};
+  fill_random(std::as_writable_bytes(std::span(fresh)));
+  const auto key = parts_.store->compare_set(
+      "proof", "", std::string_view(reinterpret_cast<const char*>(fresh.data()), fresh.size()), deadline);
+  const auto proof = [&](int from, int to) {
+    return handshake::proof_under({reinterpret_cast<const std::uint8_t*>(key.data()), key.size()},
+                                  fmt::format("cohort gloo {} {}", from, to));
+  };
+  std::vector<handshake::Proof> mine(index_of(size()));
+  std::vector<handshake::Proof> theirs(index_of(size()));
+  const auto refuse = [&](int who, const std::string& why) {
+    throw BackendError(fmt::format("what connected as rank {} {}", who, why),
+                       {.group = parts_.group, .op = "new_group", .rank = who});
+  };
+  try {
+    Exchange exchange(*mesh_, slot_of(Use::proof, 0));
+    for (int each = 0; each < size(); ++each) {
+      if (each == rank()) continue;
+      mine[index_of(each)] = proof(rank(), each);
+      exchange.send(std::as_bytes(std::span(mine[index_of(each)])), each);
+      exchange.recv(std::as_writable_bytes(std::span(theirs[index_of(each)])), each);
+    }
+    if (!exchange.finish(deadline)) {
+      throw OperationTimeoutError("the ranks connected, but not all spoke", {.group = parts_.group, .op = "new_group"});
+    }
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& e) {
+    throw BackendError(fmt::format("a connection broke at once: {}", e.what()),
+                       {.group = parts_.group, .op = "new_group"});
+  }
+  for (int each = 0; each < size(); ++each) {
+    if (each != rank() && !handshake::equal(theirs[index_of(each)], proof(each, rank()))) {
+      refuse(each, "does not know this group's key: somebody else is on that network");
+    }
+  }
+}
+
+void GlooBackend::abort(std::string_view reason) {
+  coordinator_->abort(reason);
+}
+
+void GlooBackend::shutdown() {
+  coordinator_->leave();
+  if (has_failed_) return;
+  // A short message that was sent is not lost because its sender leaves.
+  try {
+    point_to_point_->flush(Deadline::after(leaving_patience));
+  } catch (const std::exception& e) {
+    log_debug("group {}: messages to a rank that left were dropped ({})", parts_.group, e.what());
+  }
+}
+
+Capabilities GlooBackend::capabilities() const {
+  return {.operations = Capabilities::bits(
+              {OpType::broadcast, OpType::all_reduce, OpType::all_reduce_coalesced, OpType::reduce, OpType::all_gather,
+               OpType::all_gather_single, OpType::all_gather_coalesced, OpType::gather, OpType::scatter,
+               OpType::reduce_scatter, OpType::all_to_all_single, OpType::all_to_all, OpType::send, OpType::recv,
+               OpType::recv_any_source, OpType::barrier, OpType::reduce_scatter_single, OpType::coalesced}),
+          .splitting = true,
+          .aborting = true,
+          .premul_sum = true};
+}
+
+// --- what surrounds an operation
+
+template <class Run>
+void GlooBackend::guarded(const Doing& doing, Call& call, Run&& run) {
+  coordinator_->check(call);
+  const FailureCoordinator::OpScope scope(*coordinator_, doing);
+  const auto deadline = call.deadline();
+  try {
+    const DeadlineTimer timer(deadline.when(), [mesh = mesh_] { mesh->fail("deadline"); });
+    run(static_cast<std::uint32_t>(doing.digest()), gloo_timeout(deadline));
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& e) {
+    explain(e, call);
+  }
+}
+
+void GlooBackend::explain(const std::exception& error, Call& call) {
+  // A deadline that passed makes Gloo's connections fail too; before that, whoever knows why may say so.
+  if (call.deadline().expired()) coordinator_->miss_deadline(call);
+  coordinator_->await_news(call);
+  for (int each = 0; each < size(); ++each) {
+    if (each == rank() || !mesh_->is_broken(each)) continue;
+    coordinator_->fail(
+        {.kind = ErrorKind::peer_lost,
+         .rank = each,
+         .text = fmt::format("rank {} closed its connection: it left the group, failed or is gone", each)},
+        call);
+  }
+  coordinator_->fail({.text = error.what()}, call);
+}
+
+// --- collectives
+
+void GlooBackend::all_reduce(const Reduction& reduction, Call& call) {
+  const Arithmetic arithmetic(reduction);
+  if (size() == 1) return arithmetic.alone(reduction.in, reduction.out, reduction.count, 1);
+  if (reduction.count == 0) return barrier(call);
+  guarded(Doing::of(call, -1, reduction), call, [&](std::uint32_t tag, milliseconds timeout) {
+    const void* in = reduction.in;
+    if (arithmetic.has_before()) {
+      arithmetic.before(in, reduction.out, reduction.count);
+      in = reduction.out;
+    }
+    mesh_->all_reduce(
+        {.in = in, .out = reduction.out, .count = reduction.count, .element_bytes = size_of(reduction.dtype)},
+        [&](void* out, const void* a, const void* b, std::size_t count) { arithmetic.combine(out, a, b, count); }, tag,
+        timeout);
+  });
+  if (arithmetic.has_after()) arithmetic.after(reduction.out, reduction.count, size());
+}
+
+void GlooBackend::reduce(const Reduction& reduction, int root, Call& call) {
+  const Arithmetic arithmetic(reduction);
+  if (size() == 1) return arithmetic.alone(reduction.in, reduction.out, reduction.count, 1);
+  if (reduction.count == 0) return barrier(call);
+  guarded(Doing::of(call, root, reduction), call, [&](std::uint32_t tag, milliseconds timeout) {
+    // Gloo uses the output as scratch on every rank; away from the root the caller's memory stays as it is.
+    void* out = reduction.out;
+    if (out == nullptr) {
+      scratch_.resize(std::max(scratch_.size(), reduction.bytes()));
+      out = scratch_.data();
+    }
+    const void* in = reduction.in;
+    if (arithmetic.has_before()) {
+      arithmetic.before(in, out, reduction.count);
+      in = out;
+    }
+    mesh_->reduce(
+        {.in = in, .out = out, .count = reduction.count, .element_bytes = size_of(reduction.dtype)},
+        [&](void* to, const void* a, const void* b, std::size_t count) { arithmetic.combine(to, a, b, count); }, root,
+        tag, timeout);
+  });
+  if (reduction.out != nullptr && arithmetic.has_after()) arithmetic.after(reduction.out, reduction.count, size());
+}
+
+void GlooBackend::broadcast(Bytes data, int root, Call& call) {
+  if (size() == 1) return;
+  if (data.empty()) return barrier(call);
+  guarded(Doing::of(call, root, data.size()), call, [&](std::uint32_t tag, milliseconds timeout) {
+    mesh_->broadcast(data.data(), data.size(), root, tag, timeout);
+  });
+}
+
+void GlooBackend::all_gather(ConstBytes in, std::span<const Bytes> outs, Call& call) {
+  const auto own = outs[index_of(rank())];
+  if (size() == 1) return copy(in, own);
+  const bool is_even = is_one_block(outs);
+  if (is_even && in.empty()) return barrier(call);
+  std::uint64_t total = 0;
+  for (const auto& out : outs) total += out.size();
+  const auto doing = Doing::of(call, -1, total);
+  guarded(doing, call, [&](std::uint32_t tag, milliseconds timeout) {
+    if (is_even) {
+      mesh_->all_gather(in.data() == own.data() ? nullptr : in.data(), outs[0].data(), in.size(), tag, timeout);
+      return;
+    }
+    Exchange exchange(*mesh_, doing.digest());
+    for (int each = 0; each < size(); ++each) {
+      if (each == rank()) continue;
+      exchange.recv(outs[index_of(each)], each);
+      exchange.send(in, each);
+    }
+    copy(in, own);
+    if (!exchange.finish(call.deadline())) coordinator_->miss_deadline(call);
+  });
+}
+
+void GlooBackend::gather(ConstBytes in, std::span<const Bytes> outs, int root, Call& call) {
+  const auto doing = Doing::of(call, root, 0);
+  if (size() == 1) return copy(in, outs[0]);
+  guarded(doing, call, [&](std::uint32_t /*tag*/, milliseconds /*timeout*/) {
+    Exchange exchange(*mesh_, doing.digest());
+    if (rank() != root) {
+      exchange.send(in, root);
+    } else {
+      for (int each = 0; each < size(); ++each) {
+        each == root ? copy(in, outs[index_of(each)]) : exchange.recv(outs[index_of(each)], each);
+      }
+    }
+    if (!exchange.finish(call.deadline())) coordinator_->miss_deadline(call);
+  });
+}
+
+void GlooBackend::scatter(std::span<const ConstBytes> ins, Bytes out, int root, Call& call) {
+  const auto doing = Doing::of(call, root, 0);
+  if (size() == 1) return copy(ins[0], out);
+  guarded(doing, call, [&](std::uint32_t /*tag*/, milliseconds /*timeout*/) {
+    Exchange exchange(*mesh_, doing.digest());
+    if (rank() != root) {
+      exchange.recv(out, root);
+    } else {
+      for (int each = 0; each < size(); ++each) {
+        each == root ? copy(ins[index_of(each)], out) : exchange.send(ins[index_of(each)], each);
+      }
+    }
+    if (!exchange.finish(call.deadline())) coordinator_->miss_deadline(call);
+  });
+}
+
+void GlooBackend::all_to_all(std::span<const ConstBytes> ins, std::span<const Bytes> outs, Call& call) {
+  const auto doing = Doing::of(call, -1, 0);
+  const auto own = index_of(rank());
+  if (size() == 1) return copy(ins[own], outs[own]);
+  guarded(doing, call, [&](std::uint32_t /*tag*/, milliseconds /*timeout*/) {
+    Exchange exchange(*mesh_, doing.digest());
+    // Each begins with its right neighbour, so that not all send to rank 0 first.
+    for (int step = 1; step < size(); ++step) {
+      const int to = (rank() + step) % size();
+      const int from = (rank() - step + size()) % size();
+      exchange.recv(outs[index_of(from)], from);
+      exchange.send(ins[index_of(to)], to);
+    }
+    copy(ins[own], outs[own]);
+    if (!exchange.finish(call.deadline())) coordinator_->miss_deadline(call);
+  });
+}
+
+void GlooBackend::reduce_scatter(std::span<const ConstBytes> ins, const Reduction& reduction, Call& call) {
+  if (size() == 1) return Arithmetic(reduction).alone(ins[0].data(), reduction.out, reduction.count, 1);
+  auto doing = Doing::of(call, -1, 0);
+  for (const auto& in : ins) doing.bytes += in.size();
+  guarded(doing, call,
+          [&](std::uint32_t /*tag*/, milliseconds /*timeout*/) { reduce_pieces(ins, reduction, doing, call); });
+}
+
+/// Everybody sends each its piece, and each combines what it got in the order of the ranks: as many bytes as any
+/// algorithm needs, one step, and the same bits as on one host. In chunks, so that what is received stays in the caches
+/// and the memory for it small; the next chunk travels while one is combined.
+void GlooBackend::reduce_pieces(std::span<const ConstBytes> ins, const Reduction& reduction, const Doing& doing,
+                                Call& call) {
+  constexpr std::size_t chunk_bytes = std::size_t{256} << 10U;
+  const auto element = size_of(reduction.dtype);
+  const auto ranks = index_of(size());
+  const auto own = index_of(rank());
+  const auto chunk = chunk_bytes / element * element;
+  std::size_t longest = reduction.bytes();
+  for (const auto& in : ins) longest = std::max(longest, in.size());
+  const auto chunks = (longest + chunk - 1) / chunk;
+  const auto width = std::min(chunk, reduction.bytes());
+  scratch_.resize(std::max(scratch_.size(), 2 * ranks * width));
+
+  const auto part = [&](auto piece, std::size_t number) {
+    const auto first = std::min(number * chunk, piece.size());
+    return piece.subspan(first, std::min(chunk, piece.size() - first));
+  };
+  const Bytes output(static_cast<std::byte*>(reduction.out), reduction.bytes());
+  const auto place = [&](std::size_t number, std::size_t from) {
+    return Bytes(scratch_).subspan(((number % 2) * ranks + from) * width, part(output, number).size());
+  };
+  const auto start = [&](std::size_t number) {
+    auto exchange = std::make_unique<Exchange>(*mesh_, digest_of({doing.digest(), number}));
+    for (std::size_t step = 1; step < ranks; ++step) {
+      const auto to = (own + step) % ranks;
+      const auto from = (own + ranks - step) % ranks;
+      exchange->recv(place(number, from), static_cast<int>(from));
+      exchange->send(part(ins[to], number), static_cast<int>(to));
+    }
+    return exchange;
+  };
+
+  const auto kernel = reduce::find_kernel(
+      reduction.dtype, reduction.op.kind() == ReduceOp::Kind::premul_sum ? ReduceOp::Kind::sum : reduction.op.kind());
+  const Arithmetic arithmetic(reduction);
+  std::vector<std::byte> scaled;
+  std::vector<ConstBytes> given(ins.begin(), ins.end());
+  if (arithmetic.has_before()) {
+    std::size_t total = 0;
+    for (const auto& in : ins) total += in.size();
+    scaled.resize(total);
+    std::size_t at = 0;
+    for (auto& in : given) {
+      arithmetic.before(in.data(), scaled.data() + at, in.size() / element);
+      in = ConstBytes(scaled).subspan(at, in.size());
+      at += in.size();
+    }
+    ins = given;
+  }
+  std::vector<const void*> sources(ranks);
+  const std::vector<double> ones(ranks, 1.0);
+  std::unique_ptr<Exchange> next = chunks > 0 ? start(0) : nullptr;
+  for (std::size_t number = 0; number < chunks; ++number) {
+    const auto current = std::move(next);
+    if (number + 1 < chunks) next = start(number + 1);
+    if (!current->finish(call.deadline())) coordinator_->miss_deadline(call);
+    const auto out = part(output, number);
+    for (std::size_t from = 0; from < ranks; ++from) {
+      sources[from] =
+          from == own ? static_cast<const void*>(part(ins[own], number).data()) : place(number, from).data();
+    }
+    void* const to = out.data();
+    if (!out.empty()) {
+      kernel({.data = sources.data(), .factors = ones.data(), .count = ranks}, {.data = &to, .count = 1},
+             out.size() / element, size());
+    }
+  }
+}
+
+void GlooBackend::barrier(Call& call) {
+  if (size() == 1) return;
+  guarded(Doing::of(call, -1, 0), call, [&](std::uint32_t tag, milliseconds timeout) { mesh_->barrier(tag, timeout); });
+}
+
+// --- point to point
+
+template <class Start>
+auto GlooBackend::started(Call& call, Start&& start) {
+  coordinator_->check(call);
+  try {
+    return start();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& e) {
+    explain(e, call);
+  }
+}
+
+std::unique_ptr<PointToPoint::Pending> GlooBackend::pending_recv(Bytes data, int peer_or_any, int tag,
+                                                                 const Call& call) {
+  return point_to_point_->start_recv(
+      data, peer_or_any, tag,
+      [where = coordinator_->context(call), me = rank(), expected = data.size()](int peer, std::uint64_t sent) mutable {
+        where.rank = peer;
+        return std::make_exception_ptr(MismatchError(
+            fmt::format("rank {} sent {} bytes where rank {} expects {}", peer, sent, me, expected), where));
+      });
+}
+
+/// Speaks of the backend's errors, where the protocol's own are Gloo's.
+class GuardedTransfer final : public Transfer {
+ public:
+  using Explain = std::function<void(const std::exception&)>;
+  GuardedTransfer(std::unique_ptr<PointToPoint::Pending> inner, Explain explain)
+      : inner_(std::move(inner)), explain_(std::move(explain)) {}
+  bool advance() override {
+    try {
+      return inner_->advance();
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& e) {
+      explain_(e);
+      throw;
+    }
+  }
+  bool has_begun() const override { return inner_->has_begun(); }
+  int source() const override { return inner_->source(); }
+
+ private:
+  std::unique_ptr<PointToPoint::Pending> inner_;
+  Explain explain_;
+};
+
+std::unique_ptr<Transfer> GlooBackend::start_send(ConstBytes data, int peer, int tag, Call& call) {
+  idle_rounds_ = 0;
+  return std::make_unique<GuardedTransfer>(started(call, [&] { return point_to_point_->start_send(data, peer, tag); }),
+                                           [this, call](const std::exception& e) mutable { explain(e, call); });
+}
+std::unique_ptr<Transfer> GlooBackend::start_recv(Bytes data, int peer_or_any, int tag, Call& call) {
+  idle_rounds_ = 0;
+  return std::make_unique<GuardedTransfer>(started(call, [&] { return pending_recv(data, peer_or_any, tag, call); }),
+                                           [this, call](const std::exception& e) mutable { explain(e, call); });
+}
+
+void GlooBackend::finish(PointToPoint::Pending& transfer, int peer, Call& call) {
+  if (!transfer.finish(call.deadline())) throw transfer_timeout(call, peer, coordinator_->context(call));
+}
+
+void GlooBackend::send(ConstBytes data, int peer, int tag, Call& call) {
+  started(call, [&] {
+    const auto transfer = point_to_point_->start_send(data, peer, tag);
+    finish(*transfer, peer, call);
+    return 0;
+  });
+}
+int GlooBackend::recv(Bytes data, int peer_or_any, int tag, Call& call) {
+  return started(call, [&] {
+    const auto transfer = pending_recv(data, peer_or_any, tag, call);
+    finish(*transfer, peer_or_any, call);
+    return transfer->source();
+  });
+}
+
+void GlooBackend::rest(Deadline until) {
+  // What is done is noticed by threads that wait in Gloo; this only looks whether they have.
+  const auto rounds = std::min(idle_rounds_.fetch_add(1, std::memory_order_relaxed), 5U);
+  const auto pause = std::chrono::microseconds(20U << rounds);
+  std::this_thread::sleep_until(std::min(until.when(), Deadline::Clock::now() + pause));
+}
+
+// --- children
+
+BackendPtr GlooBackend::split(const BackendSplit& split, Deadline deadline) {
+  const auto number = splits_++;
+  // All of the parent wait for each other, so that it stays in step.
+  Call call(OpType::barrier, 0, deadline);
+  barrier(call);
+  const auto place = std::find(split.ranks.begin(), split.ranks.end(), rank());
+  if (place == split.ranks.end()) return nullptr;
+  auto parts = parts_;
+  parts.group = split.id;
+  parts.store = std::make_shared<PrefixStore>(fmt::format("split/{}", number), parts_.store->clone());
+  parts.rank = static_cast<int>(place - split.ranks.begin());
+  parts.size = static_cast<int>(split.ranks.size());
+  return std::make_shared<GlooBackend>(std::move(parts), deadline);
+}
+
+}  // namespace cohort::gloo

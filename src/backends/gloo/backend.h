@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Backend "gloo": Gloo over TCP, for hosts that have nothing better between them.
+//
+// all_reduce, reduce, broadcast, barrier and all_gather of equal parts in one buffer are Gloo's; the others go piece by
+// piece (exchange.h). Gloo restarts its clock at each wait; here an timer ends the operation at its deadline. After an
+// operation has failed or missed its deadline the group is over (as with any Gloo): its connections are closed, the
+// others notice, and every later call says why.
+#pragma once
+
+#include <cohort/backend.h>
+#include <cohort/store.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/common/failure_coordinator.h"
+#include "backends/gloo/engine_interface.h"
+#include "backends/gloo/point_to_point.h"
+
+namespace cohort::gloo {
+
+struct GlooParts {
+  std::string group{};  ///< id
+  StorePtr store{};     ///< the group's own keys
+  int rank = 0;
+  int size = 1;
+  std::string address{};  ///< of the network interface
+  MakeMesh make_mesh = nullptr;
+  /// Of a group that sees to its end itself.
+  bool is_part = false;
+};
+
+class GlooBackend final : public Backend {
+ public:
+  /// Connects; all ranks call it.
+  GlooBackend(GlooParts parts, Deadline deadline);
+  ~GlooBackend() override;
+  GlooBackend(const GlooBackend&) = delete;
+  GlooBackend& operator=(const GlooBackend&) = delete;
+
+  Capabilities capabilities() const override;
+
+  void all_reduce(const Reduction& reduction, Call& call) override;
+  void reduce(const Reduction& reduction, int root, Call& call) override;
+  void broadcast(Bytes data, int root, Call& call) override;
+  void all_gather(ConstBytes in, std::span<const Bytes> outs, Call& call) override;
+  void gather(ConstBytes in, std::span<const Bytes> outs, int root, Call& call) override;
+  void scatter(std::span<const ConstBytes> ins, Bytes out, int root, Call& call) override;
+  void reduce_scatter(std::span<const ConstBytes> ins, const Reduction& reduction, Call& call) override;
+  void all_to_all(std::span<const ConstBytes> ins, std::span<const Bytes> outs, Call& call) override;
+  void barrier(Call& call) override;
+
+  std::unique_ptr<Transfer> start_send(ConstBytes data, int peer, int tag, Call& call) override;
+  std::unique_ptr<Transfer> start_recv(Bytes data, int peer_or_any, int tag, Call& call) override;
+  void send(ConstBytes data, int peer, int tag, Call& call) override;
+  int recv(Bytes data, int peer_or_any, int tag, Call& call) override;
+  void rest(Deadline until) override;
+
+  BackendPtr split(const BackendSplit& split, Deadline deadline) override;
+  void abort(std::string_view reason) override;
+  void shutdown() override;
+
+ private:
+  void connect(Deadline deadline);
+  void prove(Deadline deadline);
+  /// Runs an operation of several ranks: with an timer at its deadline, its errors in our words.
+  template <class Run>
+  void guarded(const Doing& doing, Call& call, Run&& run);
+  /// An error of Gloo's: who is at fault, as far as that can be found out.
+  [[noreturn]] void explain(const std::exception& error, Call& call);
+  std::unique_ptr<PointToPoint::Pending> pending_recv(Bytes data, int peer_or_any, int tag, const Call& call);
+  template <class Start>
+  auto started(Call& call, Start&& start);
+  void finish(PointToPoint::Pending& transfer, int peer, Call& call);
+  void reduce_pieces(std::span<const ConstBytes> ins, const Reduction& reduction, const Doing& doing, Call& call);
+
+  GlooParts parts_;
+  std::shared_ptr<Mesh> mesh_;  ///< null for one rank
+  std::unique_ptr<PointToPoint> point_to_point_;
+  std::vector<std::byte> scratch_;  ///< in the turn of collectives
+  int splits_ = 0;                  ///< likewise
+  std::atomic<unsigned> idle_rounds_{0};
+  std::atomic<bool> has_failed_{false};
+  std::unique_ptr<FailureCoordinator> coordinator_;  ///< last: its thread uses the others
+};
+
+}  // namespace cohort::gloo

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/mpi/backend.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include "backends/mpi/communicators.h"
+#include "backends/mpi/pieces.h"
+#include "backends/mpi/waiting.h"
+
+namespace cohort::mpi {
+
+MpiBackend::MpiBackend(MpiParts parts)
+    : Backend("mpi", parts.rank, static_cast<int>(parts.world_ranks.size())),
+      runtime_(*parts.runtime),
+      library_(runtime_.library()),
+      communicator_(parts.communicator),
+      world_ranks_(std::move(parts.world_ranks)),
+      group_(std::move(parts.group)),
+      own_cpus_(parts.own_cpus),
+      largest_count_(parts.largest_count),
+      ending_(group_),
+      messages_(runtime_, communicator_, ending_, parts.rank),
+      scratch_(std::make_shared<Scratch>()) {}
+
+MpiBackend::~MpiBackend() {
+  if (ending_.is_ended() || messages_.has_unwanted()) return;
+  try {
+    const auto turn = runtime_.turn(Deadline::after(std::chrono::seconds(1)));
+    if (!library_.is_finalized()) library_.free_communicator(communicator_);
+  } catch (const std::exception&) {
+    return;  // one communicator more that stays
+  }
+}
+
+Capabilities MpiBackend::capabilities() const {
+  return {.operations = Capabilities::bits(
+              {OpType::broadcast, OpType::all_reduce, OpType::all_reduce_coalesced, OpType::reduce, OpType::all_gather,
+               OpType::all_gather_single, OpType::all_gather_coalesced, OpType::gather, OpType::scatter,
+               OpType::reduce_scatter, OpType::all_to_all_single, OpType::all_to_all, OpType::send, OpType::recv,
+               OpType::recv_any_source, OpType::barrier, OpType::reduce_scatter_single, OpType::coalesced}),
+          .splitting = true,
+          .premul_sum = true};
+}
+
+// --- seeing operations through
+// ---------------------------------------------------------------------------------------
+
+void MpiBackend::check(Call& call) const {
+  ending_.check(call);
+  if (runtime_.is_serialized()) static_cast<void>(call.deadline());
+}
+
+void MpiBackend::fail_to_start(const std::runtime_error& error, const Call& call) {
+  ending_.end(
+      fmt::format("the group ended when {} #{} failed: {}", to_string(call.op()), call.sequence(), error.what()));
+  auto context = ending_.context(call);
+  context.cause = std::current_exception();
+  throw BackendError(error.what(), std::move(context));
+}
+
+void MpiBackend::wait(Started started, Call& call, std::size_t bytes, int culprit) {
+  Waiting waiting(own_cpus_, bytes);
+  for (;;) {
+    Outcome outcome;
+    try {
+      const auto turn = runtime_.turn(call);
+      outcome = library_.test(started.request);
+    } catch (const OperationTimeoutError&) {
+      give_up(std::move(started), call, culprit);
+    }
+    if (outcome.is_done) {
+      if (outcome.error == 0) return;
+      const auto text = library_.describe(outcome.error);
+      ending_.end(fmt::format("the group ended when {} #{} failed: {}", to_string(call.op()), call.sequence(), text));
+      throw BackendError(text, ending_.context(call));
+    }
+    if (waiting.is_spinning()) continue;
+    const auto now = Deadline::Clock::now();
+    if (ending_.is_ended() || now >= call.deadline().when()) give_up(std::move(started), call, culprit);
+    waiting.pause(now, call.deadline());
+  }
+}
+
+void MpiBackend::give_up(Started started, Call& call, int culprit) {
+  runtime_.leave_behind(std::move(started.kept));
+  runtime_.leave_behind(scratch_);
+  ending_.check(call);
+  ending_.end(fmt::format("the group ended when {} #{} missed its deadline: MPI cannot take it back",
+                          to_string(call.op()), call.sequence()));
+  auto context = ending_.context(call);
+  if (culprit >= 0 && culprit != rank()) context.rank = culprit;
+  throw OperationTimeoutError(
+      fmt::format("{} #{} did not end within {} ms, and MPI cannot take it back: the group is of no more use, and the "
+                  "operation's memory must stay",
+                  to_string(call.op()), call.sequence(), call.timeout().count()),
+      std::move(context));
+}
+
+// --- moving data
+// -----------------------------------------------------------------------------------------------------
+
+void MpiBackend::broadcast_pieces(Bytes data, int root, Call& call) {
+  for (std::size_t done = 0; done < data.size(); done += largest_count_) {
+    const auto bytes = std::min(data.size() - done, largest_count_);
+    run(call, bytes, root,
+        [&] { return library_.broadcast(data.data() + done, static_cast<int>(bytes), root, communicator_); });
+  }
+}
+
+void MpiBackend::broadcast(Bytes data, int root, Call& call) {
+  check(call);
+  if (size() > 1) broadcast_pieces(data, root, call);
+}
+
+void MpiBackend::all_gather(ConstBytes in, std::span<const Bytes> outs, Call& call) {
+  check(call);
+  const auto own = place_of(rank());
+  const auto total = total_of(outs);
+  if (size() == 1) return copy_bytes(outs[0].data(), in.data(), in.size());
+  if (total == 0) return barrier(call);
+  if (total > largest_count_) {
+    copy_bytes(outs[own].data(), in.data(), in.size());
+    for (int root = 0; root < size(); ++root) broadcast_pieces(outs[place_of(root)], root, call);
+    return;
+  }
+  const auto start = packed_start(outs);
+  auto* const to = start ? *start : scratch_->get(Scratch::Use::out, total);
+  std::size_t before = 0;
+  for (std::size_t i = 0; i < own; ++i) before += outs[i].size();
+  const void* const from = in.empty() ? somewhere() : in.data() == to + before ? nullptr : in.data();
+  if (all_equal(outs)) {
+    run(call, total, -1, [&] { return library_.all_gather(from, to, static_cast<int>(in.size()), communicator_); });
+  } else {
+    std::vector<int> bytes;
+    bytes.reserve(outs.size());
+    for (const auto& each : outs) bytes.push_back(static_cast<int>(each.size()));
+    run(call, total, -1, [&] { return library_.all_gather_uneven(from, to, bytes, communicator_); });
+  }
+  if (start) return;
+  std::size_t at = 0;
+  for (const auto& each : outs) {
+    copy_bytes(each.data(), to + at, each.size());
+    at += each.size();
+  }
+}
+
+void MpiBackend::exchange(std::span<const Piece> sent, std::span<const Piece> received, int culprit, Call& call) {
+  std::size_t bytes = 0;
+  for (const auto& each : sent) bytes += each.bytes;
+  for (const auto& each : received) bytes += each.bytes;
+  run(call, bytes, culprit, [&] { return library_.all_to_all(sent, received, communicator_); });
+}
+
+// Gather and scatter are exchanges in which most have nothing for each other, which sends nothing: MPI's own would want
+// all the sizes on all the ranks to be the same, or all the pieces within 2 GiB.
+
+void MpiBackend::gather(ConstBytes in, std::span<const Bytes> outs, int root, Call& call) {
+  check(call);
+  if (size() == 1) return copy_bytes(outs[0].data(), in.data(), in.size());
+  std::vector<Piece> sent(place_of(size()));
+  std::vector<Piece> received(place_of(size()));
+  if (rank() != root) sent[place_of(root)] = {in.data(), in.size()};
+  for (std::size_t i = 0; i < outs.size(); ++i) received[i] = {outs[i].data(), outs[i].size()};
+  if (rank() == root) {
+    received[place_of(root)] = {};
+    copy_bytes(outs[place_of(root)].data(), in.data(), in.size());
+  }
+  exchange(sent, received, root, call);
+}
+
+void MpiBackend::scatter(std::span<const ConstBytes> ins, Bytes out, int root, Call& call) {
+  check(call);
+  if (size() == 1) return copy_bytes(out.data(), ins[0].data(), out.size());
+  std::vector<Piece> sent(place_of(size()));
+  std::vector<Piece> received(place_of(size()));
+  if (rank() != root) received[place_of(root)] = {out.data(), out.size()};
+  for (std::size_t i = 0; i < ins.size(); ++i) sent[i] = {ins[i].data(), ins[i].size()};
+  if (rank() == root) {
+    sent[place_of(root)] = {};
+    copy_bytes(out.data(), ins[place_of(root)].data(), out.size());
+  }
+  exchange(sent, received, root, call);
+}
+
+void MpiBackend::all_to_all(std::span<const ConstBytes> ins, std::span<const Bytes> outs, Call& call) {
+  check(call);
+  if (size() == 1) return copy_bytes(outs[0].data(), ins[0].data(), ins[0].size());
+  std::vector<Piece> sent;
+  std::vector<Piece> received;
+  sent.reserve(ins.size());
+  received.reserve(outs.size());
+  for (const auto& each : ins) sent.push_back({each.data(), each.size()});
+  for (const auto& each : outs) received.push_back({each.data(), each.size()});
+  exchange(sent, received, -1, call);
+}
+
+void MpiBackend::barrier(Call& call) {
+  check(call);
+  if (size() > 1) run(call, 0, -1, [&] { return library_.barrier(communicator_); });
+}
+
+// --- point-to-point
+// --------------------------------------------------------------------------------------------------
+
+std::unique_ptr<Transfer> MpiBackend::start_send(ConstBytes data, int peer, int tag, Call& call) {
+  check(call);
+  return messages_.start_send(data, peer, tag, call);
+}
+
+std::unique_ptr<Transfer> MpiBackend::start_recv(Bytes data, int peer_or_any, int tag, Call& call) {
+  check(call);
+  return messages_.start_recv(data, peer_or_any, tag, call);
+}
+
+void MpiBackend::complete(Transfer& transfer, Call& call, std::size_t bytes, int peer) {
+  Waiting waiting(own_cpus_, bytes);
+  while (!transfer.advance()) {
+    if (waiting.is_spinning()) continue;
+    transfer.check();
+    const auto now = Deadline::Clock::now();
+    if (now >= call.deadline().when()) {
+      const bool sends = call.op() == OpType::send;
+      const auto whom = peer >= 0 ? fmt::format("rank {}", peer) : std::string("any rank");
+      auto context = ending_.context(call);
+      if (peer >= 0) context.rank = peer;
+      throw OperationTimeoutError(
+          fmt::format("{} {} {} did not end within {} ms: {} has not {}", to_string(call.op()), sends ? "to" : "from",
+                      whom, call.timeout().count(), whom, sends ? "received it" : "sent it"),
+          std::move(context));
+    }
+    waiting.pause(now, call.deadline());
+  }
+}
+
+void MpiBackend::send(ConstBytes data, int peer, int tag, Call& call) {
+  complete(*start_send(data, peer, tag, call), call, data.size(), peer);
+}
+
+int MpiBackend::recv(Bytes data, int peer_or_any, int tag, Call& call) {
+  const auto transfer = start_recv(data, peer_or_any, tag, call);
+  complete(*transfer, call, data.size(), peer_or_any);
+  return transfer->source();
+}
+
+void MpiBackend::rest(Deadline until) {
+  // Relaxed: a hint that several threads may get wrong, and then one naps a little early or late.
+  if (const auto ended = messages_.ended(); seen_ended_.exchange(ended, std::memory_order_relaxed) != ended) {
+    rests_.store(0, std::memory_order_relaxed);
+  }
+  constexpr std::uint32_t yields = 1000;  // about a millisecond
+  const auto round = rests_.load(std::memory_order_relaxed);
+  if (round < yields) {
+    rests_.store(round + 1, std::memory_order_relaxed);
+    ::sched_yield();
+    return;
+  }
+  std::this_thread::sleep_for(std::min<Deadline::Clock::duration>(std::chrono::microseconds(100), until.remaining()));
+}
+
+// --- groups
+// ----------------------------------------------------------------------------------------------------------
+
+BackendPtr MpiBackend::split(const BackendSplit& split, Deadline deadline) {
+  // Making a communicator cannot be given up once begun: only when all have come is it tried.
+  Call call(OpType::barrier, 0, deadline);
+  barrier(call);
+  const auto place = std::find(split.ranks.begin(), split.ranks.end(), rank());
+  if (place == split.ranks.end()) return nullptr;
+  MpiParts parts{.runtime = &runtime_,
+                 .rank = static_cast<int>(place - split.ranks.begin()),
+                 .group = split.id,
+                 .own_cpus = own_cpus_};
+  for (const int each : split.ranks) parts.world_ranks.push_back(world_ranks_[place_of(each)]);
+  parts.communicator = create_communicator(runtime_, parts.world_ranks, split.id, deadline);
+  return std::make_shared<MpiBackend>(std::move(parts));
+}
+
+void MpiBackend::abort(std::string_view reason) {
+  ending_.end(fmt::format("rank {} aborted the group{}{}", rank(), reason.empty() ? "" : ": ", reason));
+}
+
+}  // namespace cohort::mpi

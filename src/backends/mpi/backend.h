@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// The backend `mpi`: each collective is MPI's own non-blocking one, asked for until it is done or its deadline has
+// passed. MPI can neither take an operation back nor abort a communicator, so after a missed deadline the group is of
+// no more use, and the request, the communicator and what MPI may still touch of ours are never freed
+// (docs/engines-mpi.md says what that means for the caller's memory).
+//
+// All ranks of a collective must make the same MPI call, so which one is chosen only by what all of them know: sizes
+// that the operation itself makes equal. Where memory lies is known to one rank alone; what does not lie in one piece
+// takes a copy.
+#pragma once
+
+#include <cohort/backend.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "backends/mpi/ending.h"
+#include "backends/mpi/messages.h"
+#include "backends/mpi/mpi_reduction.h"
+#include "backends/mpi/runtime.h"
+#include "backends/mpi/scratch.h"
+
+namespace cohort::mpi {
+
+/// What a group is made from.
+struct MpiParts {
+  Runtime* runtime = nullptr;
+  Communicator communicator{};
+  int rank = 0;
+  std::vector<int> world_ranks{};                     ///< of all its ranks
+  std::string group{};                                ///< its id
+  bool own_cpus = false;                              ///< each rank has a processor of its own
+  std::size_t largest_count = std::size_t{1} << 30U;  ///< in one call of MPI, which counts in ints
+};
+
+class MpiBackend final : public Backend {
+ public:
+  explicit MpiBackend(MpiParts parts);
+  ~MpiBackend() override;
+  MpiBackend(const MpiBackend&) = delete;
+  MpiBackend& operator=(const MpiBackend&) = delete;
+
+  Capabilities capabilities() const override;
+
+  void all_reduce(const Reduction& reduction, Call& call) override;
+  void reduce(const Reduction& reduction, int root, Call& call) override;
+  void broadcast(Bytes data, int root, Call& call) override;
+  void all_gather(ConstBytes in, std::span<const Bytes> outs, Call& call) override;
+  void gather(ConstBytes in, std::span<const Bytes> outs, int root, Call& call) override;
+  void scatter(std::span<const ConstBytes> ins, Bytes out, int root, Call& call) override;
+  void reduce_scatter(std::span<const ConstBytes> ins, const Reduction& reduction, Call& call) override;
+  void all_to_all(std::span<const ConstBytes> ins, std::span<const Bytes> outs, Call& call) override;
+  void barrier(Call& call) override;
+
+  std::unique_ptr<Transfer> start_send(ConstBytes data, int peer, int tag, Call& call) override;
+  std::unique_ptr<Transfer> start_recv(Bytes data, int peer_or_any, int tag, Call& call) override;
+  void send(ConstBytes data, int peer, int tag, Call& call) override;
+  int recv(Bytes data, int peer_or_any, int tag, Call& call) override;
+  void rest(Deadline until) override;
+
+  BackendPtr split(const BackendSplit& split, Deadline deadline) override;
+  /// Frees those who wait here. The others find out at their deadlines.
+  void abort(std::string_view reason) override;
+
+ private:
+  struct Operands {
+    const void* in = nullptr;  ///< null: where the result goes
+    void* out = nullptr;
+  };
+
+  void check(Call& call) const;
+  /// Starts one of MPI's operations and sees it through.
+  template <class Start>
+  void run(Call& call, std::size_t bytes, int culprit, Start&& start) {
+    Started started;
+    try {
+      const auto turn = runtime_.turn(call);
+      if constexpr (std::is_same_v<decltype(start()), Request>) {
+        started.request = start();
+      } else {
+        started = start();
+      }
+    } catch (const Error&) {
+      throw;
+    } catch (const std::runtime_error& e) {
+      fail_to_start(e, call);
+    }
+    wait(std::move(started), call, bytes, culprit);
+  }
+  [[noreturn]] void fail_to_start(const std::runtime_error& error, const Call& call);
+  void wait(Started started, Call& call, std::size_t bytes, int culprit);
+  [[noreturn]] void give_up(Started started, Call& call, int culprit);
+  void complete(Transfer& transfer, Call& call, std::size_t bytes, int peer);
+
+  /// As MPI shall see them: multiplied, widened, aligned.
+  Operands prepare(const Reduction& reduction, const MpiReduction& mpi_reduction);
+  /// `at`: the result as MPI left it.
+  void finish(const Reduction& reduction, const MpiReduction& mpi_reduction, void* at) const;
+  void fill(const Reduction& reduction, const MpiReduction& mpi_reduction, const void* from, std::size_t count,
+            void* to) const;
+  /// Of this rank alone.
+  void reduce_alone(const void* in, const Reduction& reduction) const;
+  /// Pieces of any size, anywhere.
+  void exchange(std::span<const Piece> sent, std::span<const Piece> received, int culprit, Call& call);
+  void broadcast_pieces(Bytes data, int root, Call& call);
+
+  Runtime& runtime_;
+  Library& library_;
+  const Communicator communicator_;
+  const std::vector<int> world_ranks_;
+  const std::string group_;
+  const bool own_cpus_;
+  const std::size_t largest_count_;
+  Ending ending_;
+  Messages messages_;
+  std::shared_ptr<Scratch> scratch_;
+  std::atomic<std::uint32_t> rests_{0};  // since a transfer ended
+  std::atomic<std::uint64_t> seen_ended_{0};
+};
+
+}  // namespace cohort::mpi

@@ -1,0 +1,552 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/nccl/backend.h"
+
+#include <cohort/error.h>
+#include <cohort/log.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <utility>
+
+namespace cohort::nccl {
+
+using namespace std::chrono_literals;
+
+struct NcclBackend::Launch {
+  Launch(NcclBackend& owner, Call& its_call)
+      : backend(owner),
+        call(its_call),
+        errors(owner.context_of(its_call)),
+        use(owner.communicator_->use(its_call.deadline(), errors)),
+        current(*owner.context_),
+        comm(use->get()) {}
+
+  NcclBackend& backend;
+  Call& call;
+  ErrorContext errors;
+  std::unique_ptr<Communicator::Use> use;
+  cuda::Current current;
+  Comm* comm;
+  void* stream = nullptr;
+  bool in_group = false;
+  EnqueuedPtr operation{};
+
+  const Calls& calls() const { return backend.engine_.calls; }
+  const cuda::Driver& driver() const { return backend.engine_.driver; }
+  /// After each call into NCCL: within a group they only add up, and its end tells.
+  void did(Result result, std::string_view what) {
+    if (in_group && (result == Result::success || result == Result::in_progress)) return;
+    backend.communicator_->settle(*use, result, what, call.deadline(), errors);
+  }
+  void cuda(cuda::Result result, std::string_view what) const { cuda::check(driver(), result, what); }
+};
+
+NcclBackend::NcclBackend(const Engine& engine, cuda::ContextPtr context, CommunicatorPtr communicator,
+                         GroupOptions options)
+    : Backend("nccl", communicator->place().rank, communicator->place().size, true),
+      engine_(engine),
+      context_(std::move(context)),
+      communicator_(std::move(communicator)),
+      options_(std::move(options)),
+      stream_(context_, options_.is_high_priority_stream),
+      events_(std::make_shared<cuda::EventPool>(context_, options_.timing)),
+      user_is_here_(context_, false),
+      captured_user_is_here_(context_, false),
+      barrier_memory_(context_, sizeof(std::int32_t)),
+      watchdog_(communicator_, context_) {
+  const cuda::Current current(*context_);
+  cuda::check(engine_.driver,
+              engine_.driver.memory_set(cuda::address_of(barrier_memory_.data()), 0, barrier_memory_.bytes()),
+              "cuMemsetD8");
+}
+
+NcclBackend::~NcclBackend() {
+  try {
+    watchdog_.drain();
+    communicator_->destroy(Deadline::after(5s));
+  } catch (const std::exception& e) {
+    log(LogLevel::error, fmt::format("group {}: {}", group(), e.what()));
+  }
+}
+
+Capabilities NcclBackend::capabilities() const {
+  using enum OpType;
+  return {.operations =
+              Capabilities::bits({broadcast, all_reduce, all_reduce_coalesced, reduce, all_gather, all_gather_single,
+                                  all_gather_coalesced, gather, scatter, reduce_scatter, all_to_all_single, all_to_all,
+                                  send, recv, barrier, reduce_scatter_single, coalesced}),
+          .group_memory = engine_.calls.mem_alloc != nullptr,
+          .splitting = true,
+          .shrinking = engine_.calls.comm_shrink != nullptr,
+          .aborting = true,
+          .premul_sum = true,
+          .deterministic_order = false,
+          .stream_ordered = true};
+}
+
+void NcclBackend::check_request(const Request& request) const {
+  const auto context = [&] { return context_of(to_string(request.op)); };
+  const auto check_device = [&](const ConstBuffer& buffer) {
+    const auto& device = buffer.device();
+    if (device.index < 0 || device.index == context_->device()) return;
+    throw ValueError(fmt::format("{}: memory of {} in a group of cuda:{}", to_string(request.op), to_string(device),
+                                 context_->device()),
+                     context());
+  };
+  for (const auto& each : request.inputs) check_device(each);
+  for (const auto& each : request.outputs) check_device(each);
+  switch (request.op) {
+    case OpType::all_reduce:
+    case OpType::reduce:
+    case OpType::reduce_scatter:
+    case OpType::reduce_scatter_single:
+      reducing(request.dtype, request.reduce);
+      break;
+    case OpType::recv_any_source:
+      throw NotSupportedError("NCCL does not receive from any source: name the peer", context());
+    case OpType::send:
+    case OpType::recv:
+      // It would match what other tags mean to keep apart.
+      if (request.tag != 0) throw NotSupportedError("NCCL knows no tags: 0 alone is allowed", context());
+      break;
+    default:
+      break;
+  }
+}
+
+ErrorContext NcclBackend::context_of(const Call& call) const {
+  return {.group = group(), .op = std::string(to_string(call.op())), .sequence = call.sequence()};
+}
+
+// --- enqueueing
+// -------------------------------------------------------------------------------------------------------
+
+void NcclBackend::begin(Launch& launch, Call& call) {
+  auto& on = *call.on_stream();
+  // The legacy null stream is never captured, and asking about it would break a capture elsewhere.
+  int capturing = 0;
+  if (on.stream != nullptr)
+    launch.cuda(launch.driver().stream_is_capturing(on.stream, &capturing), "cuStreamIsCapturing");
+  launch.stream = on.is_async ? stream_.get() : on.stream;
+  launch.operation = std::make_shared<Enqueued>(Enqueued::What{.op = call.op(),
+                                                               .sequence = call.sequence(),
+                                                               .deadline = call.deadline(),
+                                                               .timeout = call.timeout(),
+                                                               .stream = launch.stream,
+                                                               .is_captured = capturing != 0},
+                                                on.ending, context_, events_, options_.timing);
+  if (on.is_async) {
+    auto* const event = (capturing != 0 ? captured_user_is_here_ : user_is_here_).get();
+    launch.cuda(launch.driver().event_record(event, on.stream), "cuEventRecord");
+    launch.cuda(launch.driver().stream_wait_event(launch.stream, event, 0), "cuStreamWaitEvent");
+  }
+  launch.operation->record_start();
+}
+
+void NcclBackend::finish(Launch& launch, Call& call) {
+  launch.operation->record_end();
+  if (launch.operation->what().is_captured) {
+    launch.operation->end(nullptr);
+  } else {
+    watchdog_.watch(launch.operation);
+  }
+  call.on_stream()->completion = std::move(launch.operation);
+}
+
+void NcclBackend::enqueue(Call& call, const Body& body) {
+  if (call.on_stream() == nullptr) {
+    throw NotSupportedError("NCCL works on device memory", context_of(call));
+  }
+  if (batch_call_.load(std::memory_order_relaxed) == &call) return body(*batch_);
+  Launch launch(*this, call);
+  try {
+    begin(launch, call);
+    body(launch);
+    finish(launch, call);
+  } catch (...) {
+    launch.use.reset();  // the abort takes its turn
+    fail_with(std::current_exception());
+  }
+}
+
+void NcclBackend::begin_batch(Call& call) {
+  if (call.on_stream() == nullptr) throw NotSupportedError("NCCL works on device memory", context_of(call));
+  auto launch = std::make_unique<Launch>(*this, call);
+  try {
+    begin(*launch, call);
+    launch->did(engine_.calls.group_start(), "ncclGroupStart");
+    launch->in_group = true;
+  } catch (...) {
+    launch->use.reset();
+    fail_with(std::current_exception());
+  }
+  batch_ = std::move(launch);
+  batch_call_ = &call;
+}
+
+void NcclBackend::end_batch(Call& call) {
+  batch_call_ = nullptr;
+  const auto launch = std::move(batch_);
+  try {
+    launch->in_group = false;
+    launch->did(engine_.calls.group_end(), "ncclGroupEnd");
+    finish(*launch, call);
+  } catch (...) {
+    launch->use.reset();
+    fail_with(std::current_exception());
+  }
+}
+
+void NcclBackend::cancel_batch(Call& /*call*/) noexcept {
+  batch_call_ = nullptr;
+  const auto launch = std::move(batch_);
+  // The group has to be left, and what it holds by now is less than the others wait for.
+  engine_.calls.group_end();
+  launch->use.reset();
+  watchdog_.fail(std::current_exception());
+}
+
+void NcclBackend::fail_with(const std::exception_ptr& error) {
+  watchdog_.fail(error);
+  std::rethrow_exception(error);
+}
+
+void NcclBackend::together(Launch& launch, const std::function<void()>& calls) {
+  if (launch.in_group) return calls();
+  launch.did(launch.calls().group_start(), "ncclGroupStart");
+  launch.in_group = true;
+  try {
+    calls();
+  } catch (...) {
+    launch.in_group = false;
+    launch.calls().group_end();
+    throw;
+  }
+  launch.in_group = false;
+  launch.did(launch.calls().group_end(), "ncclGroupEnd");
+}
+
+void NcclBackend::with_op(Launch& launch, const Reducing& how, const ReduceOp& op,
+                          const std::function<void(RedOp)>& fn) {
+  if (op.kind() != ReduceOp::Kind::premul_sum) return fn(how.op);
+  auto factor = scalar(how.type, op.factor());
+  RedOp made{};
+  launch.did(launch.calls().create_premul_sum(&made, factor.data(), how.type, scalar_host_immediate, launch.comm),
+             "ncclRedOpCreatePreMulSum");
+  // NCCL keeps what it needs of it in each call that names it.
+  try {
+    fn(made);
+  } catch (...) {
+    launch.calls().destroy_op(made, launch.comm);
+    throw;
+  }
+  launch.did(launch.calls().destroy_op(made, launch.comm), "ncclRedOpDestroy");
+}
+
+// --- collectives
+// ------------------------------------------------------------------------------------------------------
+
+namespace {
+
+/// One after another, and all as large as the first.
+template <class Pieces>
+bool are_one(const Pieces& pieces) {
+  for (std::size_t i = 1; i < pieces.size(); ++i) {
+    if (pieces[i].size() != pieces[0].size() || pieces[i].data() != pieces[i - 1].data() + pieces[i - 1].size())
+      return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void NcclBackend::all_reduce(const Reduction& reduction, Call& call) {
+  const auto how = reducing(reduction.dtype, reduction.op);
+  enqueue(call, [&](Launch& launch) {
+    with_op(launch, how, reduction.op, [&](RedOp op) {
+      launch.did(launch.calls().all_reduce(reduction.in, reduction.out, reduction.count * how.per_element, how.type, op,
+                                           launch.comm, launch.stream),
+                 "ncclAllReduce");
+    });
+  });
+}
+
+void NcclBackend::reduce(const Reduction& reduction, int root, Call& call) {
+  const auto how = reducing(reduction.dtype, reduction.op);
+  enqueue(call, [&](Launch& launch) {
+    with_op(launch, how, reduction.op, [&](RedOp op) {
+      launch.did(launch.calls().reduce(reduction.in, reduction.out, reduction.count * how.per_element, how.type, op,
+                                       root, launch.comm, launch.stream),
+                 "ncclReduce");
+    });
+  });
+}
+
+void NcclBackend::broadcast(Bytes data, int root, Call& call) {
+  if (call.on_stream() == nullptr) {
+    const auto in = rank() == root ? ConstBytes(data) : ConstBytes();
+    return staged(
+        call, in, std::span(&data, 1), true,
+        [&](ConstBytes /*in*/, std::span<const Bytes> outs, Call& inner) { broadcast(outs[0], root, inner); });
+  }
+  enqueue(call, [&](Launch& launch) {
+    launch.did(launch.calls().broadcast(data.data(), data.data(), data.size(), DataType::uint8, root, launch.comm,
+                                        launch.stream),
+               "ncclBroadcast");
+  });
+}
+
+void NcclBackend::all_gather(ConstBytes in, std::span<const Bytes> outs, Call& call) {
+  if (call.on_stream() == nullptr) {
+    return staged(call, in, outs, false, [&](ConstBytes there, std::span<const Bytes> places, Call& inner) {
+      all_gather(there, places, inner);
+    });
+  }
+  enqueue(call, [&](Launch& launch) {
+    if (are_one(outs)) {
+      return launch.did(
+          launch.calls().all_gather(in.data(), outs[0].data(), in.size(), DataType::uint8, launch.comm, launch.stream),
+          "ncclAllGather");
+    }
+    together(launch, [&] {
+      for (int root = 0; root < size(); ++root) {
+        const auto out = outs[static_cast<std::size_t>(root)];
+        if (out.empty()) continue;
+        launch.did(launch.calls().broadcast(root == rank() ? in.data() : out.data(), out.data(), out.size(),
+                                            DataType::uint8, root, launch.comm, launch.stream),
+                   "ncclBroadcast");
+      }
+    });
+  });
+}
+
+void NcclBackend::exchange(Launch& launch, std::span<const ConstBytes> to, std::span<const Bytes> from) {
+  together(launch, [&] {
+    for (std::size_t peer = 0; peer < to.size(); ++peer) {
+      if (to[peer].empty()) continue;
+      launch.did(launch.calls().send(to[peer].data(), to[peer].size(), DataType::uint8, static_cast<int>(peer),
+                                     launch.comm, launch.stream),
+                 "ncclSend");
+    }
+    for (std::size_t peer = 0; peer < from.size(); ++peer) {
+      if (from[peer].empty()) continue;
+      launch.did(launch.calls().recv(from[peer].data(), from[peer].size(), DataType::uint8, static_cast<int>(peer),
+                                     launch.comm, launch.stream),
+                 "ncclRecv");
+    }
+  });
+}
+
+void NcclBackend::gather(ConstBytes in, std::span<const Bytes> outs, int root, Call& call) {
+  enqueue(call, [&](Launch& launch) {
+    std::vector<ConstBytes> to(static_cast<std::size_t>(size()));
+    to[static_cast<std::size_t>(root)] = in;
+    exchange(launch, to, outs);
+  });
+}
+
+void NcclBackend::scatter(std::span<const ConstBytes> ins, Bytes out, int root, Call& call) {
+  enqueue(call, [&](Launch& launch) {
+    std::vector<Bytes> from(static_cast<std::size_t>(size()));
+    from[static_cast<std::size_t>(root)] = out;
+    exchange(launch, ins, from);
+  });
+}
+
+void NcclBackend::all_to_all(std::span<const ConstBytes> ins, std::span<const Bytes> outs, Call& call) {
+  enqueue(call, [&](Launch& launch) { exchange(launch, ins, outs); });
+}
+
+void NcclBackend::reduce_scatter(std::span<const ConstBytes> ins, const Reduction& reduction, Call& call) {
+  const auto how = reducing(reduction.dtype, reduction.op);
+  enqueue(call, [&](Launch& launch) {
+    with_op(launch, how, reduction.op, [&](RedOp op) {
+      if (are_one(ins)) {
+        return launch.did(launch.calls().reduce_scatter(ins[0].data(), reduction.out, reduction.count * how.per_element,
+                                                        how.type, op, launch.comm, launch.stream),
+                          "ncclReduceScatter");
+      }
+      together(launch, [&] {
+        for (int root = 0; root < size(); ++root) {
+          const auto in = ins[static_cast<std::size_t>(root)];
+          if (in.empty()) continue;
+          launch.did(launch.calls().reduce(in.data(), root == rank() ? reduction.out : nullptr,
+                                           in.size() / size_of(reduction.dtype) * how.per_element, how.type, op, root,
+                                           launch.comm, launch.stream),
+                     "ncclReduce");
+        }
+      });
+    });
+  });
+}
+
+void NcclBackend::barrier(Call& call) {
+  enqueue(call, [&](Launch& launch) {
+    auto* const data = barrier_memory_.data();
+    launch.did(launch.calls().all_reduce(data, data, 1, DataType::int32, RedOp::sum, launch.comm, launch.stream),
+               "ncclAllReduce");
+  });
+}
+
+void NcclBackend::send(ConstBytes data, int peer, int /*tag*/, Call& call) {
+  enqueue(call, [&](Launch& launch) {
+    launch.did(launch.calls().send(data.data(), data.size(), DataType::uint8, peer, launch.comm, launch.stream),
+               "ncclSend");
+  });
+}
+
+int NcclBackend::recv(Bytes data, int peer_or_any, int /*tag*/, Call& call) {
+  enqueue(call, [&](Launch& launch) {
+    launch.did(launch.calls().recv(data.data(), data.size(), DataType::uint8, peer_or_any, launch.comm, launch.stream),
+               "ncclRecv");
+  });
+  return peer_or_any;
+}
+
+// --- host memory
+// ------------------------------------------------------------------------------------------------------
+
+namespace {
+
+class Outcome final : public Ending {
+ public:
+  void ended(std::exception_ptr error) noexcept override {
+    const std::lock_guard lock(mutex_);
+    error_ = std::move(error);
+    has_ended_ = true;
+    changed_.notify_all();
+  }
+  /// Bounded by the operation's own deadline.
+  void value() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return has_ended_; });
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::exception_ptr error_;
+  bool has_ended_ = false;
+};
+
+}  // namespace
+
+void NcclBackend::staged(Call& call, ConstBytes in, std::span<const Bytes> outs, bool in_place, const Staged& body) {
+  std::size_t bytes = in_place ? 0 : in.size();
+  for (const auto& out : outs) bytes += out.size();
+  const cuda::Memory memory(context_, bytes);
+  const cuda::Current current(*context_);
+  const auto& driver = engine_.driver;
+  // Everything on the group's own stream: the null stream would wait for what others have on the device.
+  const auto copy = [&](std::byte* to, const std::byte* from, std::size_t count) {
+    if (count == 0) return;
+    cuda::check(driver, driver.copy_async(cuda::address_of(to), cuda::address_of(from), count, stream_.get()),
+                "cuMemcpyAsync");
+  };
+  auto* next = memory.data();
+  const ConstBytes there(next, in.size());
+  copy(next, in.data(), in.size());
+  if (!in_place) next += in.size();
+  std::vector<Bytes> places;
+  for (const auto& out : outs) {
+    places.emplace_back(next, out.size());
+    next += out.size();
+  }
+  const auto outcome = std::make_shared<Outcome>();
+  OnStream on{.stream = stream_.get(), .is_async = false, .ending = outcome};
+  Call inner(call.op(), call.sequence(), call.deadline());
+  inner.set_timeout(call.timeout());
+  inner.set_on_stream(on);
+  body(there, places, inner);
+  on.completion->wait(Deadline::never());
+  outcome->value();
+  // To pageable memory: the driver returns when it is there.
+  for (std::size_t i = 0; i < outs.size(); ++i) copy(outs[i].data(), places[i].data(), outs[i].size());
+}
+
+GroupMemory NcclBackend::allocate(std::size_t bytes) {
+  if (engine_.calls.mem_alloc == nullptr) refuse("memory of the group (NCCL 2.19 has it)");
+  const cuda::Current current(*context_);
+  void* data = nullptr;
+  const auto result = engine_.calls.mem_alloc(&data, std::max<std::size_t>(bytes, 1));
+  if (result != Result::success) {
+    throw BackendError(fmt::format("ncclMemAlloc of {} bytes: {}", bytes, describe(engine_.calls, result, nullptr)),
+                       context_of("allocate"));
+  }
+  std::shared_ptr<void> owner(data, [&calls = engine_.calls, context = context_](void* memory) {
+    try {
+      const cuda::Current while_freeing(*context);
+      calls.mem_free(memory);
+    } catch (const BackendError& e) {
+      log(LogLevel::error, e.what());
+    }
+  });
+  cuda::check(engine_.driver, engine_.driver.memory_set(cuda::address_of(data), 0, bytes), "cuMemsetD8");
+  return {std::move(owner), data, bytes};
+}
+
+// --- other groups, and ends
+// -------------------------------------------------------------------------------------------
+
+BackendPtr NcclBackend::split_by_color(int color, const Communicator::Place& place, GroupOptions options,
+                                       Deadline deadline) {
+  auto made = communicator_->split(color, place, options.config_for(engine_.calls.version), deadline);
+  if (made == nullptr) return nullptr;
+  return std::make_shared<NcclBackend>(engine_, context_, std::move(made), std::move(options));
+}
+
+BackendPtr NcclBackend::split(const BackendSplit& split, Deadline deadline) {
+  const auto place = std::find(split.ranks.begin(), split.ranks.end(), rank());
+  const bool is_member = place != split.ranks.end();
+  return split_by_color(is_member ? 0 : split_no_color,
+                        {.rank = static_cast<int>(place - split.ranks.begin()),
+                         .size = static_cast<int>(split.ranks.size()),
+                         .group = split.id},
+                        options_, deadline);
+}
+
+void NcclBackend::prepare_shrink() {
+  // The communicator is needed once more: ncclCommShrink itself ends what is on the device.
+  watchdog_.fail(std::make_exception_ptr(AbortedError("the group was shrunk", context_of("shrink"))),
+                 engine_.calls.comm_shrink == nullptr);
+}
+
+BackendShrunk NcclBackend::shrink(std::span<const int> excluded, Deadline deadline) {
+  if (engine_.calls.comm_shrink == nullptr) refuse("shrink (NCCL 2.27 has it)");
+  std::vector<int> ranks;
+  for (int each = 0; each < size(); ++each) {
+    if (std::find(excluded.begin(), excluded.end(), each) == excluded.end()) ranks.push_back(each);
+  }
+  const auto place = std::find(ranks.begin(), ranks.end(), rank());
+  if (place == ranks.end()) {
+    communicator_->abort();
+    return {};
+  }
+  auto made = communicator_->shrink(excluded,
+                                    {.rank = static_cast<int>(place - ranks.begin()),
+                                     .size = static_cast<int>(ranks.size()),
+                                     .group = group() + "/shrunk"},
+                                    options_.config_for(engine_.calls.version), deadline);
+  return {.ranks = std::move(ranks),
+          .backend = std::make_shared<NcclBackend>(engine_, context_, std::move(made), options_)};
+}
+
+void NcclBackend::abort(std::string_view reason) {
+  watchdog_.fail(
+      std::make_exception_ptr(AbortedError(fmt::format("the group was aborted: {}", reason), {.group = group()})));
+}
+
+void NcclBackend::drain() {
+  watchdog_.drain();
+}
+
+void NcclBackend::shutdown() {
+  watchdog_.drain();
+  communicator_->destroy(Deadline::after(options_.timeout.value_or(30s)));
+}
+
+}  // namespace cohort::nccl

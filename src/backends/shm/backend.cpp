@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/shm/backend.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "backends/shm/survivors.h"
+
+namespace cohort::shm {
+
+namespace {
+
+/// Runs a collective; if it fails, the memory it was about is given up: a peer that was late may still write to it.
+template <class Run>
+void or_abandon(Engine& engine, Run&& run, const auto&... memory) {
+  try {
+    run();
+  } catch (...) {
+    const auto abandon = [&](const auto& piece) {
+      if (piece.size() > 0) engine.peer_memory().abandon(piece.data());
+    };
+    (
+        [&](const auto& one) {
+          if constexpr (requires { one.front().data(); }) {
+            for (const auto& piece : one) abandon(piece);
+          } else {
+            abandon(one);
+          }
+        }(memory),
+        ...);
+    throw;
+  }
+}
+
+ConstBytes input_of(const Reduction& reduction) {
+  return {static_cast<const std::byte*>(reduction.in), reduction.bytes()};
+}
+ConstBytes output_of(const Reduction& reduction) {
+  return {static_cast<const std::byte*>(reduction.out), reduction.out == nullptr ? 0 : reduction.bytes()};
+}
+
+}  // namespace
+
+LocalBackend::LocalBackend(EngineParts parts, BootstrapFunction bootstrap)
+    : Backend(parts.name, parts.rank, parts.board.ranks()),
+      engine_(std::move(parts)),
+      messenger_(engine_),
+      bootstrap_(bootstrap) {}
+
+Capabilities LocalBackend::capabilities() const {
+  return {.operations = Capabilities::bits(
+              {OpType::broadcast, OpType::all_reduce, OpType::all_reduce_coalesced, OpType::reduce, OpType::all_gather,
+               OpType::all_gather_single, OpType::all_gather_coalesced, OpType::gather, OpType::scatter,
+               OpType::reduce_scatter, OpType::all_to_all_single, OpType::all_to_all, OpType::send, OpType::recv,
+               OpType::recv_any_source, OpType::barrier, OpType::reduce_scatter_single, OpType::coalesced}),
+          .group_memory = engine_.peer_memory().is_available(),
+          .splitting = true,
+          .shrinking = true,
+          .aborting = true,
+          .premul_sum = true,
+          .deterministic_order = true};
+}
+
+void LocalBackend::all_reduce(const Reduction& reduction, Call& call) {
+  or_abandon(
+      engine_, [&] { engine_.all_reduce(reduction, call); }, input_of(reduction), output_of(reduction));
+}
+void LocalBackend::reduce(const Reduction& reduction, int root, Call& call) {
+  or_abandon(
+      engine_, [&] { engine_.reduce(reduction, root, call); }, input_of(reduction), output_of(reduction));
+}
+void LocalBackend::broadcast(Bytes data, int root, Call& call) {
+  or_abandon(
+      engine_, [&] { engine_.broadcast(data, root, call); }, data);
+}
+void LocalBackend::all_gather(ConstBytes in, std::span<const Bytes> outs, Call& call) {
+  or_abandon(
+      engine_, [&] { engine_.all_gather(in, outs, call); }, in, outs);
+}
+void LocalBackend::gather(ConstBytes in, std::span<const Bytes> outs, int root, Call& call) {
+  or_abandon(
+      engine_, [&] { engine_.gather(in, outs, root, call); }, in, outs);
+}
+void LocalBackend::scatter(std::span<const ConstBytes> ins, Bytes out, int root, Call& call) {
+  or_abandon(
+      engine_, [&] { engine_.scatter(ins, out, root, call); }, ins, out);
+}
+void LocalBackend::reduce_scatter(std::span<const ConstBytes> ins, const Reduction& reduction, Call& call) {
+  or_abandon(
+      engine_, [&] { engine_.reduce_scatter(ins, reduction, call); }, ins, output_of(reduction));
+}
+void LocalBackend::all_to_all(std::span<const ConstBytes> ins, std::span<const Bytes> outs, Call& call) {
+  or_abandon(
+      engine_, [&] { engine_.all_to_all(ins, outs, call); }, ins, outs);
+}
+void LocalBackend::barrier(Call& call) {
+  engine_.barrier(call);
+}
+
+std::unique_ptr<Transfer> LocalBackend::start_send(ConstBytes data, int peer, int tag, Call& call) {
+  return messenger_.start_send(data, peer, tag, call);
+}
+std::unique_ptr<Transfer> LocalBackend::start_recv(Bytes data, int peer_or_any, int tag, Call& call) {
+  return messenger_.start_recv(data, peer_or_any, tag, call);
+}
+void LocalBackend::send(ConstBytes data, int peer, int tag, Call& call) {
+  messenger_.send(data, peer, tag, call);
+}
+int LocalBackend::recv(Bytes data, int peer_or_any, int tag, Call& call) {
+  return messenger_.recv(data, peer_or_any, tag, call);
+}
+void LocalBackend::rest(Deadline until) {
+  messenger_.rest(until);
+}
+
+GroupMemory LocalBackend::allocate(std::size_t bytes) {
+  return engine_.peer_memory().allocate(bytes);
+}
+
+BackendPtr LocalBackend::split(const BackendSplit& split, Deadline deadline) {
+  // The ticket goes to everybody in the parent: those outside wait for it too, so that the parent stays in step.
+  const int root = split.ranks.front();
+  std::array<char, ticket_bytes> text{};
+  const auto exchange = [&](std::string_view ticket) {
+    std::copy_n(ticket.begin(), std::min(ticket.size(), text.size() - 1), text.begin());
+    Call call(OpType::broadcast, 0, deadline);
+    engine_.broadcast(std::as_writable_bytes(std::span(text)), root, call);
+    return std::string(text.data());
+  };
+  const auto place = std::find(split.ranks.begin(), split.ranks.end(), rank());
+  if (place == split.ranks.end()) {
+    exchange({});
+    return nullptr;
+  }
+  return std::make_shared<LocalBackend>(bootstrap_({.name = name(),
+                                                    .group = split.id,
+                                                    .rank = static_cast<int>(place - split.ranks.begin()),
+                                                    .size = static_cast<int>(split.ranks.size()),
+                                                    .deadline = deadline,
+                                                    .exchange = exchange,
+                                                    .trouble = [&] { return trouble_among(split.ranks); }}),
+                                        bootstrap_);
+}
+
+std::optional<Failure> LocalBackend::trouble_among(const std::vector<int>& ranks) {
+  if (auto failure = recorded_failure(engine_.board())) return failure;
+  for (const int each : engine_.dead_ranks()) {
+    if (std::find(ranks.begin(), ranks.end(), each) != ranks.end()) return engine_.trouble(each, Engine::Wait::message);
+  }
+  return std::nullopt;
+}
+
+BackendShrunk LocalBackend::shrink(std::span<const int> excluded, Deadline deadline) {
+  auto group = Survivors(engine_, excluded, deadline).form_group(bootstrap_, name());
+  if (!group.parts) return {};
+  return {.ranks = std::move(group.ranks),
+          .backend = std::make_shared<LocalBackend>(std::move(*group.parts), bootstrap_)};
+}
+
+void LocalBackend::abort(std::string_view reason) {
+  record_failure(engine_.board(),
+                 {.kind = ErrorKind::aborted,
+                  .rank = rank(),
+                  .reporter = rank(),
+                  .text = fmt::format("rank {} aborted the group{}{}", rank(), reason.empty() ? "" : ": ", reason)});
+}
+
+std::string LocalBackend::status() const {
+  return engine_.describe_progress(-1);
+}
+
+}  // namespace cohort::shm

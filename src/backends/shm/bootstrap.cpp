@@ -1,0 +1,538 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Bootstrap a group among processes:
+//
+//   root                                         each other rank
+//   makes segment and socket, gives out the ticket
+//                                              <--  hello: rank, the ticket's token, CPUs, its arena's memfd
+//   everybody's arenas and the segment         -->
+//                                              <--  mapped, or why not
+//   verdict: go, or who failed and why         -->
+//
+// Whoever is missing at the deadline, or gone before, is named in the verdict that all others get.
+#include "backends/shm/bootstrap.h"
+
+#include <cohort/error.h>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <poll.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "backends/shm/arena.h"
+#include "backends/shm/fd_socket.h"
+#include "backends/shm/process_memory.h"
+#include "core/cpus.h"
+#include "core/parse.h"
+#include "core/random.h"
+
+namespace cohort::shm {
+
+namespace {
+
+using Token = std::array<std::uint8_t, 16>;
+
+constexpr std::uint32_t protocol = 1;
+
+template <class Bytes>
+std::string hex(const Bytes& bytes) {
+  return fmt::format("{:02x}", fmt::join(bytes, ""));
+}
+
+struct Hello {
+  std::uint32_t version = protocol;
+  std::int32_t rank = 0;
+  Token token{};
+  ArenaId arena{};
+  std::uint32_t has_arena = 0;
+  std::uint64_t probe = probe_address();
+  double quota = 0;
+  cpu_set_t cpus{};
+};
+
+enum class Kind : std::uint32_t { welcome = 1, verdict = 2 };
+
+/// One of a series: `arenas` of it hold descriptors, from rank `first` on. The first message has the segment's besides.
+struct Welcome {
+  Kind kind = Kind::welcome;
+  std::int32_t first = 0;
+  std::int32_t count = 0;
+  std::uint32_t has_segment = 0;
+  std::uint64_t probe = probe_address();  ///< the root's
+};
+
+struct ArenaEntry {
+  ArenaId id{};
+  std::uint32_t exists = 0;
+};
+
+struct Reply {
+  std::uint32_t is_ok = 0;
+  std::uint32_t reaches_all = 0;
+  std::uint32_t reads_founder = 0;
+};
+
+struct Verdict {
+  Kind kind = Kind::verdict;
+  std::uint32_t is_go = 0;
+  std::uint32_t all_reach_all = 0;
+  std::uint32_t all_read_all = 0;
+  std::uint32_t own_cpus = 0;  ///< every rank has a processor to itself
+  std::int32_t rank = -1;      ///< at fault
+  std::uint32_t error = 0;     ///< an ErrorKind
+};
+
+template <class T>
+std::string as_bytes(const T& value, std::string_view text = {}) {
+  std::string bytes(sizeof(T), '\0');
+  std::memcpy(bytes.data(), &value, sizeof(T));
+  return bytes.append(text);
+}
+template <class T>
+std::optional<T> from_bytes(std::string_view bytes) {
+  if (bytes.size() < sizeof(T)) return std::nullopt;
+  T value{};
+  std::memcpy(&value, bytes.data(), sizeof(T));
+  return value;
+}
+
+struct Ticket {
+  std::string socket{};
+  Token token{};
+
+  std::string text() const { return fmt::format("shm {} {}", socket, hex(token)); }
+  static Ticket parse(std::string_view text) {
+    const auto parts = split(text, ' ');
+    if (parts.size() != 3 || parts[0] != "shm" || parts[2].size() != 2 * sizeof(Token)) {
+      throw BackendError(fmt::format("shm: rank 0 published \"{}\": does it use another backend?", text));
+    }
+    Ticket ticket{.socket = std::string(parts[1])};
+    for (std::size_t i = 0; i < ticket.token.size(); ++i) {
+      const auto digits = parts[2].substr(2 * i, 2);
+      const auto value = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
+      ticket.token[i] = static_cast<std::uint8_t>(value(digits[0]) * 16 + value(digits[1]));
+    }
+    return ticket;
+  }
+};
+
+/// What every rank has in the end.
+struct Outcome {
+  std::shared_ptr<Segment> segment{};
+  std::vector<std::shared_ptr<Segment>> arenas{};
+  Liveness liveness{};
+  bool all_reach_all = false;
+  bool all_read_all = false;
+  bool own_cpus = false;
+};
+
+Hello hello_of(const Bootstrap& bootstrap, const Token& token, const Arena* arena) {
+  const auto cpus = usable_cpus();
+  Hello hello{.rank = bootstrap.rank, .token = token, .quota = cpus.quota.value_or(0), .cpus = cpus.mask};
+  if (arena != nullptr) {
+    hello.arena = arena->id();
+    hello.has_arena = 1;
+  }
+  return hello;
+}
+
+std::vector<pid_t> pids_of(const Board& board) {
+  std::vector<pid_t> pids;
+  pids.reserve(static_cast<std::size_t>(board.ranks()));
+  for (int rank = 0; rank < board.ranks(); ++rank) {
+    pids.push_back(board.info(rank).pid.load(std::memory_order_relaxed));
+  }
+  return pids;
+}
+
+Liveness watch_members(const std::shared_ptr<Segment>& segment, const Bootstrap& bootstrap) {
+  return {pids_of(Board(segment, bootstrap.size)), bootstrap.rank};
+}
+
+Failure missing_ranks(const Bootstrap& bootstrap, const std::vector<int>& missing) {
+  return {.kind = ErrorKind::timeout,
+          .rank = missing.front(),
+          .reporter = bootstrap.rank,
+          .text = fmt::format("{} of {} ranks did not come: rank{} {}", missing.size(), bootstrap.size,
+                              missing.size() == 1 ? "" : "s", fmt::join(missing, ", "))};
+}
+
+/// A member's mapping of its peers' arenas. Null entries: not needed or impossible.
+struct PeerArenas {
+  std::vector<std::shared_ptr<Segment>> mapped{};
+  bool reaches_all = true;
+
+  explicit PeerArenas(int size) : mapped(static_cast<std::size_t>(size)) {}
+  void add(std::size_t rank, const ArenaId& id, FileDescriptor fd) {
+    try {
+      mapped[rank] = map_peer_arena(id, std::move(fd));
+    } catch (const Error&) {
+      reaches_all = false;  // too little address space: the group does without
+    }
+  }
+};
+
+class BootstrapRoot {
+ public:
+  explicit BootstrapRoot(const Bootstrap& bootstrap)
+      : bootstrap_(bootstrap),
+        gather_until_(sooner(bootstrap.deadline)),
+        arena_(Arena::of_this_process()),
+        members_(static_cast<std::size_t>(bootstrap.size)) {}
+
+  Outcome found() {
+    Ticket ticket;
+    FileDescriptor segment_fd;
+    try {
+      fill_random(std::as_writable_bytes(std::span(ticket.token)));
+      std::array<std::uint8_t, 16> name{};
+      fill_random(std::as_writable_bytes(std::span(name)));
+      ticket.socket = "cohort/shm/" + hex(name);
+      listener_ = listen_abstract(ticket.socket, bootstrap_.size);
+      segment_fd = make_memfd("cohort-group", Board::size_for(bootstrap_.size));
+      segment_ = map_memfd(duplicate(segment_fd));
+      auto board = Board::make(segment_, bootstrap_.size);
+      join(board, 0, ::getpid());
+    } catch (const Error& e) {
+      bootstrap_.exchange(refusal_ticket(e.message()));
+      throw;
+    }
+    bootstrap_.exchange(ticket.text());
+    own_hello_ = hello_of(bootstrap_, ticket.token, arena_.get());
+    Outcome outcome{.segment = segment_};
+    try {
+      gather(ticket.token);
+      welcome(segment_fd.get());
+      hear_replies();
+      outcome.liveness = watch_members(segment_, bootstrap_);
+    } catch (const Error& e) {
+      tell({.is_go = 0, .rank = 0, .error = static_cast<std::uint32_t>(ErrorKind::backend)}, "rank 0: " + e.message());
+      throw;
+    } catch (const Refusal& refusal) {
+      tell({.is_go = 0, .rank = refusal.failure.rank, .error = static_cast<std::uint32_t>(refusal.failure.kind)},
+           refusal.failure.text);
+      throw_failure(refusal.failure, {.group = bootstrap_.group, .op = "new_group"});
+    }
+    outcome.arenas = std::move(arenas_.mapped);
+    outcome.all_reach_all = arenas_.reaches_all;
+    outcome.all_read_all = all_read_all_;
+    outcome.own_cpus = has_own_cpus();
+    tell({.is_go = 1,
+          .all_reach_all = outcome.all_reach_all,
+          .all_read_all = outcome.all_read_all,
+          .own_cpus = outcome.own_cpus},
+         {});
+    return outcome;
+  }
+
+  static void join(const Board& board, int rank, pid_t pid) {
+    board.info(rank).pid.store(pid, std::memory_order_relaxed);
+    board.info(rank).state.store(static_cast<std::uint32_t>(RankState::joined), std::memory_order_release);
+  }
+
+ private:
+  struct Refusal {
+    Failure failure;
+  };
+  struct Member {
+    FileDescriptor socket{};
+    Hello hello{};
+    FileDescriptor arena{};
+  };
+
+  std::vector<int> missing() const {
+    std::vector<int> ranks;
+    for (int rank = 1; rank < bootstrap_.size; ++rank) {
+      if (!members_[static_cast<std::size_t>(rank)].socket) ranks.push_back(rank);
+    }
+    return ranks;
+  }
+
+  /// Until every rank has said hello. Strangers, and connections that say nothing, only cost a descriptor.
+  void gather(const Token& token) {
+    std::vector<FileDescriptor> silent;
+    while (!missing().empty()) {
+      std::vector<pollfd> polled{{.fd = listener_.get(), .events = POLLIN, .revents = 0}};
+      for (const auto& each : silent) polled.push_back({.fd = each.get(), .events = POLLIN, .revents = 0});
+      const auto until = earlier(gather_until_, Deadline::after(std::chrono::milliseconds(20)));
+      const auto slice = bootstrap_.trouble ? until : gather_until_;
+      if (::poll(polled.data(), polled.size(), slice.poll_timeout()) <= 0) {
+        if (gather_until_.expired()) throw Refusal{missing_ranks(bootstrap_, missing())};
+        if (bootstrap_.trouble) {
+          if (const auto trouble = bootstrap_.trouble()) throw Refusal{*trouble};
+        }
+        continue;
+      }
+      for (std::size_t i = polled.size() - 1; i >= 1; --i) {
+        if (polled[i].revents == 0) continue;
+        admit(std::move(silent[i - 1]), token);
+        silent.erase(silent.begin() + static_cast<std::ptrdiff_t>(i - 1));
+      }
+      if (polled[0].revents != 0) {
+        while (auto fd = accept_trusted(listener_.get())) silent.push_back(std::move(*fd));
+      }
+    }
+    listener_.reset();
+  }
+
+  void admit(FileDescriptor socket, const Token& token) {
+    auto message = receive_message(socket.get(), bootstrap_.deadline);
+    const auto hello = from_bytes<Hello>(message.bytes);
+    if (!hello || hello->version != protocol || hello->token != token || hello->rank < 1 ||
+        hello->rank >= bootstrap_.size) {
+      return;
+    }
+    auto& member = members_[static_cast<std::size_t>(hello->rank)];
+    if (member.socket) {
+      throw Refusal{{.kind = ErrorKind::backend,
+                     .rank = hello->rank,
+                     .text = fmt::format("two processes say that they are rank {}", hello->rank)}};
+    }
+    const auto pid = peer_pid(socket.get());
+    member.socket = std::move(socket);
+    member.hello = *hello;
+    if (hello->has_arena != 0 && !message.fds.empty()) member.arena = std::move(message.fds.front());
+    Board(segment_, bootstrap_.size).info(hello->rank).pid.store(pid, std::memory_order_relaxed);
+  }
+
+  void welcome(int segment_fd) {
+    std::string table;
+    for (int rank = 0; rank < bootstrap_.size; ++rank) {
+      const auto& hello = rank == 0 ? own_hello_ : members_[static_cast<std::size_t>(rank)].hello;
+      table += as_bytes(ArenaEntry{.id = hello.arena, .exists = hello.has_arena});
+    }
+    for (int first = 0; first < bootstrap_.size;) {
+      const int count = std::min(bootstrap_.size - first, static_cast<int>(most_fds) - 1);
+      std::vector<int> fds;
+      const Welcome head{.first = first, .count = count, .has_segment = first == 0};
+      if (first == 0) fds.push_back(segment_fd);
+      for (int rank = first; rank < first + count; ++rank) {
+        const auto& arena = members_[static_cast<std::size_t>(rank)].arena;
+        if (rank == 0 ? arena_ != nullptr : static_cast<bool>(arena))
+          fds.push_back(rank == 0 ? arena_->fd() : arena.get());
+      }
+      for (int rank = 1; rank < bootstrap_.size; ++rank) {
+        with_member(rank, [&](int fd) { send_message(fd, as_bytes(head, table), fds, bootstrap_.deadline); });
+      }
+      first += count;
+    }
+    arenas_.reaches_all = arena_ != nullptr;
+    for (int rank = 1; rank < bootstrap_.size; ++rank) {
+      auto& member = members_[static_cast<std::size_t>(rank)];
+      if (member.arena) {
+        arenas_.add(static_cast<std::size_t>(rank), member.hello.arena, std::move(member.arena));
+      } else {
+        arenas_.reaches_all = false;
+      }
+    }
+  }
+
+  void hear_replies() {
+    for (int rank = 1; rank < bootstrap_.size; ++rank) {
+      with_member(rank, [&](int fd) {
+        const auto message = receive_message(fd, bootstrap_.deadline);
+        const auto reply = from_bytes<Reply>(message.bytes);
+        if (!reply) {
+          throw Refusal{{.kind = ErrorKind::peer_lost,
+                         .rank = rank,
+                         .text = fmt::format("rank {} left while the group was being made", rank)}};
+        }
+        if (reply->is_ok == 0) {
+          throw Refusal{{.kind = ErrorKind::backend,
+                         .rank = rank,
+                         .text = fmt::format("rank {}: {}", rank, message.bytes.substr(sizeof(Reply)))}};
+        }
+        arenas_.reaches_all = arenas_.reaches_all && reply->reaches_all != 0;
+        // The kernel's rule is the same for all processes of a user, so the root stands for every other rank.
+        const auto& hello = members_[static_cast<std::size_t>(rank)].hello;
+        all_read_all_ = all_read_all_ && reply->reads_founder != 0 && can_read(peer_pid(fd), hello.probe);
+      });
+    }
+  }
+
+  /// A member that does not answer in time or is gone is the one at fault.
+  template <class Do>
+  void with_member(int rank, Do&& with) {
+    try {
+      with(members_[static_cast<std::size_t>(rank)].socket.get());
+    } catch (const NetworkError& e) {
+      const bool is_late = e.kind() == ErrorKind::timeout;
+      throw Refusal{{.kind = is_late ? ErrorKind::timeout : ErrorKind::peer_lost,
+                     .rank = rank,
+                     .text = fmt::format("rank {} {} while the group was being made", rank,
+                                         is_late ? "did not answer" : "left")}};
+    }
+  }
+
+  void tell(const Verdict& verdict, std::string_view text) {
+    for (const auto& member : members_) {
+      if (!member.socket) continue;
+      try {
+        // A verdict fits any socket's buffer: nobody is waited for.
+        send_message(member.socket.get(), as_bytes(verdict, text), {}, Deadline::after(std::chrono::milliseconds(100)));
+      } catch (const NetworkError&) {
+        continue;  // gone since; those who live notice its death in the group
+      }
+    }
+  }
+
+  bool has_own_cpus() const {
+    cpu_set_t all = own_hello_.cpus;
+    double quota = own_hello_.quota;
+    for (int rank = 1; rank < bootstrap_.size; ++rank) {
+      const auto& hello = members_[static_cast<std::size_t>(rank)].hello;
+      CPU_OR(&all, &all, &hello.cpus);
+      quota = std::max(quota, hello.quota);
+    }
+    return bootstrap_.size <= CPU_COUNT(&all) && (quota == 0 || bootstrap_.size <= quota);
+  }
+
+  /// The root stops waiting a little before the others, so that they hear from it who is missing.
+  static Deadline sooner(Deadline deadline) {
+    if (deadline.is_never()) return deadline;
+    const auto margin = std::min<Deadline::Clock::duration>(deadline.remaining() / 10, std::chrono::milliseconds(200));
+    return Deadline::at(deadline.when() - margin);
+  }
+
+  const Bootstrap& bootstrap_;
+  const Deadline gather_until_;
+  std::shared_ptr<Arena> arena_;
+  std::vector<Member> members_;
+  FileDescriptor listener_;
+  std::shared_ptr<Segment> segment_;
+  Hello own_hello_{};
+  PeerArenas arenas_{bootstrap_.size};
+  bool all_read_all_ = true;
+};
+
+[[noreturn]] void throw_verdict(const std::string& bytes, const ErrorContext& context) {
+  const auto verdict = from_bytes<Verdict>(bytes).value_or(Verdict{});
+  throw_failure({.kind = static_cast<ErrorKind>(verdict.error),
+                 .rank = verdict.rank,
+                 .text = bytes.substr(std::min(bytes.size(), sizeof(Verdict)))},
+                context);
+}
+
+Outcome join_root(const Bootstrap& bootstrap) {
+  const auto text = bootstrap.exchange({});
+  check_ticket(text, bootstrap);
+  const auto ticket = Ticket::parse(text);
+  const ErrorContext context{.group = bootstrap.group, .op = "new_group", .rank = 0};
+  const auto founder_left = [&] { return PeerLostError("rank 0 left while the group was being made", context); };
+  try {
+    const auto socket = connect_abstract(ticket.socket);
+    const auto arena = Arena::of_this_process();
+    const auto hello = hello_of(bootstrap, ticket.token, arena.get());
+    const int arena_fd = arena == nullptr ? -1 : arena->fd();
+    send_message(socket.get(), as_bytes(hello), {&arena_fd, arena == nullptr ? 0U : 1U}, bootstrap.deadline);
+
+    Outcome outcome;
+    PeerArenas arenas(bootstrap.size);
+    arenas.reaches_all = arena != nullptr;
+    std::string problem;
+    bool reads_founder = false;
+    for (int next = 0; next < bootstrap.size;) {
+      auto message = receive_message(socket.get(), bootstrap.deadline);
+      if (message.bytes.empty()) throw founder_left();
+      if (from_bytes<Kind>(message.bytes) == Kind::verdict) throw_verdict(message.bytes, context);
+      const auto head = from_bytes<Welcome>(message.bytes);
+      std::size_t fd = 0;
+      if (head) reads_founder = can_read(peer_pid(socket.get()), head->probe);
+      if (head && head->has_segment != 0 && !message.fds.empty()) {
+        try {
+          outcome.segment = map_memfd(std::move(message.fds[fd++]));
+        } catch (const Error& e) {
+          problem = e.message();
+        }
+      }
+      for (int rank = next; head && rank < head->first + head->count; ++rank) {
+        const auto at = sizeof(Welcome) + static_cast<std::size_t>(rank) * sizeof(ArenaEntry);
+        const auto entry =
+            from_bytes<ArenaEntry>(std::string_view(message.bytes).substr(std::min(at, message.bytes.size())));
+        if (!entry || entry->exists == 0 || fd >= message.fds.size()) {
+          arenas.reaches_all = false;
+          continue;
+        }
+        if (rank != bootstrap.rank) arenas.add(static_cast<std::size_t>(rank), entry->id, std::move(message.fds[fd]));
+        ++fd;
+      }
+      next = head ? std::max(next + 1, head->first + head->count) : bootstrap.size;
+    }
+    if (problem.empty() && (outcome.segment == nullptr || !Board(outcome.segment, bootstrap.size).is_sound())) {
+      problem = "the root's memory is not what it should be (another version of Cohort?)";
+    }
+    if (problem.empty()) {
+      try {
+        outcome.liveness = watch_members(outcome.segment, bootstrap);
+        Board(outcome.segment, bootstrap.size)
+            .info(bootstrap.rank)
+            .state.store(static_cast<std::uint32_t>(RankState::joined), std::memory_order_release);
+      } catch (const Error& e) {
+        problem = e.message();
+      }
+    }
+    send_message(
+        socket.get(),
+        as_bytes(Reply{.is_ok = problem.empty(), .reaches_all = arenas.reaches_all, .reads_founder = reads_founder},
+                 problem),
+        {}, bootstrap.deadline);
+    const auto message = receive_message(socket.get(), bootstrap.deadline);
+    const auto verdict = from_bytes<Verdict>(message.bytes);
+    if (!verdict) throw founder_left();
+    if (verdict->is_go == 0) throw_verdict(message.bytes, context);
+    outcome.arenas = std::move(arenas.mapped);
+    outcome.all_reach_all = verdict->all_reach_all != 0;
+    outcome.all_read_all = verdict->all_read_all != 0;
+    outcome.own_cpus = verdict->own_cpus != 0;
+    return outcome;
+  } catch (const TimeoutError&) {
+    throw OperationTimeoutError("rank 0 did not answer in time", context);
+  } catch (const NoDescriptors& e) {
+    throw BackendError(fmt::format("rank {}: {}", bootstrap.rank, e.message()),
+                       {.group = bootstrap.group, .op = "new_group", .rank = bootstrap.rank});
+  } catch (const NetworkError& e) {
+    throw PeerLostError(e.message(), context);
+  }
+}
+
+}  // namespace
+
+std::string refusal_ticket(std::string_view why) {
+  return fmt::format("refused {}", why.substr(0, ticket_bytes - 16));
+}
+
+void check_ticket(std::string_view ticket, const Bootstrap& bootstrap) {
+  constexpr std::string_view refused = "refused ";
+  if (ticket.substr(0, refused.size()) != refused) return;
+  throw BackendError(fmt::format("rank 0: {}", ticket.substr(refused.size())),
+                     {.group = bootstrap.group, .op = "new_group", .rank = 0});
+}
+
+WaitPolicy wait_policy(bool own_cpus) {
+  // Some 50 microseconds: longer than any flag takes whose rank is running.
+  return {.spins = own_cpus ? 2000U : 0U};
+}
+
+EngineParts bootstrap_processes(const Bootstrap& bootstrap) {
+  auto outcome = bootstrap.rank == 0 ? BootstrapRoot(bootstrap).found() : join_root(bootstrap);
+  EngineParts parts{.name = bootstrap.name,
+                    .group = bootstrap.group,
+                    .board = Board(outcome.segment, bootstrap.size),
+                    .rank = bootstrap.rank,
+                    .policy = wait_policy(outcome.own_cpus)};
+  parts.liveness = std::move(outcome.liveness);
+  parts.peer_memory = std::make_unique<ArenaPeerMemory>(
+      outcome.all_reach_all ? Arena::of_this_process() : nullptr, bootstrap.rank, std::move(outcome.arenas),
+      outcome.all_read_all ? pids_of(parts.board) : std::vector<pid_t>());
+  return parts;
+}
+
+}  // namespace cohort::shm

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/shm/wait_monitor.h"
+
+#include <fmt/format.h>
+
+namespace cohort::shm {
+
+Pace WaitMonitor::after_spinning() {
+  engine_.check(call_);
+  const auto deadline = call_.deadline();
+  const auto now = Deadline::Clock::now();
+  if (naps_from_ == Deadline::Clock::time_point{}) naps_from_ = now + patience;
+  if (now < naps_from_ && now < deadline.when()) {
+    ::sched_yield();
+    return Pace::look;
+  }
+  if (const auto trouble = engine_.trouble(peer_, Engine::Wait::collective)) {
+    if (looked_again_) engine_.fail(*trouble, call_);
+    looked_again_ = true;
+    return Pace::look;
+  }
+  if (now >= deadline.when()) give_up();
+  return Pace::sleep;
+}
+
+void WaitMonitor::give_up() {
+  const int culprit = engine_.furthest_behind(peer_);
+  engine_.fail({.kind = ErrorKind::timeout,
+                .rank = culprit,
+                .reporter = engine_.rank(),
+                .text = fmt::format("rank {} gave up on {} #{} after {} ms: {}", engine_.rank(), to_string(call_.op()),
+                                    call_.sequence(), call_.timeout().count(), engine_.describe_progress(culprit))},
+               call_);
+}
+
+}  // namespace cohort::shm

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/common/failure_detector.h"
+
+#include <cohort/hash_store.h>
+#include <cohort/prefix_store.h>
+#include <cohort/store_server.h>
+#include <cohort/tcp_store.h>
+#include <gmock/gmock.h>
+
+#include <future>
+#include <optional>
+
+#include "support/ranks.h"
+#include "support/stores.h"
+
+namespace cohort::test {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+class LifelineTest : public ::testing::Test {
+ protected:
+  StorePtr store() const {
+    return std::make_shared<PrefixStore>("group",
+                                         std::make_shared<TcpStore>(TcpStoreOptions{.endpoint = server->endpoint()}));
+  }
+  /// A rank in this process, and what it will hear.
+  struct Listener {
+    std::promise<Failure> promise{};
+    std::unique_ptr<FailureDetector> line{};
+    Failure heard() {
+      auto future = promise.get_future();
+      if (future.wait_for(20s) != std::future_status::ready) return {.text = "nothing was heard"};
+      return future.get();
+    }
+  };
+  std::unique_ptr<Listener> listen(int rank) const {
+    auto listener = std::make_unique<Listener>();
+    listener->line =
+        FailureDetector::start(store(), rank, Deadline::after(10s),
+                               [&promise = listener->promise](const Failure& failure) { promise.set_value(failure); });
+    return listener;
+  }
+
+  std::optional<StoreServer> server{std::in_place, StoreServerOptions{.endpoint = unique_unix_endpoint()}};
+};
+
+TEST_F(LifelineTest, AKilledProcessIsKnownToTheOthersByItsRank) {
+  Process rank_3([&] {
+    const auto line = FailureDetector::start(store(), 3, Deadline::after(10s), [](const Failure&) {});
+    store()->set("tied", "");
+    ::pause();
+    return 0;
+  });
+  const auto other = listen(1);
+  store()->wait({"tied"}, 20s);
+  rank_3.signal(SIGKILL);
+  const auto failure = other->heard();
+  EXPECT_EQ(failure.kind, ErrorKind::peer_lost);
+  EXPECT_EQ(failure.rank, 3);
+  EXPECT_THAT(failure.text, HasSubstr("rank 3 is gone"));
+}
+
+TEST_F(LifelineTest, WhoLeavesInAnOrderlyWayIsNotMissed) {
+  const auto stays = listen(0);
+  listen(1).reset();
+  stays->line->declare({.kind = ErrorKind::aborted, .rank = 0, .text = "something later"});
+  EXPECT_EQ(stays->heard().text, "something later");
+}
+
+TEST_F(LifelineTest, TheFirstWordStands) {
+  const auto a = listen(0);
+  const auto b = listen(1);
+  a->line->declare({.kind = ErrorKind::timeout, .rank = 7, .text = "first, of several words"});
+  b->line->declare({.kind = ErrorKind::aborted, .rank = 1, .text = "second"});
+  for (auto* const each : {a.get(), b.get()}) {
+    const auto failure = each->heard();
+    EXPECT_EQ(failure.kind, ErrorKind::timeout);
+    EXPECT_EQ(failure.rank, 7);
+    EXPECT_EQ(failure.text, "first, of several words");
+  }
+}
+
+TEST_F(LifelineTest, AStoreThatIsGoneIsAnEndToo) {
+  const auto rank = listen(0);
+  server.reset();
+  const auto failure = rank->heard();
+  EXPECT_EQ(failure.kind, ErrorKind::peer_lost);
+  EXPECT_THAT(failure.text, HasSubstr("store cannot be reached"));
+}
+
+TEST_F(LifelineTest, OnlyAStoreThatCanTellIsTiedTo) {
+  EXPECT_EQ(FailureDetector::start(std::make_shared<HashStore>(), 0, Deadline::after(1s), [](const Failure&) {}),
+            nullptr);
+}
+
+TEST(FailureText, SurvivesTheWayThroughAStoreAndAnErrorMessage) {
+  const Failure failure{.kind = ErrorKind::mismatch, .rank = 4, .text = "rank 4 called: broadcast"};
+  for (const auto& back : {decode_failure(encode(failure)), failure_in("aborted: " + as_reason(failure)).value()}) {
+    EXPECT_EQ(back.kind, failure.kind);
+    EXPECT_EQ(back.rank, failure.rank);
+    EXPECT_EQ(back.text, failure.text);
+  }
+  EXPECT_EQ(failure_in("an error of another kind"), std::nullopt);
+  for (const std::string nonsense : {"", " ", "9999 1 x", "peer_lost", "8", "8 "}) {
+    EXPECT_NO_THROW(decode_failure(nonsense)) << nonsense;
+  }
+}
+
+}  // namespace
+}  // namespace cohort::test

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/shm/auto_tuner.h"
+
+#include <gtest/gtest.h>
+
+namespace cohort::test {
+namespace {
+
+using namespace std::chrono_literals;
+using shm::AutoTuner;
+using Way = AutoTuner::Way;
+
+constexpr std::size_t mebibyte = std::size_t{1} << 20U;
+
+/// A machine on which the two ways take these times.
+struct Machine {
+  std::chrono::nanoseconds staged;
+  std::chrono::nanoseconds read;
+
+  /// How many of so many operations were read.
+  int run(AutoTuner& trials, int operations, std::size_t piece = mebibyte, bool has_one_source = false) const {
+    int reads = 0;
+    for (int i = 0; i < operations; ++i) {
+      const auto way = trials.next(piece, has_one_source);
+      if (way == Way::read) ++reads;
+      trials.took(way, piece, has_one_source, way == Way::read ? read : staged);
+    }
+    return reads;
+  }
+};
+
+TEST(TrialsTest, BothWaysAreTriedFirst) {
+  AutoTuner trials;
+  EXPECT_EQ((Machine{1ms, 9ms}.run(trials, 4)), 2);
+}
+
+TEST(TrialsTest, TheFasterOneIsTaken) {
+  AutoTuner reading;
+  Machine{2ms, 1ms}.run(reading, 4);
+  EXPECT_EQ((Machine{2ms, 1ms}.run(reading, 50)), 50);
+  AutoTuner staging;
+  Machine{1ms, 2ms}.run(staging, 4);
+  EXPECT_EQ((Machine{1ms, 2ms}.run(staging, 50)), 0);
+}
+
+TEST(TrialsTest, TheOtherOneGetsFewChances) {
+  AutoTuner trials;
+  EXPECT_LE((Machine{1ms, 2ms}.run(trials, 1000)), 20);
+}
+
+TEST(TrialsTest, AMachineThatChangesIsNoticed) {
+  AutoTuner trials;
+  Machine{1ms, 2ms}.run(trials, 100);
+  const Machine moved{4ms, 2ms};
+  moved.run(trials, 200);
+  EXPECT_GE(moved.run(trials, 100), 98);
+}
+
+TEST(TrialsTest, OneOutlierChangesNothing) {
+  AutoTuner trials;
+  Machine{1ms, 2ms}.run(trials, 20);
+  Machine{8ms, 8ms}.run(trials, 1);
+  EXPECT_EQ((Machine{1ms, 2ms}.run(trials, 20)), 0);
+}
+
+TEST(TrialsTest, SizesAndShapesAreApart) {
+  AutoTuner trials;
+  Machine{2ms, 1ms}.run(trials, 4, 1 * mebibyte);
+  Machine{1ms, 2ms}.run(trials, 4, 64 * mebibyte);
+  Machine{1ms, 2ms}.run(trials, 4, 1 * mebibyte, true);
+  EXPECT_EQ(trials.next(1 * mebibyte, false), Way::read);
+  EXPECT_EQ(trials.next(64 * mebibyte, false), Way::staged);
+  EXPECT_EQ(trials.next(1 * mebibyte, true), Way::staged);
+  Machine{1ms, 2ms}.run(trials, 4, 4096 * mebibyte);  // larger than any that are kept apart
+}
+
+}  // namespace
+}  // namespace cohort::test

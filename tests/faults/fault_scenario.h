@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// A scenario: ranks in processes of their own, a parent who does something to one of them, and what the others say about
+// it. Whatever happens a scenario ends: after its bound the parent gives up, with what it knows, and kills whom it made.
+//
+//   FaultScenario scenario(store(), 3, [](Member& me) {
+//     auto group = me.join(30s);
+//     me.say("ready");
+//     me.attempt("barrier", [&] { group->barrier(); });
+//   });
+//   for (int rank = 0; rank < 3; ++rank) scenario.hear(rank, "ready");
+//   scenario.signal(1, SIGKILL);
+//   EXPECT_EQ(scenario.hear(0, "barrier").type, "PeerLostError");
+#pragma once
+
+#include <cohort/error.h>
+#include <cohort/new_group.h>
+#include <cohort/tcp_store.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/file_descriptor.h"
+#include "support/ranks.h"
+
+namespace cohort::test {
+
+using Clock = std::chrono::steady_clock;
+
+/// What a rank says to its parent.
+struct Word {
+  std::string what{};
+  std::string type{};  ///< of the error, without namespace; empty: it went well
+  int at_fault = -1;
+  std::string text{};
+  Clock::time_point when{};
+};
+std::ostream& operator<<(std::ostream& out, const Word& word);
+
+/// A store in a process of its own, so that every rank can be killed.
+class StoreHost {
+ public:
+  StoreHost();
+  const Endpoint& endpoint() const { return endpoint_; }
+
+ private:
+  Endpoint endpoint_;
+  Process host_;
+};
+
+/// A rank's side of a scenario.
+class Member {
+ public:
+  Member(int rank, int size, Endpoint store, std::string name, int socket)
+      : rank_(rank), size_(size), store_(std::move(store)), name_(std::move(name)), socket_(socket) {}
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  StorePtr open_store() const;
+  ProcessGroupPtr join(std::chrono::milliseconds timeout) const { return join(timeout, open_store()); }
+  ProcessGroupPtr join(std::chrono::milliseconds timeout, StorePtr store) const;
+
+  void say(const std::string& what, const std::string& text = {}) const;
+  void say_error(const std::string& what, const std::exception& error) const;
+  /// Says how it went.
+  bool attempt(const std::string& what, const std::function<void()>& body) const;
+  /// Until the parent says so.
+  void await_go() const;
+  bool is_told_to_go() const;
+  /// Until the parent kills this process.
+  [[noreturn]] static void idle();
+
+ private:
+  int rank_;
+  int size_;
+  Endpoint store_;
+  std::string name_;
+  int socket_;
+};
+
+class FaultScenario {
+ public:
+  using Body = std::function<void(Member&)>;
+
+  FaultScenario(const StoreHost& store, int size, const Body& body,
+                std::chrono::milliseconds bound = std::chrono::seconds(30));
+
+  int size() const { return static_cast<int>(ranks_.size()); }
+  /// The rank's next word, which must be about this.
+  Word hear(int rank, const std::string& what);
+  /// From every rank but one.
+  std::vector<Word> hear_all(const std::string& what, int but = -1);
+  void go(int rank) const;
+  void go_all(int but = -1) const;
+  Clock::time_point signal(int rank, int number) const;
+  /// Until the rank's process has ended; its status as Process::wait() has it.
+  int end_of(int rank);
+  /// Every rank but one ends and is content.
+  void expect_end(int but = -1);
+
+ private:
+  struct Rank {
+    FileDescriptor socket{};
+    std::optional<Process> process{};
+    std::vector<Word> said{};
+  };
+  [[noreturn]] void give_up(int rank, const std::string& why) const;
+  int remaining() const;
+  Rank& at(int rank) { return ranks_.at(static_cast<std::size_t>(rank)); }
+  const Rank& at(int rank) const { return ranks_.at(static_cast<std::size_t>(rank)); }
+
+  std::vector<Rank> ranks_;
+  const Clock::time_point until_;
+  const bool had_failed_ = ::testing::Test::HasFailure();  ///< before: then the ranks believe it of themselves
+};
+
+/// Checks at the end of each test that nothing is left: no process, no name in /dev/shm, no abstract socket.
+class FaultTest : public ::testing::Test {
+ protected:
+  const StoreHost& store() const { return *store_; }
+  void TearDown() override;
+
+ private:
+  std::set<std::string> names_before_ = names();
+  std::optional<StoreHost> store_{std::in_place};
+
+  static std::set<std::string> names();
+};
+
+inline std::int64_t milliseconds_between(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(to - from).count();
+}
+
+/// Open descriptors of this process.
+std::size_t open_descriptors();
+
+/// A sum over the group, checked.
+void expect_all_reduce_works(ProcessGroup& group, std::size_t elements);
+
+/// A line of the fault table, for people: what was done, what the others got and how fast.
+void note(const std::string& scenario, const Word& got, std::int64_t milliseconds);
+
+}  // namespace cohort::test
