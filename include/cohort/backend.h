@@ -1,27 +1,29 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A Backend moves the bytes of one group on one kind of device. Users call ProcessGroup, which checks arguments, keeps
-// order, numbers and records operations and makes them asynchronous; a backend of one's own only has to do the thing:
+// A Backend moves the bytes of one group on one type of device. Users call ProcessGroup, which checks arguments, keeps
+// order, numbers and records operations and makes them asynchronous. A backend of your own only has to perform them:
 //
 //   class Mine : public cohort::Backend {
 //    public:
 //     Mine(int rank, int size) : Backend("mine", rank, size) {}
-//     void broadcast(std::span<std::byte> data, int root, cohort::Call& call) override { ... }
+//     void broadcast(const cohort::Operation& op, cohort::Call& call) override { ... op.out(), op.root ... }
 //   };
-//   cohort::register_backend("mine", [](auto store, int rank, int size, auto timeout, auto device, const auto& options)
-//   {
-//     auto group = std::make_shared<cohort::ProcessGroup>(store, rank, size);
+//   cohort::register_backend("mine", [](auto store, int rank, int size, auto timeout, auto device, const auto& options) {
+//     auto group = std::make_shared<cohort::ProcessGroup>(store, rank, size, timeout);
 //     group->add_backend(device.type, std::make_shared<Mine>(rank, size));
 //     return group;
 //   });
 //
-// Collectives are called one at a time, in issue order, from whichever thread; each blocks until it is done and throws
-// (see error.h) when it fails or its deadline passes. Memory is contiguous and checked. What is not overridden throws
-// NotSupportedError, and capabilities() says beforehand what is.
+// operation.h says which memory each operation has; it is contiguous and has been checked. Collectives are called one
+// at a time, in issue order, from whichever thread. Each blocks until it is done and throws (see error.h) when it fails
+// or its deadline passes. A function that is not overridden throws NotSupportedError; capabilities() says beforehand
+// which ones are.
 //
 // A backend for device memory is stream-ordered instead (an argument of the constructor): it enqueues on the stream of
 // the call and returns; see completion.h. A call without a stream is then one of the library's own, on host memory, and
 // blocks as above.
+//
+// docs/writing-a-backend.md builds one step by step.
 #pragma once
 
 #include <cohort/buffer.h>
@@ -33,6 +35,7 @@
 #include <cohort/export.h>
 #include <cohort/memory.h>
 #include <cohort/op_type.h>
+#include <cohort/operation.h>
 #include <cohort/reduce_op.h>
 
 #include <chrono>
@@ -68,24 +71,28 @@ struct COHORT_API Capabilities {
   constexpr bool supports(OpType op) const { return (operations & bit(op)) != 0; }
 };
 
-/// The circumstances of one operation.
+/// The circumstances of one operation: its number in the group, how long it may take, and its stream.
 class Call {
  public:
-  Call(OpType op, std::uint64_t sequence, Deadline deadline) : op_(op), sequence_(sequence), deadline_(deadline) {}
+  /// `timeout`: what the user gave, for messages.
+  Call(OpType op, std::uint64_t sequence, Deadline deadline, std::chrono::milliseconds timeout = {})
+      : op_(op), sequence_(sequence), timeout_(timeout), deadline_(deadline) {}
   /// The clock is read when somebody asks: an operation that never waits long never does.
   Call(OpType op, std::uint64_t sequence, std::chrono::milliseconds timeout)
       : op_(op), sequence_(sequence), timeout_(timeout) {}
 
+  /// What the user called, for messages. The operation that a backend performs may be a part of it.
   OpType op() const noexcept { return op_; }
   std::uint64_t sequence() const noexcept { return sequence_; }
   Deadline deadline() noexcept {
     if (!deadline_) deadline_ = Deadline::after(timeout_);
     return *deadline_;
   }
-  /// What the user gave, for messages; the rest of it where only a deadline is known.
+  /// What the user gave, for messages.
   std::chrono::milliseconds timeout() const noexcept { return timeout_; }
-  void set_timeout(std::chrono::milliseconds timeout) noexcept { timeout_ = timeout; }
-  /// Of device memory; null for host memory.
+  /// The same without the stream, to be kept beyond the call.
+  Call detached() noexcept { return {op_, sequence_, deadline(), timeout_}; }
+  /// Null for operations on host memory.
   OnStream* on_stream() const noexcept { return on_stream_; }
   void set_on_stream(OnStream& on_stream) noexcept { on_stream_ = &on_stream; }
 
@@ -95,30 +102,6 @@ class Call {
   OnStream* on_stream_ = nullptr;
   std::chrono::milliseconds timeout_{};
   std::optional<Deadline> deadline_;
-};
-
-/// A reduction's operands: `in` and `out` may be the same memory.
-struct Reduction {
-  const void* in = nullptr;
-  void* out = nullptr;  ///< null where this rank gets no result
-  std::size_t count = 0;
-  DType dtype = DType::f32;
-  ReduceOp op{};
-
-  std::size_t bytes() const noexcept { return count * size_of(dtype); }
-};
-
-using Bytes = std::span<std::byte>;
-using ConstBytes = std::span<const std::byte>;
-
-/// An operation as the user asked for it, to be refused before anything happens.
-struct Request {
-  OpType op = OpType::unknown;
-  DType dtype = DType::u8;
-  ReduceOp reduce{};
-  int tag = 0;
-  std::span<const ConstBuffer> inputs{};
-  std::span<const Buffer> outputs{};
 };
 
 /// A send or receive under way. Destroying one that is not done cancels it.
@@ -153,7 +136,7 @@ struct BackendShrunk {
 
 class COHORT_API Backend {
  public:
-  static constexpr int any_source = -1;
+  static constexpr int any_source = Operation::any_source;
 
   Backend(std::string name, int rank, int size, bool stream_ordered = false)
       : name_(std::move(name)), rank_(rank), size_(size), is_stream_ordered_(stream_ordered) {}
@@ -167,57 +150,57 @@ class COHORT_API Backend {
   virtual Capabilities capabilities() const { return {}; }
   bool is_stream_ordered() const noexcept { return is_stream_ordered_; }
 
-  /// Stream-ordered backends: throws what the request's arguments deserve.
-  virtual void check_request(const Request& request) const;
-  virtual void all_reduce(const Reduction& reduction, Call& call);
-  virtual void reduce(const Reduction& reduction, int root, Call& call);
-  virtual void broadcast(Bytes data, int root, Call& call);
-  /// outs[r] gets rank r's `in`; sizes may differ between ranks.
-  virtual void all_gather(ConstBytes in, std::span<const Bytes> outs, Call& call);
-  /// `outs` is empty but on the root.
-  virtual void gather(ConstBytes in, std::span<const Bytes> outs, int root, Call& call);
-  /// `ins` is empty but on the root.
-  virtual void scatter(std::span<const ConstBytes> ins, Bytes out, int root, Call& call);
-  /// Everybody's ins[rank], reduced, into `out` (reduction.out, reduction.count; reduction.in is not used). The pieces
-  /// may differ in size.
-  virtual void reduce_scatter(std::span<const ConstBytes> ins, const Reduction& reduction, Call& call);
-  /// outs[r] gets what rank r has in its ins[rank()].
-  virtual void all_to_all(std::span<const ConstBytes> ins, std::span<const Bytes> outs, Call& call);
-  virtual void barrier(Call& call);
+  /// Stream-ordered backends: throws an error for arguments that cannot be performed, before anything has happened.
+  virtual void check_arguments(const Operation& op) const;
 
-  /// Around operations that are issued as one. cancel_batch() instead of end_batch() where one of them threw.
-  virtual void begin_batch(Call& call);
-  virtual void end_batch(Call& call);
-  virtual void cancel_batch(Call& call) noexcept;
+  /// Performs an operation and returns who sent, for a receive, else -1. Calls the function below that the type names,
+  /// for a coalesced operation that of each member, between begin_batch() and end_batch(). A backend that treats all
+  /// types alike overrides this one alone.
+  virtual int perform(const Operation& op, Call& call);
 
-  /// Point-to-point: matched by peer and tag, in order. Any thread, several at a time.
-  virtual std::unique_ptr<Transfer> start_send(ConstBytes data, int peer, int tag, Call& call);
-  virtual std::unique_ptr<Transfer> start_recv(Bytes data, int peer_or_any, int tag, Call& call);
-  /// Blocking forms; recv says who sent. By default the above, advanced until done.
-  virtual void send(ConstBytes data, int peer, int tag, Call& call);
-  virtual int recv(Bytes data, int peer_or_any, int tag, Call& call);
+  /// Point-to-point: matched by peer and tag, in order. Any thread may call these, several at a time.
+  virtual std::unique_ptr<Transfer> start_send(const Operation& op, Call& call);
+  virtual std::unique_ptr<Transfer> start_recv(const Operation& op, Call& call);
   /// Rests between two rounds of advance(), until something may have changed but not past `until`.
   virtual void rest(Deadline until);
 
-  /// Memory the other ranks can reach; see memory.h.
+  /// Memory that the other ranks can reach; see memory.h.
   virtual GroupMemory allocate(std::size_t bytes);
 
-  /// Called by all ranks; null on those outside.
+  /// Called by all ranks; null on those that are not members of the new group.
   virtual BackendPtr split(const BackendSplit& split, Deadline deadline);
   /// Before shrink(): ends whatever still runs, with an error. By default abort().
   virtual void prepare_shrink();
   virtual BackendShrunk shrink(std::span<const int> excluded, Deadline deadline);
   /// Ends everything that waits, here and at the peers, with an AbortedError that carries `reason`. Any thread.
   virtual void abort(std::string_view reason);
-  /// Until everything that was enqueued has ended, which each operation's deadline bounds.
+  /// Returns when everything that was enqueued has ended, which each operation's deadline bounds.
   virtual void drain();
-  /// No operation comes after this one.
+  /// No operation comes after this call.
   virtual void shutdown();
 
-  /// "rank 2 is in broadcast #6; ..." for errors, as far as the backend knows; else empty.
+  /// "rank 2 is in broadcast #6; ..." for errors, as far as the backend knows; otherwise empty.
   virtual std::string status() const { return {}; }
 
  protected:
+  // What a backend overrides; perform() calls them.
+  virtual void all_reduce(const Operation& op, Call& call);
+  virtual void reduce(const Operation& op, Call& call);
+  virtual void broadcast(const Operation& op, Call& call);
+  virtual void all_gather(const Operation& op, Call& call);
+  virtual void gather(const Operation& op, Call& call);
+  virtual void scatter(const Operation& op, Call& call);
+  virtual void reduce_scatter(const Operation& op, Call& call);
+  virtual void all_to_all(const Operation& op, Call& call);
+  virtual void barrier(const Operation& op, Call& call);
+  /// Around operations that are issued as one. cancel_batch() instead of end_batch() where one of them threw.
+  virtual void begin_batch(Call& call);
+  virtual void end_batch(Call& call);
+  virtual void cancel_batch(Call& call) noexcept;
+  /// Blocking; recv returns who sent. By default a transfer is started and advanced until it is done.
+  virtual void send(const Operation& op, Call& call);
+  virtual int recv(const Operation& op, Call& call);
+
   [[noreturn]] void refuse(std::string_view what) const;
 
  private:

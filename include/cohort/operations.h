@@ -131,9 +131,9 @@ class ListOf {
 using BufferList = ListOf<Buffer>;
 using ConstBufferList = ListOf<ConstBuffer>;
 
-namespace detail {
 struct Operation;
-struct Issue;
+namespace detail {
+struct SubmitOptions;
 }  // namespace detail
 
 class COHORT_API Operations {
@@ -197,7 +197,7 @@ class COHORT_API Operations {
   Operations(int rank, int size) : rank_(rank), size_(size) {}
   Operations(const Operations&) = default;
 
-  virtual Work submit(detail::Operation& operation, const detail::Issue& issue) = 0;
+  virtual Work submit(const Operation& op, const detail::SubmitOptions& options) = 0;
 
   const int rank_;
   const int size_;

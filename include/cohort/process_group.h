@@ -98,7 +98,7 @@ class COHORT_API Batch : public Operations {
  private:
   friend class ProcessGroup;
   explicit Batch(ProcessGroupPtr group);
-  Work submit(detail::Operation& operation, const detail::Issue& issue) override;
+  Work submit(const Operation& op, const detail::SubmitOptions& options) override;
 
   struct Content;
   std::unique_ptr<Content> content_;
@@ -195,8 +195,8 @@ class COHORT_API ProcessGroup : public Operations, public std::enable_shared_fro
 
  private:
   friend class Batch;
-  friend class GroupSetup;
-  Work submit(detail::Operation& operation, const detail::Issue& issue) override;
+  friend class GroupAccess;
+  Work submit(const Operation& op, const detail::SubmitOptions& options) override;
 
   std::shared_ptr<State> state_;  // operations under way hold it too
 };

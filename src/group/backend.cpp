@@ -29,44 +29,100 @@ void Backend::refuse(std::string_view what) const {
   throw NotSupportedError(fmt::format("backend {} does not support {}", name_, what), {.op = std::string(what)});
 }
 
-void Backend::all_reduce(const Reduction& /*reduction*/, Call& /*call*/) {
-  refuse("all_reduce");
+int Backend::perform(const Operation& op, Call& call) {
+  switch (op.type) {
+    case OpType::all_reduce:
+      all_reduce(op, call);
+      break;
+    case OpType::reduce:
+      reduce(op, call);
+      break;
+    case OpType::broadcast:
+      broadcast(op, call);
+      break;
+    case OpType::all_gather:
+    case OpType::all_gather_single:
+      all_gather(op, call);
+      break;
+    case OpType::gather:
+      gather(op, call);
+      break;
+    case OpType::scatter:
+      scatter(op, call);
+      break;
+    case OpType::reduce_scatter:
+    case OpType::reduce_scatter_single:
+      reduce_scatter(op, call);
+      break;
+    case OpType::all_to_all:
+    case OpType::all_to_all_single:
+      all_to_all(op, call);
+      break;
+    case OpType::barrier:
+      barrier(op, call);
+      break;
+    case OpType::send:
+      send(op, call);
+      break;
+    case OpType::recv:
+    case OpType::recv_any_source:
+      return recv(op, call);
+    case OpType::all_reduce_coalesced:
+    case OpType::all_gather_coalesced:
+    case OpType::coalesced:
+      begin_batch(call);
+      try {
+        for (const auto& member : op.members) perform(member, call);
+      } catch (...) {
+        cancel_batch(call);
+        throw;
+      }
+      end_batch(call);
+      break;
+    case OpType::unknown:
+      throw AssertionError("an operation without a type");
+  }
+  return -1;
 }
-void Backend::reduce(const Reduction& /*reduction*/, int /*root*/, Call& /*call*/) {
-  refuse("reduce");
+
+void Backend::all_reduce(const Operation& op, Call& /*call*/) {
+  refuse(to_string(op.type));
 }
-void Backend::broadcast(Bytes /*data*/, int /*root*/, Call& /*call*/) {
-  refuse("broadcast");
+void Backend::reduce(const Operation& op, Call& /*call*/) {
+  refuse(to_string(op.type));
 }
-void Backend::all_gather(ConstBytes /*in*/, std::span<const Bytes> /*outs*/, Call& /*call*/) {
-  refuse("all_gather");
+void Backend::broadcast(const Operation& op, Call& /*call*/) {
+  refuse(to_string(op.type));
 }
-void Backend::gather(ConstBytes /*in*/, std::span<const Bytes> /*outs*/, int /*root*/, Call& /*call*/) {
-  refuse("gather");
+void Backend::all_gather(const Operation& op, Call& /*call*/) {
+  refuse(to_string(op.type));
 }
-void Backend::scatter(std::span<const ConstBytes> /*ins*/, Bytes /*out*/, int /*root*/, Call& /*call*/) {
-  refuse("scatter");
+void Backend::gather(const Operation& op, Call& /*call*/) {
+  refuse(to_string(op.type));
 }
-void Backend::reduce_scatter(std::span<const ConstBytes> /*ins*/, const Reduction& /*reduction*/, Call& /*call*/) {
-  refuse("reduce_scatter");
+void Backend::scatter(const Operation& op, Call& /*call*/) {
+  refuse(to_string(op.type));
 }
-void Backend::all_to_all(std::span<const ConstBytes> /*ins*/, std::span<const Bytes> /*outs*/, Call& /*call*/) {
-  refuse("all_to_all");
+void Backend::reduce_scatter(const Operation& op, Call& /*call*/) {
+  refuse(to_string(op.type));
 }
-void Backend::barrier(Call& /*call*/) {
-  refuse("barrier");
+void Backend::all_to_all(const Operation& op, Call& /*call*/) {
+  refuse(to_string(op.type));
 }
-std::unique_ptr<Transfer> Backend::start_send(ConstBytes /*data*/, int /*peer*/, int /*tag*/, Call& /*call*/) {
-  refuse("send");
+void Backend::barrier(const Operation& op, Call& /*call*/) {
+  refuse(to_string(op.type));
 }
-std::unique_ptr<Transfer> Backend::start_recv(Bytes /*data*/, int /*peer_or_any*/, int /*tag*/, Call& /*call*/) {
-  refuse("recv");
+std::unique_ptr<Transfer> Backend::start_send(const Operation& op, Call& /*call*/) {
+  refuse(to_string(op.type));
 }
-void Backend::send(ConstBytes data, int peer, int tag, Call& call) {
-  complete(*this, *start_send(data, peer, tag, call), call);
+std::unique_ptr<Transfer> Backend::start_recv(const Operation& op, Call& /*call*/) {
+  refuse(to_string(op.type));
 }
-int Backend::recv(Bytes data, int peer_or_any, int tag, Call& call) {
-  const auto transfer = start_recv(data, peer_or_any, tag, call);
+void Backend::send(const Operation& op, Call& call) {
+  complete(*this, *start_send(op, call), call);
+}
+int Backend::recv(const Operation& op, Call& call) {
+  const auto transfer = start_recv(op, call);
   complete(*this, *transfer, call);
   return transfer->source();
 }
@@ -85,7 +141,7 @@ void Backend::prepare_shrink() {
 BackendShrunk Backend::shrink(std::span<const int> /*excluded*/, Deadline /*deadline*/) {
   refuse("shrink");
 }
-void Backend::check_request(const Request& /*request*/) const {}
+void Backend::check_arguments(const Operation& /*op*/) const {}
 void Backend::begin_batch(Call& /*call*/) {}
 void Backend::end_batch(Call& /*call*/) {}
 void Backend::cancel_batch(Call& /*call*/) noexcept {}

@@ -9,7 +9,6 @@
 
 namespace cohort {
 
-using detail::Operation;
 using detail::OwnedOperation;
 
 struct Batch::Content {
@@ -29,18 +28,18 @@ std::size_t Batch::size() const noexcept {
   return content_->operations.size();
 }
 
-Work Batch::submit(Operation& operation, const detail::Issue& issue) {
-  if (issue.async_op || !issue.timeout.is_default() || issue.stream != nullptr) {
+Work Batch::submit(const Operation& op, const detail::SubmitOptions& options) {
+  if (options.async_op || !options.timeout.is_default() || options.stream != nullptr) {
     throw ValueError("in a batch, async_op, timeout and stream are given to run()",
-                     {.op = std::string(to_string(operation.type))});
+                     {.op = std::string(to_string(op.type))});
   }
   // A barrier is of no device, and goes with any.
   if (!content_->device) {
-    content_->device = issue.device;
-  } else if (issue.device && content_->device != issue.device) {
-    throw ValueError("a batch is of one device", {.op = std::string(to_string(operation.type))});
+    content_->device = options.device;
+  } else if (options.device && content_->device != options.device) {
+    throw ValueError("a batch is of one device", {.op = std::string(to_string(op.type))});
   }
-  content_->operations.emplace_back(operation);
+  content_->operations.emplace_back(op);
   return {};
 }
 
@@ -79,25 +78,24 @@ Work Batch::run(const AllGatherOptions& options) {
   std::size_t p2p = 0;
   for (const auto& each : operations) {
     whole.members.push_back(each.get());
-    inputs.insert(inputs.end(), each.get().inputs.begin(), each.get().inputs.end());
-    outputs.insert(outputs.end(), each.get().outputs.begin(), each.get().outputs.end());
+    inputs.insert(inputs.end(), each.get().input_buffers.begin(), each.get().input_buffers.end());
+    outputs.insert(outputs.end(), each.get().output_buffers.begin(), each.get().output_buffers.end());
     if (is_p2p(each.get().type)) ++p2p;
   }
-  whole.inputs = inputs;
-  whole.outputs = outputs;
+  whole.input_buffers = inputs;
+  whole.output_buffers = outputs;
   auto& group = *content_->group;
   if (p2p > 0 && p2p < operations.size())
     throw ValueError("a batch holds collectives or point-to-point operations, not both");
   auto& state = *group.state_;
-  const detail::Issue issue{
+  const detail::SubmitOptions how{
       .device = device, .async_op = options.async_op, .timeout = options.timeout, .stream = options.stream};
-  if (p2p == 0 || state.backend_for(issue, OpType::coalesced).is_stream_ordered()) return group.submit(whole, issue);
+  if (p2p == 0 || state.backend_for(how, OpType::coalesced).is_stream_ordered()) return group.submit(whole, how);
 
   const auto work = std::make_shared<detail::WorkState>(whole, state.continuations);
   const auto together = std::make_shared<Together>(operations.size(), work);
   std::uint64_t first = 0;
-  for (auto& each : work->operation().get().members) {
-    auto member = each;
+  for (const auto& member : work->operation().get().members) {
     try {
       const auto part = group.submit(member, {.device = device, .async_op = true, .timeout = options.timeout});
       // Started one by one, but waited for together: a receive may come before the send it waits for.

@@ -33,7 +33,7 @@ std::vector<std::string> gather_strings(Backend& backend, std::string_view mine,
   std::vector<Bytes> places;
   places.reserve(n);
   for (auto& each : lengths) places.push_back(bytes_of_value(each));
-  backend.all_gather(bytes_of_value(length), places, call);
+  backend.perform(Operation::all_gather(bytes_of_value(length), places), call);
 
   std::vector<std::string> all(n);
   places.clear();
@@ -41,7 +41,7 @@ std::vector<std::string> gather_strings(Backend& backend, std::string_view mine,
     all[rank].resize(lengths[rank]);
     places.push_back(bytes_of(all[rank]));
   }
-  backend.all_gather(bytes_of(mine), places, call);
+  backend.perform(Operation::all_gather(bytes_of(mine), places), call);
   return all;
 }
 
@@ -64,13 +64,13 @@ std::string ProcessGroup::broadcast_bytes(std::string_view mine, const Broadcast
   std::string bytes;
   state_->run_in_turn(OpType::broadcast, options.timeout, [&](Backend& backend, Call& call) {
     std::uint64_t length = mine.size();
-    backend.broadcast(bytes_of_value(length), options.root, call);
+    backend.perform(Operation::broadcast(bytes_of_value(length), options.root), call);
     if (rank_ == options.root) {
       bytes = mine;
     } else {
       bytes.resize(length);
     }
-    backend.broadcast(bytes_of(bytes), options.root, call);
+    backend.perform(Operation::broadcast(bytes_of(bytes), options.root), call);
   });
   return bytes;
 }
@@ -101,7 +101,7 @@ namespace {
 
 // Tags that users cannot have.
 constexpr int arrival_tag = -2;
-constexpr int verdict_tag = -3;
+constexpr int answer_tag = -3;
 
 }  // namespace
 
@@ -115,40 +115,38 @@ void ProcessGroup::monitored_barrier(const MonitoredBarrierOptions& options) {
   };
   // One entry for each rank: whether it is missing.
   std::string missing(static_cast<std::size_t>(size_), '\0');
-  const auto verdict = [&] {
+  const auto throw_if_missing = [&] {
     std::vector<int> ranks;
     for (int rank = 0; rank < size_; ++rank) {
       if (missing[static_cast<std::size_t>(rank)] != 0) ranks.push_back(rank);
     }
     if (ranks.empty()) return;
-    throw OperationTimeoutError(fmt::format("monitored_barrier: rank{} {} did not come within {} ms",
+    throw OperationTimeoutError(fmt::format("monitored_barrier: rank{} {} did not join within {} ms",
                                             ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "), timeout.count()),
                                 context(ranks.front()));
   };
 
   if (rank_ != 0) {
     // Rank 0 decides, and may give every rank the whole time.
-    Call call(OpType::barrier, round, Deadline::after(timeout * size_ + std::chrono::seconds(1)));
-    call.set_timeout(timeout);
+    Call call(OpType::barrier, round, Deadline::after(timeout * size_ + std::chrono::seconds(1)), timeout);
     try {
       auto number = round;
-      backend->send(bytes_of_value(number), 0, arrival_tag, call);
-      backend->recv(bytes_of(missing), 0, verdict_tag, call);
+      backend->perform(Operation::send(bytes_of_value(number), 0, arrival_tag), call);
+      backend->perform(Operation::recv(bytes_of(missing), 0, answer_tag), call);
     } catch (const OperationTimeoutError&) {
       throw OperationTimeoutError("monitored_barrier: no answer from rank 0; see what it says", context(0));
     }
-    return verdict();
+    return throw_if_missing();
   }
 
   const auto deadline = Deadline::after(timeout);
   for (int rank = 1; rank < size_; ++rank) {
-    Call call(OpType::barrier, round, options.wait_all_ranks ? Deadline::after(timeout) : deadline);
-    call.set_timeout(timeout);
+    Call call(OpType::barrier, round, options.wait_all_ranks ? Deadline::after(timeout) : deadline, timeout);
     try {
       // Of a rank that came too late to an earlier barrier there may be an older number.
       std::uint64_t number = 0;
       while (number < round && !call.deadline().expired()) {
-        backend->recv(bytes_of_value(number), rank, arrival_tag, call);
+        backend->perform(Operation::recv(bytes_of_value(number), rank, arrival_tag), call);
       }
       if (number < round) missing[static_cast<std::size_t>(rank)] = 1;
     } catch (const OperationTimeoutError&) {
@@ -160,12 +158,12 @@ void ProcessGroup::monitored_barrier(const MonitoredBarrierOptions& options) {
     if (missing[static_cast<std::size_t>(rank)] != 0) continue;
     Call call(OpType::barrier, round, Deadline::after(std::chrono::seconds(1)));
     try {
-      backend->send(bytes_of(missing), rank, verdict_tag, call);
+      backend->perform(Operation::send(bytes_of(missing), rank, answer_tag), call);
     } catch (const OperationTimeoutError&) {
       continue;  // it has not come, and nobody waited for it
     }
   }
-  verdict();
+  throw_if_missing();
 }
 
 }  // namespace cohort

@@ -184,7 +184,7 @@ ProcessGroupPtr new_group(std::string_view backend, std::chrono::milliseconds ti
   }
   // A factory that was given another one by an option has set it.
   if (group->timeout() == ProcessGroup::default_timeout) group->set_timeout(timeout);
-  if (GroupSetup::has_local_id(*group)) GroupSetup::set_id(*group, agree_on_id(*store, group->name()));
+  if (GroupAccess::has_local_id(*group)) GroupAccess::set_id(*group, agree_on_id(*store, group->name()));
   if (device.index >= 0) group->set_bound_device(device);
   store->set_timeout(timeout);
   remember_group(group->id(), group);

@@ -10,70 +10,69 @@
 #include <array>
 #include <numeric>
 
-#include "group/operation.h"
+#include "group/submit.h"
 
 namespace cohort {
 
-using detail::Issue;
-using detail::Operation;
+using detail::SubmitOptions;
 
 namespace {
 
-ErrorContext in(OpType op) {
-  return {.op = std::string(to_string(op))};
+ErrorContext in(OpType type) {
+  return {.op = std::string(to_string(type))};
 }
 
-void check_memory(OpType op, const ConstBuffer& buffer) {
+void check_memory(OpType type, const ConstBuffer& buffer) {
   if (!buffer.is_contiguous()) {
-    throw ValueError(fmt::format("{}: the buffer of sizes {} has strides {}: make it contiguous first", to_string(op),
+    throw ValueError(fmt::format("{}: the buffer of sizes {} has strides {}: make it contiguous first", to_string(type),
                                  to_string(buffer.sizes()), to_string(buffer.strides())),
-                     in(op));
+                     in(type));
   }
   if (buffer.data() == nullptr && buffer.count() > 0) {
-    throw ValueError(fmt::format("{}: the buffer's address is null", to_string(op)), in(op));
+    throw ValueError(fmt::format("{}: the buffer's address is null", to_string(type)), in(type));
   }
 }
 
 template <class List>
-void check_list(OpType op, const List& buffers) {
-  if (buffers.empty()) throw ValueError(fmt::format("{}: the list of buffers is empty", to_string(op)), in(op));
+void check_list(OpType type, const List& buffers) {
+  if (buffers.empty()) throw ValueError(fmt::format("{}: the list of buffers is empty", to_string(type)), in(type));
   for (const auto& buffer : buffers) {
-    check_memory(op, buffer);
+    check_memory(type, buffer);
     if (buffer.device().type != buffers[0].device().type) {
-      throw ValueError(fmt::format("{}: buffers on different devices", to_string(op)), in(op));
+      throw ValueError(fmt::format("{}: buffers on different devices", to_string(type)), in(type));
     }
   }
 }
 
-void check_same_dtype(OpType op, const ConstBuffer& a, const ConstBuffer& b) {
+void check_same_dtype(OpType type, const ConstBuffer& a, const ConstBuffer& b) {
   if (a.dtype() != b.dtype()) {
     throw TypeError(
-        fmt::format("{}: buffers of types {} and {}", to_string(op), to_string(a.dtype()), to_string(b.dtype())),
-        in(op));
+        fmt::format("{}: buffers of types {} and {}", to_string(type), to_string(a.dtype()), to_string(b.dtype())),
+        in(type));
   }
 }
 
 template <class List>
-void check_same_dtypes(OpType op, const List& buffers, const ConstBuffer& like) {
-  for (const auto& buffer : buffers) check_same_dtype(op, buffer, like);
+void check_same_dtypes(OpType type, const List& buffers, const ConstBuffer& like) {
+  for (const auto& buffer : buffers) check_same_dtype(type, buffer, like);
 }
 
-void check_count(OpType op, std::int64_t got, std::int64_t wanted, std::string_view what) {
+void check_count(OpType type, std::int64_t got, std::int64_t wanted, std::string_view what) {
   if (got != wanted) {
-    throw ValueError(fmt::format("{}: {} has {} elements, not {}", to_string(op), what, got, wanted), in(op));
+    throw ValueError(fmt::format("{}: {} has {} elements, not {}", to_string(type), what, got, wanted), in(type));
   }
 }
 
-void check_length(OpType op, std::size_t got, int wanted, std::string_view what) {
+void check_length(OpType type, std::size_t got, int wanted, std::string_view what) {
   if (got != static_cast<std::size_t>(wanted)) {
-    throw ValueError(fmt::format("{}: {} of {} buffers, not of {}", to_string(op), what, got, wanted), in(op));
+    throw ValueError(fmt::format("{}: {} of {} buffers, not of {}", to_string(type), what, got, wanted), in(type));
   }
 }
 
-void check_rank(OpType op, int rank, int size, std::string_view what) {
+void check_rank(OpType type, int rank, int size, std::string_view what) {
   if (rank < 0 || rank >= size) {
-    throw ValueError(fmt::format("{}: {} {} is not a rank of this group: 0 to {}", to_string(op), what, rank, size - 1),
-                     in(op));
+    throw ValueError(
+        fmt::format("{}: {} {} is not a rank of this group: 0 to {}", to_string(type), what, rank, size - 1), in(type));
   }
 }
 
@@ -92,7 +91,7 @@ void divide(List& parts, Whole whole, int n) {
 }
 
 template <class Options>
-Issue issue(const Device& device, const Options& options) {
+SubmitOptions submit_options(const Device& device, const Options& options) {
   return {.device = device.type, .async_op = options.async_op, .timeout = options.timeout, .stream = options.stream};
 }
 
@@ -103,11 +102,12 @@ std::span<const ConstBuffer> view(const ConstBufferList& list) {
   return {list.size() == 0 ? nullptr : &list[0], list.size()};
 }
 
-Operation all_reduce_of(const Buffer& buffer, const ReduceOp& op) {
-  Operation operation{.type = OpType::all_reduce, .dtype = buffer.dtype(), .reduce = op};
-  operation.outs.push_back(bytes_of(buffer));
-  operation.outputs = {&buffer, 1};
-  return operation;
+Operation all_reduce_of(const Buffer& buffer, const ReduceOp& reduce) {
+  Operation op{.type = OpType::all_reduce, .dtype = buffer.dtype(), .reduce = reduce};
+  op.ins.push_back(bytes_of(buffer));
+  op.outs.push_back(bytes_of(buffer));
+  op.output_buffers = {&buffer, 1};
+  return op;
 }
 
 }  // namespace
@@ -115,133 +115,137 @@ Operation all_reduce_of(const Buffer& buffer, const ReduceOp& op) {
 Work Operations::all_reduce(const Buffer& buffer, const AllReduceOptions& options) {
   check_memory(OpType::all_reduce, buffer);
   check_reducible(buffer.dtype(), options.op);
-  auto operation = all_reduce_of(buffer, options.op);
-  return submit(operation, issue(buffer.device(), options));
+  const auto op = all_reduce_of(buffer, options.op);
+  return submit(op, submit_options(buffer.device(), options));
 }
 
 Work Operations::all_reduce(const BufferList& buffers, const AllReduceOptions& options) {
-  constexpr auto op = OpType::all_reduce;
-  check_list(op, buffers);
+  constexpr auto type = OpType::all_reduce;
+  check_list(type, buffers);
   check_reducible(buffers[0].dtype(), options.op);
   for (const auto& buffer : buffers) {
-    check_same_dtype(op, buffer, buffers[0]);
-    check_count(op, buffer.count(), buffers[0].count(), "a buffer of the list");
+    check_same_dtype(type, buffer, buffers[0]);
+    check_count(type, buffer.count(), buffers[0].count(), "a buffer of the list");
   }
   const auto kind = options.op.kind();
   if (buffers.size() > 1 && (kind == ReduceOp::Kind::avg || kind == ReduceOp::Kind::premul_sum)) {
-    throw ValueError(fmt::format("{}: {} over a list of buffers is not defined; reduce them one by one", to_string(op),
-                                 to_string(options.op)),
-                     in(op));
+    throw ValueError(fmt::format("{}: {} over a list of buffers is not defined; reduce them one by one",
+                                 to_string(type), to_string(options.op)),
+                     in(type));
   }
   if (buffers.size() > 1 && buffers[0].device().type != DeviceType::cpu) {
-    throw NotSupportedError(fmt::format("{}: lists of buffers in host memory only", to_string(op)), in(op));
+    throw NotSupportedError(fmt::format("{}: lists of buffers in host memory only", to_string(type)), in(type));
   }
-  Operation operation{.type = op, .dtype = buffers[0].dtype(), .reduce = options.op};
-  for (const auto& buffer : buffers) operation.outs.push_back(bytes_of(buffer));
-  operation.outputs = view(buffers);
-  return submit(operation, issue(buffers[0].device(), options));
+  Operation op{.type = type, .dtype = buffers[0].dtype(), .reduce = options.op};
+  for (const auto& buffer : buffers) {
+    op.ins.push_back(bytes_of(buffer));
+    op.outs.push_back(bytes_of(buffer));
+  }
+  op.output_buffers = view(buffers);
+  return submit(op, submit_options(buffers[0].device(), options));
 }
 
 Work Operations::all_reduce_coalesced(const BufferList& buffers, const AllReduceOptions& options) {
-  constexpr auto op = OpType::all_reduce_coalesced;
-  check_list(op, buffers);
+  constexpr auto type = OpType::all_reduce_coalesced;
+  check_list(type, buffers);
   check_reducible(buffers[0].dtype(), options.op);
-  check_same_dtypes(op, buffers, buffers[0]);
-  Operation operation{.type = op, .dtype = buffers[0].dtype(), .reduce = options.op};
-  for (const auto& buffer : buffers) operation.members.push_back(all_reduce_of(buffer, options.op));
-  operation.outputs = view(buffers);
-  return submit(operation, issue(buffers[0].device(), options));
+  check_same_dtypes(type, buffers, buffers[0]);
+  Operation op{.type = type, .dtype = buffers[0].dtype(), .reduce = options.op};
+  for (const auto& buffer : buffers) op.members.push_back(all_reduce_of(buffer, options.op));
+  op.output_buffers = view(buffers);
+  return submit(op, submit_options(buffers[0].device(), options));
 }
 
 Work Operations::reduce(const Buffer& buffer, const ReduceOptions& options) {
-  constexpr auto op = OpType::reduce;
-  check_rank(op, options.root, size_, "root");
-  check_memory(op, buffer);
+  constexpr auto type = OpType::reduce;
+  check_rank(type, options.root, size_, "root");
+  check_memory(type, buffer);
   check_reducible(buffer.dtype(), options.op);
-  Operation operation{.type = op, .dtype = buffer.dtype(), .reduce = options.op, .root_or_peer = options.root};
-  operation.outs.push_back(bytes_of(buffer));
-  operation.outputs = {&buffer, 1};
-  return submit(operation, issue(buffer.device(), options));
+  Operation op{.type = type, .dtype = buffer.dtype(), .reduce = options.op, .root = options.root};
+  op.ins.push_back(bytes_of(buffer));
+  if (rank_ == options.root) op.outs.push_back(bytes_of(buffer));
+  op.output_buffers = {&buffer, 1};
+  return submit(op, submit_options(buffer.device(), options));
 }
 
 Work Operations::broadcast(const Buffer& buffer, const BroadcastOptions& options) {
-  constexpr auto op = OpType::broadcast;
-  check_rank(op, options.root, size_, "root");
-  check_memory(op, buffer);
-  Operation operation{.type = op, .dtype = buffer.dtype(), .root_or_peer = options.root};
-  operation.outs.push_back(bytes_of(buffer));
-  operation.outputs = {&buffer, 1};
-  return submit(operation, issue(buffer.device(), options));
+  constexpr auto type = OpType::broadcast;
+  check_rank(type, options.root, size_, "root");
+  check_memory(type, buffer);
+  Operation op{.type = type, .dtype = buffer.dtype(), .root = options.root};
+  op.outs.push_back(bytes_of(buffer));
+  op.output_buffers = {&buffer, 1};
+  return submit(op, submit_options(buffer.device(), options));
 }
 
 namespace {
 
-Operation all_gather_of(OpType op, const Buffer& output, const ConstBuffer& input, int size) {
-  check_memory(op, output);
-  check_memory(op, input);
-  check_same_dtype(op, output, input);
-  check_count(op, output.count(), input.count() * size, "the output");
-  Operation operation{.type = OpType::all_gather_single, .dtype = input.dtype()};
-  operation.ins.push_back(bytes_of(input));
-  divide(operation.outs, bytes_of(output), size);
-  operation.inputs = {&input, 1};
-  operation.outputs = {&output, 1};
-  return operation;
+Operation all_gather_of(OpType type, const Buffer& output, const ConstBuffer& input, int size) {
+  check_memory(type, output);
+  check_memory(type, input);
+  check_same_dtype(type, output, input);
+  check_count(type, output.count(), input.count() * size, "the output");
+  Operation op{.type = OpType::all_gather_single, .dtype = input.dtype()};
+  op.ins.push_back(bytes_of(input));
+  divide(op.outs, bytes_of(output), size);
+  op.input_buffers = {&input, 1};
+  op.output_buffers = {&output, 1};
+  return op;
 }
 
-Operation reduce_scatter_of(OpType op, const Buffer& output, const ConstBuffer& input, const ReduceOp& reduce,
+Operation reduce_scatter_of(OpType type, const Buffer& output, const ConstBuffer& input, const ReduceOp& reduce,
                             int size) {
-  check_memory(op, output);
-  check_memory(op, input);
-  check_same_dtype(op, output, input);
+  check_memory(type, output);
+  check_memory(type, input);
+  check_same_dtype(type, output, input);
   check_reducible(output.dtype(), reduce);
-  check_count(op, input.count(), output.count() * size, "the input");
-  Operation operation{.type = OpType::reduce_scatter_single, .dtype = output.dtype(), .reduce = reduce};
-  divide(operation.ins, bytes_of(input), size);
-  operation.outs.push_back(bytes_of(output));
-  operation.inputs = {&input, 1};
-  operation.outputs = {&output, 1};
-  return operation;
+  check_count(type, input.count(), output.count() * size, "the input");
+  Operation op{.type = OpType::reduce_scatter_single, .dtype = output.dtype(), .reduce = reduce};
+  divide(op.ins, bytes_of(input), size);
+  op.outs.push_back(bytes_of(output));
+  op.input_buffers = {&input, 1};
+  op.output_buffers = {&output, 1};
+  return op;
 }
 
 }  // namespace
 
 Work Operations::all_gather(const Buffer& output, const ConstBuffer& input, const AllGatherOptions& options) {
-  auto operation = all_gather_of(OpType::all_gather_single, output, input, size_);
-  return submit(operation, issue(input.device(), options));
+  const auto op = all_gather_of(OpType::all_gather_single, output, input, size_);
+  return submit(op, submit_options(input.device(), options));
 }
 
 Work Operations::all_gather(const BufferList& outputs, const ConstBuffer& input, const AllGatherOptions& options) {
-  constexpr auto op = OpType::all_gather;
-  check_memory(op, input);
-  check_length(op, outputs.size(), size_, "a list");
-  check_list(op, outputs);
-  check_same_dtypes(op, outputs, input);
-  check_count(op, outputs[static_cast<std::size_t>(rank_)].count(), input.count(), "this rank's output");
-  Operation operation{.type = op, .dtype = input.dtype()};
-  operation.ins.push_back(bytes_of(input));
-  for (const auto& output : outputs) operation.outs.push_back(bytes_of(output));
-  operation.inputs = {&input, 1};
-  operation.outputs = view(outputs);
-  return submit(operation, issue(input.device(), options));
+  constexpr auto type = OpType::all_gather;
+  check_memory(type, input);
+  check_length(type, outputs.size(), size_, "a list");
+  check_list(type, outputs);
+  check_same_dtypes(type, outputs, input);
+  check_count(type, outputs[static_cast<std::size_t>(rank_)].count(), input.count(), "this rank's output");
+  Operation op{.type = type, .dtype = input.dtype()};
+  op.ins.push_back(bytes_of(input));
+  for (const auto& output : outputs) op.outs.push_back(bytes_of(output));
+  op.input_buffers = {&input, 1};
+  op.output_buffers = view(outputs);
+  return submit(op, submit_options(input.device(), options));
 }
 
 Work Operations::all_gather_coalesced(const std::vector<BufferList>& outputs, const ConstBufferList& inputs,
                                       const AllGatherOptions& options) {
-  constexpr auto op = OpType::all_gather_coalesced;
-  check_length(op, outputs.size(), size_, "lists");
-  check_list(op, inputs);
-  Operation operation{.type = op, .dtype = inputs[0].dtype()};
+  constexpr auto type = OpType::all_gather_coalesced;
+  check_length(type, outputs.size(), size_, "lists");
+  check_list(type, inputs);
+  Operation op{.type = type, .dtype = inputs[0].dtype()};
   std::vector<Buffer> all;
   for (const auto& list : outputs) {
-    check_length(op, list.size(), static_cast<int>(inputs.size()), "a rank's list");
-    check_list(op, list);
+    check_length(type, list.size(), static_cast<int>(inputs.size()), "a rank's list");
+    check_list(type, list);
     for (std::size_t j = 0; j < inputs.size(); ++j) {
-      check_same_dtype(op, list[j], inputs[j]);
+      check_same_dtype(type, list[j], inputs[j]);
       if (!(list[j].sizes() == inputs[j].sizes())) {
-        throw ValueError(fmt::format("{}: an output of sizes {} for an input of sizes {}", to_string(op),
+        throw ValueError(fmt::format("{}: an output of sizes {} for an input of sizes {}", to_string(type),
                                      to_string(list[j].sizes()), to_string(inputs[j].sizes())),
-                         in(op));
+                         in(type));
       }
       all.push_back(list[j]);
     }
@@ -250,109 +254,109 @@ Work Operations::all_gather_coalesced(const std::vector<BufferList>& outputs, co
     Operation member{.type = OpType::all_gather, .dtype = inputs[j].dtype()};
     member.ins.push_back(bytes_of(inputs[j]));
     for (const auto& list : outputs) member.outs.push_back(bytes_of(list[j]));
-    operation.members.push_back(std::move(member));
+    op.members.push_back(std::move(member));
   }
-  operation.inputs = view(inputs);
-  operation.outputs = all;
-  return submit(operation, issue(inputs[0].device(), options));
+  op.input_buffers = view(inputs);
+  op.output_buffers = all;
+  return submit(op, submit_options(inputs[0].device(), options));
 }
 
 Work Operations::all_gather_coalesced(const BufferList& outputs, const ConstBufferList& inputs,
                                       const AllGatherOptions& options) {
-  constexpr auto op = OpType::all_gather_coalesced;
-  check_list(op, inputs);
-  check_length(op, outputs.size(), static_cast<int>(inputs.size()), "outputs");
-  Operation operation{.type = op, .dtype = inputs[0].dtype()};
+  constexpr auto type = OpType::all_gather_coalesced;
+  check_list(type, inputs);
+  check_length(type, outputs.size(), static_cast<int>(inputs.size()), "outputs");
+  Operation op{.type = type, .dtype = inputs[0].dtype()};
   for (std::size_t j = 0; j < inputs.size(); ++j) {
-    operation.members.push_back(all_gather_of(op, outputs[j], inputs[j], size_));
+    op.members.push_back(all_gather_of(type, outputs[j], inputs[j], size_));
   }
-  operation.inputs = view(inputs);
-  operation.outputs = view(outputs);
-  return submit(operation, issue(inputs[0].device(), options));
+  op.input_buffers = view(inputs);
+  op.output_buffers = view(outputs);
+  return submit(op, submit_options(inputs[0].device(), options));
 }
 
 Work Operations::gather(const BufferList& outputs, const ConstBuffer& input, const GatherOptions& options) {
-  constexpr auto op = OpType::gather;
-  check_rank(op, options.root, size_, "root");
-  check_memory(op, input);
-  Operation operation{.type = op, .dtype = input.dtype(), .root_or_peer = options.root};
+  constexpr auto type = OpType::gather;
+  check_rank(type, options.root, size_, "root");
+  check_memory(type, input);
+  Operation op{.type = type, .dtype = input.dtype(), .root = options.root};
   if (rank_ == options.root) {
-    check_length(op, outputs.size(), size_, "a list");
-    check_list(op, outputs);
+    check_length(type, outputs.size(), size_, "a list");
+    check_list(type, outputs);
     for (const auto& output : outputs) {
-      check_same_dtype(op, output, input);
-      check_count(op, output.count(), input.count(), "an output");
+      check_same_dtype(type, output, input);
+      check_count(type, output.count(), input.count(), "an output");
     }
   } else if (!outputs.empty()) {
-    throw ValueError(fmt::format("{}: only rank {}, the root, takes outputs; rank {} must pass none", to_string(op),
+    throw ValueError(fmt::format("{}: only rank {}, the root, takes outputs; rank {} must pass none", to_string(type),
                                  options.root, rank_),
-                     in(op));
+                     in(type));
   }
-  operation.ins.push_back(bytes_of(input));
-  for (const auto& output : outputs) operation.outs.push_back(bytes_of(output));
-  operation.inputs = {&input, 1};
-  operation.outputs = view(outputs);
-  return submit(operation, issue(input.device(), options));
+  op.ins.push_back(bytes_of(input));
+  for (const auto& output : outputs) op.outs.push_back(bytes_of(output));
+  op.input_buffers = {&input, 1};
+  op.output_buffers = view(outputs);
+  return submit(op, submit_options(input.device(), options));
 }
 
 Work Operations::scatter(const Buffer& output, const ConstBufferList& inputs, const ScatterOptions& options) {
-  constexpr auto op = OpType::scatter;
-  check_rank(op, options.root, size_, "root");
-  check_memory(op, output);
-  Operation operation{.type = op, .dtype = output.dtype(), .root_or_peer = options.root};
+  constexpr auto type = OpType::scatter;
+  check_rank(type, options.root, size_, "root");
+  check_memory(type, output);
+  Operation op{.type = type, .dtype = output.dtype(), .root = options.root};
   if (rank_ == options.root) {
-    check_length(op, inputs.size(), size_, "a list");
-    check_list(op, inputs);
+    check_length(type, inputs.size(), size_, "a list");
+    check_list(type, inputs);
     for (const auto& input : inputs) {
-      check_same_dtype(op, input, output);
-      check_count(op, input.count(), output.count(), "an input");
+      check_same_dtype(type, input, output);
+      check_count(type, input.count(), output.count(), "an input");
     }
   } else if (!inputs.empty()) {
-    throw ValueError(fmt::format("{}: only rank {}, the root, gives inputs; rank {} must pass none", to_string(op),
+    throw ValueError(fmt::format("{}: only rank {}, the root, gives inputs; rank {} must pass none", to_string(type),
                                  options.root, rank_),
-                     in(op));
+                     in(type));
   }
-  for (const auto& input : inputs) operation.ins.push_back(bytes_of(input));
-  operation.outs.push_back(bytes_of(output));
-  operation.inputs = view(inputs);
-  operation.outputs = {&output, 1};
-  return submit(operation, issue(output.device(), options));
+  for (const auto& input : inputs) op.ins.push_back(bytes_of(input));
+  op.outs.push_back(bytes_of(output));
+  op.input_buffers = view(inputs);
+  op.output_buffers = {&output, 1};
+  return submit(op, submit_options(output.device(), options));
 }
 
 Work Operations::reduce_scatter(const Buffer& output, const ConstBufferList& inputs,
                                 const ReduceScatterOptions& options) {
-  constexpr auto op = OpType::reduce_scatter;
-  check_memory(op, output);
-  check_length(op, inputs.size(), size_, "a list");
-  check_list(op, inputs);
-  check_same_dtypes(op, inputs, output);
+  constexpr auto type = OpType::reduce_scatter;
+  check_memory(type, output);
+  check_length(type, inputs.size(), size_, "a list");
+  check_list(type, inputs);
+  check_same_dtypes(type, inputs, output);
   check_reducible(output.dtype(), options.op);
-  check_count(op, inputs[static_cast<std::size_t>(rank_)].count(), output.count(), "this rank's input");
-  Operation operation{.type = op, .dtype = output.dtype(), .reduce = options.op};
-  for (const auto& input : inputs) operation.ins.push_back(bytes_of(input));
-  operation.outs.push_back(bytes_of(output));
-  operation.inputs = view(inputs);
-  operation.outputs = {&output, 1};
-  return submit(operation, issue(output.device(), options));
+  check_count(type, inputs[static_cast<std::size_t>(rank_)].count(), output.count(), "this rank's input");
+  Operation op{.type = type, .dtype = output.dtype(), .reduce = options.op};
+  for (const auto& input : inputs) op.ins.push_back(bytes_of(input));
+  op.outs.push_back(bytes_of(output));
+  op.input_buffers = view(inputs);
+  op.output_buffers = {&output, 1};
+  return submit(op, submit_options(output.device(), options));
 }
 
 Work Operations::reduce_scatter(const Buffer& output, const ConstBuffer& input, const ReduceScatterOptions& options) {
-  auto operation = reduce_scatter_of(OpType::reduce_scatter_single, output, input, options.op, size_);
-  return submit(operation, issue(output.device(), options));
+  const auto op = reduce_scatter_of(OpType::reduce_scatter_single, output, input, options.op, size_);
+  return submit(op, submit_options(output.device(), options));
 }
 
 Work Operations::reduce_scatter_coalesced(const BufferList& outputs, const ConstBufferList& inputs,
                                           const ReduceScatterOptions& options) {
-  constexpr auto op = OpType::coalesced;
-  check_list(op, inputs);
-  check_length(op, outputs.size(), static_cast<int>(inputs.size()), "outputs");
-  Operation operation{.type = op, .dtype = inputs[0].dtype(), .reduce = options.op};
+  constexpr auto type = OpType::coalesced;
+  check_list(type, inputs);
+  check_length(type, outputs.size(), static_cast<int>(inputs.size()), "outputs");
+  Operation op{.type = type, .dtype = inputs[0].dtype(), .reduce = options.op};
   for (std::size_t j = 0; j < inputs.size(); ++j) {
-    operation.members.push_back(reduce_scatter_of(op, outputs[j], inputs[j], options.op, size_));
+    op.members.push_back(reduce_scatter_of(type, outputs[j], inputs[j], options.op, size_));
   }
-  operation.inputs = view(inputs);
-  operation.outputs = view(outputs);
-  return submit(operation, issue(inputs[0].device(), options));
+  op.input_buffers = view(inputs);
+  op.output_buffers = view(outputs);
+  return submit(op, submit_options(inputs[0].device(), options));
 }
 
 namespace {
@@ -361,20 +365,21 @@ namespace {
 template <class List, class Whole>
 void divide_rows(List& parts, Whole whole, const ConstBuffer& buffer, const std::vector<std::int64_t>& splits, int size,
                  std::string_view what) {
-  constexpr auto op = OpType::all_to_all_single;
+  constexpr auto type = OpType::all_to_all_single;
   const auto rows = buffer.sizes().empty() ? std::int64_t{1} : buffer.sizes()[0];
   if (splits.empty()) {
     if (rows % size != 0) {
       throw ValueError(fmt::format("{}: {} rows of the {} are not divisible among {} ranks; give the splits",
-                                   to_string(op), rows, what, size),
-                       in(op));
+                                   to_string(type), rows, what, size),
+                       in(type));
     }
     return divide(parts, whole, size);
   }
-  check_length(op, splits.size(), size, fmt::format("{} splits", what));
+  check_length(type, splits.size(), size, fmt::format("{} splits", what));
   const bool is_sound = std::all_of(splits.begin(), splits.end(), [&](auto n) { return n >= 0 && n <= rows; });
   if (!is_sound || std::accumulate(splits.begin(), splits.end(), std::int64_t{0}) != rows) {
-    throw ValueError(fmt::format("{}: the {} splits do not add up to its {} rows", to_string(op), what, rows), in(op));
+    throw ValueError(fmt::format("{}: the {} splits do not add up to its {} rows", to_string(type), what, rows),
+                     in(type));
   }
   const auto row_bytes = rows == 0 ? 0 : whole.size() / static_cast<std::size_t>(rows);
   std::size_t at = 0;
@@ -388,82 +393,83 @@ void divide_rows(List& parts, Whole whole, const ConstBuffer& buffer, const std:
 }  // namespace
 
 Work Operations::all_to_all(const Buffer& output, const ConstBuffer& input, const AllToAllOptions& options) {
-  constexpr auto op = OpType::all_to_all_single;
-  check_memory(op, output);
-  check_memory(op, input);
-  check_same_dtype(op, output, input);
-  Operation operation{.type = op, .dtype = input.dtype()};
-  divide_rows(operation.ins, bytes_of(input), input, options.input_splits, size_, "input");
-  divide_rows(operation.outs, bytes_of(output), output, options.output_splits, size_, "output");
-  operation.inputs = {&input, 1};
-  operation.outputs = {&output, 1};
-  return submit(operation, issue(input.device(), options));
+  constexpr auto type = OpType::all_to_all_single;
+  check_memory(type, output);
+  check_memory(type, input);
+  check_same_dtype(type, output, input);
+  Operation op{.type = type, .dtype = input.dtype()};
+  divide_rows(op.ins, bytes_of(input), input, options.input_splits, size_, "input");
+  divide_rows(op.outs, bytes_of(output), output, options.output_splits, size_, "output");
+  op.input_buffers = {&input, 1};
+  op.output_buffers = {&output, 1};
+  return submit(op, submit_options(input.device(), options));
 }
 
 Work Operations::all_to_all(const BufferList& outputs, const ConstBufferList& inputs, const AllToAllOptions& options) {
-  constexpr auto op = OpType::all_to_all;
+  constexpr auto type = OpType::all_to_all;
   if (!options.input_splits.empty() || !options.output_splits.empty()) {
-    throw ValueError(fmt::format("{}: splits are for single buffers; lists are split already", to_string(op)), in(op));
+    throw ValueError(fmt::format("{}: splits are for single buffers; lists are split already", to_string(type)),
+                     in(type));
   }
-  check_length(op, inputs.size(), size_, "inputs");
-  check_length(op, outputs.size(), size_, "outputs");
-  check_list(op, inputs);
-  check_list(op, outputs);
-  check_same_dtypes(op, inputs, outputs[0]);
-  check_same_dtypes(op, outputs, outputs[0]);
-  Operation operation{.type = op, .dtype = outputs[0].dtype()};
-  for (const auto& input : inputs) operation.ins.push_back(bytes_of(input));
-  for (const auto& output : outputs) operation.outs.push_back(bytes_of(output));
-  operation.inputs = view(inputs);
-  operation.outputs = view(outputs);
-  return submit(operation, issue(inputs[0].device(), options));
+  check_length(type, inputs.size(), size_, "inputs");
+  check_length(type, outputs.size(), size_, "outputs");
+  check_list(type, inputs);
+  check_list(type, outputs);
+  check_same_dtypes(type, inputs, outputs[0]);
+  check_same_dtypes(type, outputs, outputs[0]);
+  Operation op{.type = type, .dtype = outputs[0].dtype()};
+  for (const auto& input : inputs) op.ins.push_back(bytes_of(input));
+  for (const auto& output : outputs) op.outs.push_back(bytes_of(output));
+  op.input_buffers = view(inputs);
+  op.output_buffers = view(outputs);
+  return submit(op, submit_options(inputs[0].device(), options));
 }
 
 Work Operations::barrier(const BarrierOptions& options) {
-  Operation operation{.type = OpType::barrier};
-  auto how = issue(Device(), options);
+  Operation op{.type = OpType::barrier};
+  auto how = submit_options(Device(), options);
   how.device = options.device ? std::optional(options.device->type) : std::nullopt;
-  return submit(operation, how);
+  return submit(op, how);
 }
 
 namespace {
 
-void check_tag(OpType op, int tag) {
-  if (tag < 0) throw ValueError(fmt::format("{}: the tag {} is negative", to_string(op), tag), in(op));
+void check_tag(OpType type, int tag) {
+  if (tag < 0) throw ValueError(fmt::format("{}: the tag {} is negative", to_string(type), tag), in(type));
 }
 
 }  // namespace
 
 Work Operations::send(const ConstBuffer& buffer, int peer, const SendOptions& options) {
-  constexpr auto op = OpType::send;
-  check_rank(op, peer, size_, "peer");
-  check_tag(op, options.tag);
-  check_memory(op, buffer);
-  Operation operation{.type = op, .dtype = buffer.dtype(), .root_or_peer = peer, .tag = options.tag};
-  operation.ins.push_back(bytes_of(buffer));
-  operation.inputs = {&buffer, 1};
-  return submit(operation, issue(buffer.device(), options));
+  constexpr auto type = OpType::send;
+  check_rank(type, peer, size_, "peer");
+  check_tag(type, options.tag);
+  check_memory(type, buffer);
+  Operation op{.type = type, .dtype = buffer.dtype(), .peer = peer, .tag = options.tag};
+  op.ins.push_back(bytes_of(buffer));
+  op.input_buffers = {&buffer, 1};
+  return submit(op, submit_options(buffer.device(), options));
 }
 
 Work Operations::recv(const Buffer& buffer, int peer, const RecvOptions& options) {
-  constexpr auto op = OpType::recv;
-  check_rank(op, peer, size_, "peer");
-  check_tag(op, options.tag);
-  check_memory(op, buffer);
-  Operation operation{.type = op, .dtype = buffer.dtype(), .root_or_peer = peer, .tag = options.tag};
-  operation.outs.push_back(bytes_of(buffer));
-  operation.outputs = {&buffer, 1};
-  return submit(operation, issue(buffer.device(), options));
+  constexpr auto type = OpType::recv;
+  check_rank(type, peer, size_, "peer");
+  check_tag(type, options.tag);
+  check_memory(type, buffer);
+  Operation op{.type = type, .dtype = buffer.dtype(), .peer = peer, .tag = options.tag};
+  op.outs.push_back(bytes_of(buffer));
+  op.output_buffers = {&buffer, 1};
+  return submit(op, submit_options(buffer.device(), options));
 }
 
 Work Operations::recv_any_source(const Buffer& buffer, const RecvOptions& options) {
-  constexpr auto op = OpType::recv_any_source;
-  check_tag(op, options.tag);
-  check_memory(op, buffer);
-  Operation operation{.type = op, .dtype = buffer.dtype(), .root_or_peer = Backend::any_source, .tag = options.tag};
-  operation.outs.push_back(bytes_of(buffer));
-  operation.outputs = {&buffer, 1};
-  return submit(operation, issue(buffer.device(), options));
+  constexpr auto type = OpType::recv_any_source;
+  check_tag(type, options.tag);
+  check_memory(type, buffer);
+  Operation op{.type = type, .dtype = buffer.dtype(), .peer = Operation::any_source, .tag = options.tag};
+  op.outs.push_back(bytes_of(buffer));
+  op.output_buffers = {&buffer, 1};
+  return submit(op, submit_options(buffer.device(), options));
 }
 
 }  // namespace cohort

@@ -9,7 +9,6 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <latch>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -17,12 +16,8 @@
 #include "core/immortal.h"
 #include "group/group_ids.h"
 #include "group/process_group_state.h"
-#include "group/streamed.h"
 
 namespace cohort {
-
-using detail::Issue;
-using detail::Operation;
 
 std::uint32_t fork_generation() noexcept {
   static const int registered = ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); });
@@ -31,7 +26,6 @@ std::uint32_t fork_generation() noexcept {
 }
 
 // --- state
-// ------------------------------------------------------------------------------------------------------------
 
 void ProcessGroup::State::refuse(OpType op) const {
   check_process(to_string(op));
@@ -60,11 +54,11 @@ void ProcessGroup::State::add_trace(int rank, int size, const std::string& backe
   fast_trace.store(trace.get(), std::memory_order_release);
 }
 
-bool GroupSetup::has_local_id(const ProcessGroup& group) {
+bool GroupAccess::has_local_id(const ProcessGroup& group) {
   return group.id().starts_with(local_id_prefix);
 }
 
-void GroupSetup::set_id(ProcessGroup& group, const std::string& id) {
+void GroupAccess::set_id(ProcessGroup& group, const std::string& id) {
   auto& state = *group.state_;
   const std::lock_guard lock(state.mutex);
   state.id = id;
@@ -73,19 +67,19 @@ void GroupSetup::set_id(ProcessGroup& group, const std::string& id) {
   }
 }
 
-void GroupSetup::set_global_ranks(ProcessGroup& group, std::vector<int> ranks) {
+void GroupAccess::set_global_ranks(ProcessGroup& group, std::vector<int> ranks) {
   group.state_->global_ranks = std::move(ranks);
 }
 
-void ProcessGroup::State::refuse_device(const Issue& issue, OpType op) const {
+void ProcessGroup::State::refuse_device(const detail::SubmitOptions& options, OpType op) const {
   std::vector<std::string_view> known;
   for (std::size_t i = 0; i < device_types; ++i) {
     if (fast[i].load() != nullptr) known.push_back(to_string(static_cast<DeviceType>(i)));
   }
-  throw Error(
-      fmt::format("the group has no backend for {}; it has {}", issue.device ? to_string(*issue.device) : "any device",
-                  known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))),
-      context(op));
+  throw Error(fmt::format("the group has no backend for {}; it has {}",
+                          options.device ? to_string(*options.device) : "any device",
+                          known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))),
+              context(op));
 }
 
 BackendPtr ProcessGroup::State::shared_backend(const Backend& backend) const {
@@ -105,87 +99,7 @@ std::vector<BackendPtr> ProcessGroup::State::distinct_backends() const {
   return all;
 }
 
-// --- what surrounds an operation
-// --------------------------------------------------------------------------------------
-
-OpRecord::OpRecord(ProcessGroup::State& state, const Operation& operation, std::uint64_t sequence,
-                   std::chrono::milliseconds timeout, bool starts_now)
-    : state_(state), trace_(state.fast_trace.load(std::memory_order_acquire)) {
-  if (trace_ != nullptr) {
-    const bool p2p = is_p2p(operation.type);
-    record_ = trace_->begin({.op = to_string(operation.type).data(),
-                             .is_p2p = p2p,
-                             .starts_at_once = starts_now,
-                             .collective_sequence = p2p ? 0 : static_cast<std::int64_t>(sequence),
-                             .p2p_sequence = p2p ? static_cast<std::int64_t>(sequence) : 0,
-                             .op_id = static_cast<std::int64_t>(sequence),
-                             .input = observe::Shape::of_all(operation.inputs),
-                             .output = observe::Shape::of_all(operation.outputs),
-                             .timeout_ms = timeout.count(),
-                             .peer = p2p ? operation.root_or_peer : -1});
-  }
-  if (!state.has_hooks.load(std::memory_order_acquire)) return;
-  event_ = HookEvent{.op = operation.type,
-                     .sequence = sequence,
-                     .group = state.id,
-                     .bytes = bytes_of(operation),
-                     .started = std::chrono::steady_clock::now()};
-  std::vector<Hook> hooks;
-  {
-    const std::lock_guard lock(state_.mutex);
-    hooks = state_.pre_hooks;
-  }
-  run_hooks(hooks);
-}
-
-void OpRecord::started() {
-  if (trace_ != nullptr) trace_->started(record_);
-}
-
-void OpRecord::succeeded() {
-  if (trace_ != nullptr) trace_->completed(record_);
-  if (event_) finish(nullptr);
-}
-
-void OpRecord::failed(const std::exception_ptr& error) {
-  if (trace_ != nullptr) trace_->failed(record_);
-  if (event_) finish(error);
-  if (state_.has_dumped.exchange(true)) return;
-  try {
-    std::rethrow_exception(error);
-  } catch (const BackendError& e) {
-    FlightRecorder::dump(e.what());
-  } catch (...) {
-    state_.has_dumped = false;  // the arguments, not the group
-  }
-}
-
-void OpRecord::finish(const std::exception_ptr& error) {
-  event_->finished = std::chrono::steady_clock::now();
-  event_->duration = event_->finished - event_->started;
-  event_->error = error;
-  std::vector<Hook> hooks;
-  {
-    const std::lock_guard lock(state_.mutex);
-    hooks = state_.post_hooks;
-  }
-  run_hooks(hooks);
-}
-
-void OpRecord::run_hooks(const std::vector<Hook>& hooks) {
-  for (const auto& hook : hooks) {
-    try {
-      hook(*event_);
-    } catch (const std::exception& e) {
-      log(LogLevel::error, fmt::format("a hook of group {} threw: {}", state_.id, e.what()));
-    } catch (...) {
-      log(LogLevel::error, fmt::format("a hook of group {} threw something that is no std::exception", state_.id));
-    }
-  }
-}
-
 // --- construction and accessors
-// ---------------------------------------------------------------------------------------
 
 ProcessGroup::ProcessGroup(StorePtr store, int rank, int size, std::chrono::milliseconds timeout, std::string id)
     : Operations(rank, size), state_(std::make_shared<State>()) {
@@ -342,147 +256,7 @@ void ProcessGroup::add_abort_hook(std::function<void(std::string_view)> hook) {
   state_->abort_hooks.push_back(std::move(hook));
 }
 
-// --- running operations
-// -----------------------------------------------------------------------------------------------
-
-namespace {
-
-/// Collectives one after another, p2p independently of them and each other: the two ways an operation runs.
-int run(ProcessGroup::State& state, Backend& backend, const Operation& operation, Call& call, OpRecord& record) {
-  try {
-    if (state.debug == DebugLevel::detail && !is_p2p(operation.type)) compare_fingerprints(backend, operation, call);
-    const int source = perform(backend, operation, call);
-    record.succeeded();
-    return source;
-  } catch (...) {
-    record.failed(std::current_exception());
-    throw;
-  }
-}
-
-Work run_p2p(const std::shared_ptr<ProcessGroup::State>& shared, Backend& backend, const Operation& operation,
-             const Issue& issue) {
-  auto& state = *shared;
-  const auto sequence = state.p2p_sequence.fetch_add(1, std::memory_order_relaxed) + 1;
-  const auto timeout = state.timeout_of(issue);
-  if (!issue.async_op) {
-    Call call(operation.type, sequence, timeout);
-    OpRecord record(state, operation, sequence, timeout, true);
-    const int source = run(state, backend, operation, call, record);
-    return WorkAccess::completed(operation, sequence, source);
-  }
-  Call call(operation.type, sequence, Deadline::after(timeout));
-  call.set_timeout(timeout);
-  const auto work = std::make_shared<detail::WorkState>(operation, state.continuations);
-  const auto record = std::make_shared<OpRecord>(state, operation, sequence, timeout, true);
-  const auto end = [shared, work, record](int source, const std::exception_ptr& error) {
-    error ? record->failed(error) : record->succeeded();
-    error ? work->fail(error) : work->succeed(source);
-  };
-  const int peer = operation.root_or_peer;
-  try {
-    auto transfer = operation.type == OpType::send ? backend.start_send(operation.ins[0], peer, operation.tag, call)
-                                                   : backend.start_recv(operation.outs[0], peer, operation.tag, call);
-    if (transfer->advance()) {
-      const int source = transfer->source();
-      transfer.reset();
-      end(source, nullptr);
-    } else {
-      auto context = state.context(operation.type);
-      context.sequence = sequence;
-      if (peer >= 0) context.rank = peer;
-      state.p2p_progress.add(state.shared_backend(backend), std::move(transfer), call, std::move(context), end);
-    }
-  } catch (...) {
-    end(-1, std::current_exception());  // whatever went wrong, the Work tells
-  }
-  return WorkAccess::pending(operation.type, sequence, work);
-}
-
-}  // namespace
-
-Work ProcessGroup::submit(Operation& operation, const Issue& issue) {
-  auto& state = *state_;
-  state.check_open(operation.type);
-  auto& backend = state.backend_for(issue, operation.type);
-  if (backend.is_stream_ordered()) return run_on_stream(state_, backend, operation, issue);
-  if (is_p2p(operation.type)) return run_p2p(state_, backend, operation, issue);
-  const auto timeout = state.timeout_of(issue);
-  if (!issue.async_op) {
-    if (const auto sequence = state.collectives.try_enter()) {
-      const QueueTurn held(state.collectives);
-      Call call(operation.type, *sequence, timeout);
-      OpRecord record(state, operation, *sequence, timeout, true);
-      run(state, backend, operation, call, record);
-      return WorkAccess::completed(operation, *sequence, -1);
-    }
-  }
-  // Its number is known once it is queued, and only then can it be recorded and the hooks be told: it waits for that.
-  struct Queued {
-    std::optional<OpRecord> record{};
-    std::latch is_recorded{1};
-  };
-  const auto queued = std::make_shared<Queued>();
-  const auto work = std::make_shared<detail::WorkState>(operation, state.continuations);
-  const auto deadline = Deadline::after(timeout);
-  const auto sequence =
-      state.collectives.enqueue([shared = state_, &backend, work, queued, deadline, timeout](std::uint64_t number) {
-        queued->is_recorded.wait();
-        queued->record->started();
-        Call call(work->operation().get().type, number, deadline);
-        call.set_timeout(timeout);
-        try {
-          run(*shared, backend, work->operation().get(), call, *queued->record);
-        } catch (...) {
-          work->fail(std::current_exception());
-          return;
-        }
-        work->succeed(-1);
-      });
-  queued->record.emplace(state, operation, sequence, timeout, false);
-  queued->is_recorded.count_down();
-  auto handle = WorkAccess::pending(operation.type, sequence, work);
-  if (!issue.async_op) handle.wait();
-  return handle;
-}
-
-void ProcessGroup::State::run_in_turn(OpType op, Timeout given, const std::function<void(Backend&, Call&)>& fn) {
-  check_open(op);
-  const Operation operation{.type = op};
-  const Issue issue{.timeout = given};
-  auto& backend = backend_for(issue, op);
-  const auto time = timeout_of(issue);
-  const auto body = [&](std::uint64_t sequence, Deadline deadline) {
-    Call call(op, sequence, deadline);
-    call.set_timeout(time);
-    OpRecord record(*this, operation, sequence, time, true);
-    try {
-      fn(backend, call);
-      record.succeeded();
-    } catch (...) {
-      record.failed(std::current_exception());
-      throw;
-    }
-  };
-  const auto deadline = Deadline::after(time);
-  if (const auto sequence = collectives.try_enter()) {
-    const QueueTurn held(collectives);
-    return body(*sequence, deadline);
-  }
-  Promise<void> done;
-  collectives.enqueue([&](std::uint64_t sequence) {
-    try {
-      body(sequence, deadline);
-      done.set_value();
-    } catch (...) {
-      done.set_exception(std::current_exception());
-    }
-  });
-  done.future().value();
-}
-
 // --- ends
-// -------------------------------------------------------------------------------------------------------------
 
 void ProcessGroup::wait_for_pending() {
   state_->check_process("wait_for_pending");

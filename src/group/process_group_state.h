@@ -16,9 +16,10 @@
 #include <vector>
 
 #include "group/collective_queue.h"
-#include "group/operation.h"
+#include "group/op_record.h"
 #include "group/point_to_point_progress.h"
 #include "group/serial_executor.h"
+#include "group/submit.h"
 #include "group/work_state.h"
 #include "observe/recorder.h"
 
@@ -79,17 +80,17 @@ struct ProcessGroup::State {
   void check_process(std::string_view what) const;
   void add_trace(int rank, int size, const std::string& backend);
 
-  Backend& backend_for(const detail::Issue& issue, OpType op) const {
-    auto* const found = issue.device ? fast[static_cast<std::size_t>(*issue.device)].load(std::memory_order_acquire)
-                                     : fast_default.load(std::memory_order_acquire);
-    if (found == nullptr) refuse_device(issue, op);
+  Backend& backend_for(const detail::SubmitOptions& options, OpType op) const {
+    auto* const found = options.device ? fast[static_cast<std::size_t>(*options.device)].load(std::memory_order_acquire)
+                                       : fast_default.load(std::memory_order_acquire);
+    if (found == nullptr) refuse_device(options, op);
     return *found;
   }
-  [[noreturn]] void refuse_device(const detail::Issue& issue, OpType op) const;
+  [[noreturn]] void refuse_device(const detail::SubmitOptions& options, OpType op) const;
   BackendPtr shared_backend(const Backend& backend) const;
   std::vector<BackendPtr> distinct_backends() const;
-  std::chrono::milliseconds timeout_of(const detail::Issue& issue) const {
-    return issue.timeout.duration_or(timeout.load(std::memory_order_relaxed));
+  std::chrono::milliseconds timeout_of(const detail::SubmitOptions& options) const {
+    return options.timeout.duration_or(timeout.load(std::memory_order_relaxed));
   }
   ErrorContext context(OpType op) const { return {.group = id, .op = std::string(to_string(op))}; }
   /// Throws if the group takes no operations any more.
@@ -100,39 +101,39 @@ struct ProcessGroup::State {
   }
   [[noreturn]] void refuse(OpType op) const;
 
-  /// Runs `fn(sequence, call)` as one collective, in turn, and returns when it is done.
+  /// Runs `fn(sequence)` as the next collective: on this thread if the group is idle, else on the queue's. Returns when
+  /// it is done, and rethrows what it throws.
+  template <class Fn>
+  void in_turn(Fn&& fn) {
+    if (const auto sequence = collectives.try_enter()) {
+      const QueueTurn held(collectives);
+      return fn(*sequence);
+    }
+    Promise<void> done;
+    collectives.enqueue([&](std::uint64_t sequence) {
+      try {
+        fn(sequence);
+        done.set_value();
+      } catch (...) {
+        done.set_exception(std::current_exception());
+      }
+    });
+    done.future().value();
+  }
+  /// Runs `fn(backend, call)` in turn, as one operation of type `op` that is recorded and told to hooks.
   void run_in_turn(OpType op, Timeout timeout, const std::function<void(Backend&, Call&)>& fn);
 };
 
-/// What new_group may do with a group it has just made.
-class GroupSetup {
+/// What other parts of the library may do with a group.
+class GroupAccess {
  public:
-  /// For groups of users' factories, which have an id of their own on every rank.
+  static Work submit(ProcessGroup& group, const Operation& op, const detail::SubmitOptions& options) {
+    return group.submit(op, options);
+  }
+  /// Whether the id was made up by this rank alone, as for groups of users' own factories.
   static bool has_local_id(const ProcessGroup& group);
   static void set_id(ProcessGroup& group, const std::string& id);
   static void set_global_ranks(ProcessGroup& group, std::vector<int> ranks);
 };
-
-/// The bookkeeping around one operation: recorder and hooks. Made by the thread that issues it.
-class OpRecord {
- public:
-  OpRecord(ProcessGroup::State& state, const detail::Operation& operation, std::uint64_t sequence,
-           std::chrono::milliseconds timeout, bool starts_now);
-  void started();
-  void succeeded();
-  void failed(const std::exception_ptr& error);
-
- private:
-  void finish(const std::exception_ptr& error);
-  void run_hooks(const std::vector<Hook>& hooks);
-
-  ProcessGroup::State& state_;
-  observe::GroupTrace* trace_;
-  observe::RecordId record_{};
-  std::optional<HookEvent> event_;  ///< where there are hooks
-};
-
-/// At debug level detail: all ranks compare what they are about to do; a MismatchError on each if they differ.
-void compare_fingerprints(Backend& backend, const detail::Operation& operation, Call& call);
 
 }  // namespace cohort

@@ -8,15 +8,16 @@
 
 #include <utility>
 
+#include "group/mismatch.h"
+
 namespace cohort {
 
-using detail::Issue;
-using detail::Operation;
+using detail::SubmitOptions;
 
 namespace {
 
 /// Holds the operation's memory and its group, and tells recorder, hooks and Work how it ended.
-class Streamed final : public Ending {
+class Streamed final : public CompletionHandler {
  public:
   Streamed(std::shared_ptr<ProcessGroup::State> state, std::shared_ptr<detail::WorkState> work)
       : state_(std::move(state)), work_(std::move(work)) {}
@@ -29,8 +30,8 @@ class Streamed final : public Ending {
     if (has_ended_.exchange(true)) return;
     try {
       if (record_) error ? record_->failed(error) : record_->succeeded();
-      const auto& operation = work_->operation().get();
-      const int source = operation.type == OpType::recv ? operation.root_or_peer : -1;
+      const auto& op = work_->operation().get();
+      const int source = op.type == OpType::recv ? op.peer : -1;
       error ? work_->fail(error) : work_->succeed(source);
     } catch (const std::exception& e) {
       log(LogLevel::error, fmt::format("the end of an operation of group {} was lost: {}", state_->id, e.what()));
@@ -44,79 +45,54 @@ class Streamed final : public Ending {
   std::atomic<bool> has_ended_{false};
 };
 
-void check(const Backend& backend, const Operation& operation) {
-  for (const auto& member : operation.members) check(backend, member);
-  backend.check_request({.op = operation.type,
-                         .dtype = operation.dtype,
-                         .reduce = operation.reduce,
-                         .tag = operation.tag,
-                         .inputs = operation.inputs,
-                         .outputs = operation.outputs});
+void check(const Backend& backend, const Operation& op) {
+  for (const auto& member : op.members) check(backend, member);
+  backend.check_arguments(op);
 }
 
-bool consists_of_p2p(const Operation& operation) {
-  return is_p2p(operation.type) || (!operation.members.empty() && is_p2p(operation.members.front().type));
-}
-
-/// Runs `fn(sequence)` on this thread, or, where others are queued, on the collectives's.
-template <class Fn>
-void in_turn(CollectiveQueue& collectives, Fn&& fn) {
-  if (const auto sequence = collectives.try_enter()) {
-    const QueueTurn held(collectives);
-    return fn(*sequence);
-  }
-  Promise<void> done;
-  collectives.enqueue([&](std::uint64_t sequence) {
-    try {
-      fn(sequence);
-      done.set_value();
-    } catch (...) {
-      done.set_exception(std::current_exception());
-    }
-  });
-  done.future().value();
+bool consists_of_p2p(const Operation& op) {
+  return is_p2p(op.type) || (!op.members.empty() && is_p2p(op.members.front().type));
 }
 
 }  // namespace
 
-Work run_on_stream(const std::shared_ptr<ProcessGroup::State>& state, Backend& backend, const Operation& operation,
-                   const Issue& issue) {
-  check(backend, operation);
-  const auto timeout = state->timeout_of(issue);
+Work run_on_stream(const std::shared_ptr<ProcessGroup::State>& state, Backend& backend, const Operation& op,
+                   const SubmitOptions& options) {
+  check(backend, op);
+  const auto timeout = state->timeout_of(options);
   const auto deadline = Deadline::after(timeout);
-  const auto work = std::make_shared<detail::WorkState>(operation, state->continuations);
+  const auto work = std::make_shared<detail::WorkState>(op, state->continuations);
   const auto streamed = std::make_shared<Streamed>(state, work);
-  OnStream on{.stream = issue.stream, .is_async = issue.async_op, .ending = streamed};
-  const bool is_p2p_only = consists_of_p2p(operation);
+  OnStream on{.stream = options.stream, .is_async = options.async_op, .handler = streamed};
+  const bool is_p2p_only = consists_of_p2p(op);
   std::uint64_t number = 0;
   const auto enqueue = [&](std::uint64_t sequence) {
     number = sequence;
     streamed->begin(sequence, timeout);
-    Call call(operation.type, sequence, deadline);
-    call.set_timeout(timeout);
-    if (state->debug == DebugLevel::detail && !is_p2p_only) compare_fingerprints(backend, operation, call);
+    Call call(op.type, sequence, deadline, timeout);
+    if (state->debug == DebugLevel::detail && !is_p2p_only) compare_on_all_ranks(backend, op, call);
     call.set_on_stream(on);
-    detail::perform(backend, operation, call);
+    backend.perform(op, call);
   };
   try {
     if (is_p2p_only) {
       enqueue(state->p2p_sequence.fetch_add(1, std::memory_order_relaxed) + 1);
     } else {
-      in_turn(state->collectives, enqueue);
+      state->in_turn(enqueue);
     }
   } catch (...) {
     streamed->ended(std::current_exception());
-    if (!issue.async_op) throw;
+    if (!options.async_op) throw;
   }
   if (on.completion == nullptr) {
     streamed->ended(nullptr);
   } else {
-    work->set_completion(std::move(on.completion), issue.stream);
+    work->set_completion(std::move(on.completion), options.stream);
   }
   // On the user's own stream the memory is the stream's already; beside it nobody else knows of it.
-  const bool is_borrowed = issue.async_op && work->operation().is_borrowed();
-  auto handle = WorkAccess::enqueued(operation.type, number, work, is_borrowed);
-  if (operation.type == OpType::barrier && !issue.async_op) handle.wait();
+  const bool is_borrowed = options.async_op && work->operation().is_borrowed();
+  auto handle = WorkAccess::enqueued(op.type, number, work, is_borrowed);
+  if (op.type == OpType::barrier && !options.async_op) handle.wait();
   return handle;
 }
 

@@ -42,16 +42,16 @@ WorkHandle::~WorkHandle() {
 
 }  // namespace detail
 
-Work WorkAccess::completed(const detail::Operation& operation, std::uint64_t sequence, int source) {
+Work WorkAccess::completed(const Operation& op, std::uint64_t sequence, int source) {
   Work work;
-  work.op_ = operation.type;
+  work.op_ = op.type;
   work.sequence_ = sequence;
   work.source_ = source;
-  if (operation.outputs.size() == 1) {
-    work.output_ = operation.outputs[0];
+  if (op.output_buffers.size() == 1) {
+    work.output_ = op.output_buffers[0];
     work.has_output_ = true;
-  } else if (!operation.outputs.empty()) {
-    work.outputs_.assign(operation.outputs.begin(), operation.outputs.end());
+  } else if (!op.output_buffers.empty()) {
+    work.outputs_.assign(op.output_buffers.begin(), op.output_buffers.end());
   }
   return work;
 }

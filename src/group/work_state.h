@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "group/operation.h"
+#include "group/submit.h"
 
 namespace cohort {
 
@@ -19,8 +19,8 @@ namespace detail {
 /// Shared by whoever runs the operation and whoever holds a Work of it.
 class WorkState {
  public:
-  WorkState(const Operation& operation, std::shared_ptr<Executor> executor)
-      : operation_(std::in_place, operation), future_(std::make_shared<Future>(std::move(executor))) {}
+  WorkState(const Operation& op, std::shared_ptr<Executor> executor)
+      : operation_(std::in_place, op), future_(std::make_shared<Future>(std::move(executor))) {}
 
   /// Valid until it has ended.
   const OwnedOperation& operation() const { return *operation_; }
@@ -90,7 +90,7 @@ class WorkHandle {
 
 /// Makes Works.
 struct WorkAccess {
-  static Work completed(const detail::Operation& operation, std::uint64_t sequence, int source);
+  static Work completed(const Operation& op, std::uint64_t sequence, int source);
   static Work pending(OpType op, std::uint64_t sequence, std::shared_ptr<detail::WorkState> state);
   /// Enqueued; `is_borrowed`: dropping it must wait.
   static Work enqueued(OpType op, std::uint64_t sequence, std::shared_ptr<detail::WorkState> state, bool is_borrowed);

@@ -45,7 +45,7 @@ TEST_P(MonitoredBarrier, NamesTheFirstMissingRank) {
     if (!is_missing) {
       const auto took = time_of([&] {
         const auto message = message_of<OperationTimeoutError>([&] { group->monitored_barrier({.timeout = 300ms}); });
-        EXPECT_THAT(message, AllOf(HasSubstr("rank 1 did not come within 300 ms"), Not(HasSubstr("ranks")),
+        EXPECT_THAT(message, AllOf(HasSubstr("rank 1 did not join within 300 ms"), Not(HasSubstr("ranks")),
                                    HasSubstr("monitored_barrier")))
             << "on rank " << group->rank();
       });
@@ -71,7 +71,7 @@ TEST_P(MonitoredBarrier, NamesAllMissingRanks) {
         group->monitored_barrier({.timeout = 300ms, .wait_all_ranks = true});
         ADD_FAILURE() << "nothing was thrown";
       } catch (const OperationTimeoutError& e) {
-        EXPECT_THAT(e.what(), HasSubstr("ranks 1, 3 did not come"));
+        EXPECT_THAT(e.what(), HasSubstr("ranks 1, 3 did not join"));
         EXPECT_EQ(e.context().rank, 1);
         EXPECT_EQ(e.context().group, group->id());
       }

@@ -26,8 +26,8 @@ class Counter final : public Backend {
   Capabilities capabilities() const override {
     return {.operations = Capabilities::bits({OpType::all_reduce, OpType::barrier, OpType::send}), .splitting = true};
   }
-  void all_reduce(const Reduction& /*reduction*/, Call& /*call*/) override { ++reductions; }
-  void barrier(Call& /*call*/) override { ++barriers; }
+  void all_reduce(const Operation& /*op*/, Call& /*call*/) override { ++reductions; }
+  void barrier(const Operation& /*op*/, Call& /*call*/) override { ++barriers; }
   BackendPtr split(const BackendSplit& /*split*/, Deadline /*deadline*/) override {
     ++splits;
     return std::make_shared<Counter>(name() + "'s child");

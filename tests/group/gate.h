@@ -60,15 +60,15 @@ class GatedBackend final : public Backend {
 
   Gate gate;
 
-  void all_reduce(const Reduction& /*reduction*/, Call& call) override {
+  void all_reduce(const Operation& /*op*/, Call& call) override {
     if (gate.pass(call.deadline())) return;
     throw OperationTimeoutError("the gate stayed closed", {.op = "all_reduce", .sequence = call.sequence()});
   }
-  void broadcast(Bytes /*data*/, int /*root*/, Call& call) override {
+  void broadcast(const Operation& /*op*/, Call& call) override {
     throw BackendError("broken on purpose", {.op = "broadcast", .sequence = call.sequence()});
   }
-  void barrier(Call& /*call*/) override {}
-  std::unique_ptr<Transfer> start_recv(Bytes /*data*/, int /*peer*/, int /*tag*/, Call& /*call*/) override {
+  void barrier(const Operation& /*op*/, Call& /*call*/) override {}
+  std::unique_ptr<Transfer> start_recv(const Operation& /*op*/, Call& /*call*/) override {
     return std::make_unique<AtTheGate>(gate);
   }
 

@@ -19,11 +19,9 @@ class Allocates final : public Backend {
  public:
   Allocates() : Backend("allocates", 0, 1) {}
   Capabilities capabilities() const override { return {.group_memory = true, .premul_sum = true}; }
-  void all_reduce(const Reduction& /*reduction*/, Call& /*call*/) override {}
-  void broadcast(Bytes /*data*/, int /*root*/, Call& /*call*/) override {}
-  void all_gather(ConstBytes in, std::span<const Bytes> outs, Call& /*call*/) override {
-    std::copy(in.begin(), in.end(), outs[0].begin());
-  }
+  void all_reduce(const Operation& /*op*/, Call& /*call*/) override {}
+  void broadcast(const Operation& /*op*/, Call& /*call*/) override {}
+  void all_gather(const Operation& op, Call& /*call*/) override { std::ranges::copy(op.in(), op.out().begin()); }
   GroupMemory allocate(std::size_t bytes) override {
     ++allocations;
     auto memory = std::make_shared<std::vector<std::byte>>(bytes);
@@ -49,7 +47,7 @@ class CannotScale final : public Backend {
  public:
   CannotScale() : Backend("cannot_scale", 0, 2) {}
   Capabilities capabilities() const override { return {}; }
-  void all_reduce(const Reduction& /*reduction*/, Call& /*call*/) override {}
+  void all_reduce(const Operation& /*op*/, Call& /*call*/) override {}
 };
 
 TEST(Ddp, GradientsAreDividedBeforeTheSumWhereTheBackendCannot) {

@@ -4,7 +4,7 @@
 // the combining itself, by our own kernels, so that every type and operation means the same on every backend.
 #pragma once
 
-#include <cohort/backend.h>
+#include <cohort/operation.h>
 
 #include <array>
 
@@ -14,9 +14,9 @@ namespace cohort {
 
 class Arithmetic {
  public:
-  explicit Arithmetic(const Reduction& reduction)
-      : dtype_(reduction.dtype),
-        op_(reduction.op),
+  explicit Arithmetic(const Operation& op)
+      : dtype_(op.dtype),
+        op_(op.reduce),
         combine_(reduce::find_kernel(
             dtype_, op_.kind() == ReduceOp::Kind::avg || op_.kind() == ReduceOp::Kind::premul_sum ? ReduceOp::Kind::sum
                                                                                                   : op_.kind())) {}

@@ -60,9 +60,10 @@ ErrorContext FailureCoordinator::context(const Call& call) const {
   return {.group = group_.id, .op = std::string(to_string(call.op())), .sequence = call.sequence()};
 }
 
-void FailureCoordinator::enter(const Doing& doing) {
+void FailureCoordinator::enter(const OpSignature& signature, std::uint64_t sequence) {
   const std::lock_guard lock(mutex_);
-  last_ = doing;
+  last_ = signature;
+  last_sequence_ = sequence;
   is_in_ = true;
 }
 
@@ -89,7 +90,8 @@ void FailureCoordinator::publish_current_op() {
   std::string note;
   {
     const std::lock_guard lock(mutex_);
-    note = fmt::format("{} {} {}", is_in_ ? "in" : "out", last_ ? last_->digest() : 0, last_ ? last_->text() : "");
+    note = fmt::format("{} {} {}", is_in_ ? "in" : "out", last_ ? last_->digest(last_sequence_) : 0,
+                       last_ ? fmt::format("{} #{}", to_string(*last_), last_sequence_) : "");
   }
   publishing_.run(
       [store = notes_, key = note_key(group_.rank), note] { store->clone()->set(key, note, notes_patience); },
@@ -135,10 +137,9 @@ void FailureCoordinator::diagnose_timeout() {
       if (first_in < 0) first_in = each;
       const auto& other = *notes[static_cast<std::size_t>(first_in)];
       if (!mismatch && note->digest != other.digest) {
-        mismatch = Failure{
-            .kind = ErrorKind::mismatch,
-            .rank = each,
-            .text = fmt::format("rank {} called {} where rank {} called {}", each, note->text, first_in, other.text)};
+        mismatch = Failure{.kind = ErrorKind::mismatch,
+                           .rank = each,
+                           .text = describe_mismatch(each, note->text, first_in, other.text)};
       }
       continue;
     }

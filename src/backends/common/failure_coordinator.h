@@ -19,10 +19,10 @@
 #include <optional>
 #include <string>
 
-#include "backends/common/doing.h"
 #include "backends/common/errand.h"
 #include "backends/common/failure.h"
 #include "backends/common/failure_detector.h"
+#include "group/mismatch.h"
 
 namespace cohort {
 
@@ -50,8 +50,9 @@ class FailureCoordinator {
   /// For the time of an operation.
   class OpScope {
    public:
-    OpScope(FailureCoordinator& coordinator, const Doing& doing) : coordinator_(coordinator) {
-      coordinator_.enter(doing);
+    OpScope(FailureCoordinator& coordinator, const OpSignature& signature, std::uint64_t sequence)
+        : coordinator_(coordinator) {
+      coordinator_.enter(signature, sequence);
     }
     ~OpScope() { coordinator_.exit(); }
     OpScope(const OpScope&) = delete;
@@ -75,7 +76,7 @@ class FailureCoordinator {
   ErrorContext context(const Call& call) const;
 
  private:
-  void enter(const Doing& doing);
+  void enter(const OpSignature& signature, std::uint64_t sequence);
   void exit();
   bool end(const Failure& failure);
   void publish_current_op();
@@ -90,7 +91,8 @@ class FailureCoordinator {
   std::condition_variable over_;
   std::optional<Failure> failure_;
   bool is_examined_ = false;
-  std::optional<Doing> last_;
+  std::optional<OpSignature> last_;  ///< the operation this rank is in, or was in last
+  std::uint64_t last_sequence_ = 0;
   bool is_in_ = false;
   std::atomic<bool> is_over_{false};
   std::atomic<bool> is_alone_{false};  ///< the store did not take this rank's word: it is not asked anything either

@@ -39,70 +39,59 @@ Capabilities FakeBackend::capabilities() const {
           .deterministic_order = true};
 }
 
-void FakeBackend::check(const Call& call) const {
-  if (!options_.error_on_collective) return;
-  throw BackendError("the fake group was told to refuse collectives (error_on_collective)",
-                     {.op = std::string(to_string(call.op())), .sequence = call.sequence()});
+int FakeBackend::perform(const Operation& op, Call& call) {
+  if (options_.error_on_collective && !is_p2p(op.type)) {
+    throw BackendError("the fake group was told to refuse collectives (error_on_collective)",
+                       {.op = std::string(to_string(call.op())), .sequence = call.sequence()});
+  }
+  return Backend::perform(op, call);
 }
 
-void FakeBackend::combine_uniform(const void* in, void* out, const Reduction& reduction) const {
-  if (!options_.simulate_uniform_ranks) {
-    if (in != out) reduce::copy(out, in, reduction.bytes());
-    return;
-  }
+void FakeBackend::combine_uniform(ConstBytes in, const Operation& op) const {
+  if (!options_.simulate_uniform_ranks) return copy(op.out(), in);
   // As many sources as there are ranks, all the same memory: the same bits as ranks that share memory would get.
   const auto n = static_cast<std::size_t>(size());
-  const std::vector<const void*> sources(n, in);
-  const std::vector<double> factors(n, reduction.op.factor());
-  reduce::find_kernel(reduction.dtype, reduction.op.kind())(
-      {.data = sources.data(), .factors = factors.data(), .count = n}, {.data = &out, .count = 1}, reduction.count,
-      static_cast<double>(size()));
+  const std::vector<const void*> sources(n, in.data());
+  const std::vector<double> factors(n, op.reduce.factor());
+  void* const out = op.out().data();
+  reduce::find_kernel(op.dtype, op.reduce.kind())({.data = sources.data(), .factors = factors.data(), .count = n},
+                                                  {.data = &out, .count = 1}, op.count_of(op.out()),
+                                                  static_cast<double>(size()));
 }
 
-void FakeBackend::all_reduce(const Reduction& reduction, Call& call) {
-  check(call);
-  combine_uniform(reduction.in, reduction.out, reduction);
+void FakeBackend::all_reduce(const Operation& op, Call& /*call*/) {
+  combine_uniform(op.in(), op);
 }
-void FakeBackend::reduce(const Reduction& reduction, int root, Call& call) {
-  check(call);
-  if (rank() == root) combine_uniform(reduction.in, reduction.out, reduction);
+void FakeBackend::reduce(const Operation& op, Call& /*call*/) {
+  if (rank() == op.root) combine_uniform(op.in(), op);
 }
-void FakeBackend::broadcast(Bytes /*data*/, int /*root*/, Call& call) {
-  check(call);
+void FakeBackend::broadcast(const Operation& /*op*/, Call& /*call*/) {}
+void FakeBackend::all_gather(const Operation& op, Call& /*call*/) {
+  for (const auto& out : op.outs) copy(out, op.in());
 }
-void FakeBackend::all_gather(ConstBytes in, std::span<const Bytes> outs, Call& call) {
-  check(call);
-  for (const auto& out : outs) copy(out, in);
+void FakeBackend::gather(const Operation& op, Call& /*call*/) {
+  for (const auto& out : op.outs) copy(out, op.in());
 }
-void FakeBackend::gather(ConstBytes in, std::span<const Bytes> outs, int /*root*/, Call& call) {
-  check(call);
-  for (const auto& out : outs) copy(out, in);
+void FakeBackend::scatter(const Operation& op, Call& /*call*/) {
+  if (rank() == op.root) copy(op.out(), op.ins[static_cast<std::size_t>(rank())]);
 }
-void FakeBackend::scatter(std::span<const ConstBytes> ins, Bytes out, int root, Call& call) {
-  check(call);
-  if (rank() == root) copy(out, ins[static_cast<std::size_t>(rank())]);
+void FakeBackend::reduce_scatter(const Operation& op, Call& /*call*/) {
+  combine_uniform(op.ins[static_cast<std::size_t>(rank())], op);
 }
-void FakeBackend::reduce_scatter(std::span<const ConstBytes> ins, const Reduction& reduction, Call& call) {
-  check(call);
-  combine_uniform(ins[static_cast<std::size_t>(rank())].data(), reduction.out, reduction);
-}
-void FakeBackend::all_to_all(std::span<const ConstBytes> ins, std::span<const Bytes> outs, Call& call) {
-  check(call);
+void FakeBackend::all_to_all(const Operation& op, Call& /*call*/) {
   const auto own = static_cast<std::size_t>(rank());
-  for (std::size_t peer = 0; peer < outs.size(); ++peer) {
+  for (std::size_t peer = 0; peer < op.outs.size(); ++peer) {
     // Uniform ranks all send this one what it sends to itself; otherwise what goes there comes back.
-    copy(outs[peer], ins[options_.simulate_uniform_ranks ? own : peer]);
+    copy(op.outs[peer], op.ins[options_.simulate_uniform_ranks ? own : peer]);
   }
 }
-void FakeBackend::barrier(Call& call) {
-  check(call);
-}
+void FakeBackend::barrier(const Operation& /*op*/, Call& /*call*/) {}
 
-std::unique_ptr<Transfer> FakeBackend::start_send(ConstBytes /*data*/, int /*peer*/, int /*tag*/, Call& /*call*/) {
+std::unique_ptr<Transfer> FakeBackend::start_send(const Operation& /*op*/, Call& /*call*/) {
   return std::make_unique<Nothing>(rank());
 }
-std::unique_ptr<Transfer> FakeBackend::start_recv(Bytes /*data*/, int peer_or_any, int /*tag*/, Call& /*call*/) {
-  return std::make_unique<Nothing>(std::max(peer_or_any, 0));
+std::unique_ptr<Transfer> FakeBackend::start_recv(const Operation& op, Call& /*call*/) {
+  return std::make_unique<Nothing>(std::max(op.peer, 0));
 }
 
 GroupMemory FakeBackend::allocate(std::size_t bytes) {

@@ -22,25 +22,25 @@ class FakeBackend final : public Backend {
   FakeBackend(int rank, int size, FakeOptions options) : Backend("fake", rank, size), options_(options) {}
 
   Capabilities capabilities() const override;
-  void all_reduce(const Reduction& reduction, Call& call) override;
-  void reduce(const Reduction& reduction, int root, Call& call) override;
-  void broadcast(Bytes data, int root, Call& call) override;
-  void all_gather(ConstBytes in, std::span<const Bytes> outs, Call& call) override;
-  void gather(ConstBytes in, std::span<const Bytes> outs, int root, Call& call) override;
-  void scatter(std::span<const ConstBytes> ins, Bytes out, int root, Call& call) override;
-  void reduce_scatter(std::span<const ConstBytes> ins, const Reduction& reduction, Call& call) override;
-  void all_to_all(std::span<const ConstBytes> ins, std::span<const Bytes> outs, Call& call) override;
-  void barrier(Call& call) override;
-  std::unique_ptr<Transfer> start_send(ConstBytes data, int peer, int tag, Call& call) override;
-  std::unique_ptr<Transfer> start_recv(Bytes data, int peer_or_any, int tag, Call& call) override;
+  int perform(const Operation& op, Call& call) override;
+  std::unique_ptr<Transfer> start_send(const Operation& op, Call& call) override;
+  std::unique_ptr<Transfer> start_recv(const Operation& op, Call& call) override;
   GroupMemory allocate(std::size_t bytes) override;
   BackendPtr split(const BackendSplit& split, Deadline deadline) override;
   BackendShrunk shrink(std::span<const int> excluded, Deadline deadline) override;
 
  private:
-  void check(const Call& call) const;
+  void all_reduce(const Operation& op, Call& call) override;
+  void reduce(const Operation& op, Call& call) override;
+  void broadcast(const Operation& op, Call& call) override;
+  void all_gather(const Operation& op, Call& call) override;
+  void gather(const Operation& op, Call& call) override;
+  void scatter(const Operation& op, Call& call) override;
+  void reduce_scatter(const Operation& op, Call& call) override;
+  void all_to_all(const Operation& op, Call& call) override;
+  void barrier(const Operation& op, Call& call) override;
   /// `in` combined with itself as if all ranks held it.
-  void combine_uniform(const void* in, void* out, const Reduction& reduction) const;
+  void combine_uniform(ConstBytes in, const Operation& op) const;
 
   const FakeOptions options_;
 };

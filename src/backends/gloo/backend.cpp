@@ -88,7 +88,7 @@ void GlooBackend::connect(Deadline deadline) {
                      return store.get(key, deadline);
                    });
   } catch (const StoreTimeoutError&) {
-    throw OperationTimeoutError(fmt::format("rank {} did not come", coming),
+    throw OperationTimeoutError(fmt::format("rank {} did not join the group in time", coming),
                                 {.group = parts_.group, .op = "new_group", .rank = coming});
   } catch (const Error&) {
     throw;
@@ -126,7 +126,7 @@ void GlooBackend::prove(Deadline deadline) {
       exchange.recv(std::as_writable_bytes(std::span(theirs[index_of(each)])), each);
     }
     if (!exchange.finish(deadline)) {
-      throw OperationTimeoutError("the ranks connected, but not all spoke", {.group = parts_.group, .op = "new_group"});
+      throw OperationTimeoutError("not all ranks completed authentication", {.group = parts_.group, .op = "new_group"});
     }
   } catch (const Error&) {
     throw;
@@ -170,18 +170,27 @@ Capabilities GlooBackend::capabilities() const {
 // --- what surrounds an operation
 
 template <class Run>
-void GlooBackend::guarded(const Doing& doing, Call& call, Run&& run) {
+void GlooBackend::guarded(const OpSignature& signature, Call& call, Run&& run) {
   coordinator_->check(call);
-  const FailureCoordinator::OpScope scope(*coordinator_, doing);
+  const FailureCoordinator::OpScope scope(*coordinator_, signature, call.sequence());
   const auto deadline = call.deadline();
   try {
     const DeadlineTimer timer(deadline.when(), [mesh = mesh_] { mesh->fail("deadline"); });
-    run(static_cast<std::uint32_t>(doing.digest()), gloo_timeout(deadline));
+    run(signature.digest(call.sequence()), gloo_timeout(deadline));
   } catch (const Error&) {
     throw;
   } catch (const std::exception& e) {
     explain(e, call);
   }
+}
+
+template <class Fill>
+void GlooBackend::exchange_pieces(const OpSignature& signature, Call& call, Fill&& fill) {
+  guarded(signature, call, [&](std::uint64_t digest, milliseconds /*timeout*/) {
+    Exchange exchange(*mesh_, digest);
+    fill(exchange);
+    if (!exchange.finish(call.deadline())) coordinator_->miss_deadline(call);
+  });
 }
 
 void GlooBackend::explain(const std::exception& error, Call& call) {
@@ -201,164 +210,171 @@ void GlooBackend::explain(const std::exception& error, Call& call) {
 
 // --- collectives
 
-void GlooBackend::all_reduce(const Reduction& reduction, Call& call) {
-  const Arithmetic arithmetic(reduction);
-  if (size() == 1) return arithmetic.alone(reduction.in, reduction.out, reduction.count, 1);
-  if (reduction.count == 0) return barrier(call);
-  guarded(Doing::of(call, -1, reduction), call, [&](std::uint32_t tag, milliseconds timeout) {
-    const void* in = reduction.in;
-    if (arithmetic.has_before()) {
-      arithmetic.before(in, reduction.out, reduction.count);
-      in = reduction.out;
-    }
-    mesh_->all_reduce(
-        {.in = in, .out = reduction.out, .count = reduction.count, .element_bytes = size_of(reduction.dtype)},
-        [&](void* out, const void* a, const void* b, std::size_t count) { arithmetic.combine(out, a, b, count); }, tag,
-        timeout);
-  });
-  if (arithmetic.has_after()) arithmetic.after(reduction.out, reduction.count, size());
+namespace {
+
+/// Gloo's own algorithms take 32 bits to tell operations apart.
+std::uint32_t tag_of(std::uint64_t digest) {
+  return static_cast<std::uint32_t>(digest);
 }
 
-void GlooBackend::reduce(const Reduction& reduction, int root, Call& call) {
-  const Arithmetic arithmetic(reduction);
-  if (size() == 1) return arithmetic.alone(reduction.in, reduction.out, reduction.count, 1);
-  if (reduction.count == 0) return barrier(call);
-  guarded(Doing::of(call, root, reduction), call, [&](std::uint32_t tag, milliseconds timeout) {
+}  // namespace
+
+void GlooBackend::all_reduce(const Operation& op, Call& call) {
+  const Arithmetic arithmetic(op);
+  const auto out = op.out();
+  const auto count = op.count_of(out);
+  if (size() == 1) return arithmetic.alone(op.in().data(), out.data(), count, 1);
+  if (count == 0) return barrier(op, call);
+  guarded(OpSignature::of(op), call, [&](std::uint64_t digest, milliseconds timeout) {
+    const void* in = op.in().data();
+    if (arithmetic.has_before()) {
+      arithmetic.before(in, out.data(), count);
+      in = out.data();
+    }
+    mesh_->all_reduce(
+        {.in = in, .out = out.data(), .count = count, .element_bytes = size_of(op.dtype)},
+        [&](void* to, const void* a, const void* b, std::size_t n) { arithmetic.combine(to, a, b, n); }, tag_of(digest),
+        timeout);
+  });
+  if (arithmetic.has_after()) arithmetic.after(out.data(), count, size());
+}
+
+void GlooBackend::reduce(const Operation& op, Call& call) {
+  const Arithmetic arithmetic(op);
+  const auto count = op.count_of(op.in());
+  if (size() == 1) return arithmetic.alone(op.in().data(), op.out().data(), count, 1);
+  if (count == 0) return barrier(op, call);
+  guarded(OpSignature::of(op), call, [&](std::uint64_t digest, milliseconds timeout) {
     // Gloo uses the output as scratch on every rank; away from the root the caller's memory stays as it is.
-    void* out = reduction.out;
+    void* out = op.out().data();
     if (out == nullptr) {
-      scratch_.resize(std::max(scratch_.size(), reduction.bytes()));
+      scratch_.resize(std::max(scratch_.size(), op.in().size()));
       out = scratch_.data();
     }
-    const void* in = reduction.in;
+    const void* in = op.in().data();
     if (arithmetic.has_before()) {
-      arithmetic.before(in, out, reduction.count);
+      arithmetic.before(in, out, count);
       in = out;
     }
     mesh_->reduce(
-        {.in = in, .out = out, .count = reduction.count, .element_bytes = size_of(reduction.dtype)},
-        [&](void* to, const void* a, const void* b, std::size_t count) { arithmetic.combine(to, a, b, count); }, root,
-        tag, timeout);
+        {.in = in, .out = out, .count = count, .element_bytes = size_of(op.dtype)},
+        [&](void* to, const void* a, const void* b, std::size_t n) { arithmetic.combine(to, a, b, n); }, op.root,
+        tag_of(digest), timeout);
   });
-  if (reduction.out != nullptr && arithmetic.has_after()) arithmetic.after(reduction.out, reduction.count, size());
+  if (rank() == op.root && arithmetic.has_after()) arithmetic.after(op.out().data(), count, size());
 }
 
-void GlooBackend::broadcast(Bytes data, int root, Call& call) {
+void GlooBackend::broadcast(const Operation& op, Call& call) {
+  const auto data = op.out();
   if (size() == 1) return;
-  if (data.empty()) return barrier(call);
-  guarded(Doing::of(call, root, data.size()), call, [&](std::uint32_t tag, milliseconds timeout) {
-    mesh_->broadcast(data.data(), data.size(), root, tag, timeout);
+  if (data.empty()) return barrier(op, call);
+  guarded(OpSignature::of(op), call, [&](std::uint64_t digest, milliseconds timeout) {
+    mesh_->broadcast(data.data(), data.size(), op.root, tag_of(digest), timeout);
   });
 }
 
-void GlooBackend::all_gather(ConstBytes in, std::span<const Bytes> outs, Call& call) {
+void GlooBackend::all_gather(const Operation& op, Call& call) {
+  const auto in = op.in();
+  const auto& outs = op.outs;
   const auto own = outs[index_of(rank())];
   if (size() == 1) return copy(in, own);
   const bool is_even = is_one_block(outs);
-  if (is_even && in.empty()) return barrier(call);
-  std::uint64_t total = 0;
-  for (const auto& out : outs) total += out.size();
-  const auto doing = Doing::of(call, -1, total);
-  guarded(doing, call, [&](std::uint32_t tag, milliseconds timeout) {
-    if (is_even) {
-      mesh_->all_gather(in.data() == own.data() ? nullptr : in.data(), outs[0].data(), in.size(), tag, timeout);
-      return;
-    }
-    Exchange exchange(*mesh_, doing.digest());
+  if (is_even && in.empty()) return barrier(op, call);
+  const auto signature = OpSignature::of(op);
+  if (is_even) {
+    return guarded(signature, call, [&](std::uint64_t digest, milliseconds timeout) {
+      mesh_->all_gather(in.data() == own.data() ? nullptr : in.data(), outs[0].data(), in.size(), tag_of(digest),
+                        timeout);
+    });
+  }
+  exchange_pieces(signature, call, [&](Exchange& exchange) {
     for (int each = 0; each < size(); ++each) {
       if (each == rank()) continue;
       exchange.recv(outs[index_of(each)], each);
       exchange.send(in, each);
     }
     copy(in, own);
-    if (!exchange.finish(call.deadline())) coordinator_->miss_deadline(call);
   });
 }
 
-void GlooBackend::gather(ConstBytes in, std::span<const Bytes> outs, int root, Call& call) {
-  const auto doing = Doing::of(call, root, 0);
-  if (size() == 1) return copy(in, outs[0]);
-  guarded(doing, call, [&](std::uint32_t /*tag*/, milliseconds /*timeout*/) {
-    Exchange exchange(*mesh_, doing.digest());
-    if (rank() != root) {
-      exchange.send(in, root);
-    } else {
-      for (int each = 0; each < size(); ++each) {
-        each == root ? copy(in, outs[index_of(each)]) : exchange.recv(outs[index_of(each)], each);
-      }
+/// The pieces of one rank's gather or scatter may differ in size (hybrid's do): each is told apart by its own size.
+OpSignature signature_without_bytes(const Operation& op) {
+  auto signature = OpSignature::of(op);
+  signature.bytes = 0;
+  return signature;
+}
+
+void GlooBackend::gather(const Operation& op, Call& call) {
+  if (size() == 1) return copy(op.in(), op.out());
+  exchange_pieces(signature_without_bytes(op), call, [&](Exchange& exchange) {
+    if (rank() != op.root) return exchange.send(op.in(), op.root);
+    for (int each = 0; each < size(); ++each) {
+      const auto out = op.outs[index_of(each)];
+      each == op.root ? copy(op.in(), out) : exchange.recv(out, each);
     }
-    if (!exchange.finish(call.deadline())) coordinator_->miss_deadline(call);
   });
 }
 
-void GlooBackend::scatter(std::span<const ConstBytes> ins, Bytes out, int root, Call& call) {
-  const auto doing = Doing::of(call, root, 0);
-  if (size() == 1) return copy(ins[0], out);
-  guarded(doing, call, [&](std::uint32_t /*tag*/, milliseconds /*timeout*/) {
-    Exchange exchange(*mesh_, doing.digest());
-    if (rank() != root) {
-      exchange.recv(out, root);
-    } else {
-      for (int each = 0; each < size(); ++each) {
-        each == root ? copy(ins[index_of(each)], out) : exchange.send(ins[index_of(each)], each);
-      }
+void GlooBackend::scatter(const Operation& op, Call& call) {
+  if (size() == 1) return copy(op.in(), op.out());
+  exchange_pieces(signature_without_bytes(op), call, [&](Exchange& exchange) {
+    if (rank() != op.root) return exchange.recv(op.out(), op.root);
+    for (int each = 0; each < size(); ++each) {
+      const auto in = op.ins[index_of(each)];
+      each == op.root ? copy(in, op.out()) : exchange.send(in, each);
     }
-    if (!exchange.finish(call.deadline())) coordinator_->miss_deadline(call);
   });
 }
 
-void GlooBackend::all_to_all(std::span<const ConstBytes> ins, std::span<const Bytes> outs, Call& call) {
-  const auto doing = Doing::of(call, -1, 0);
+void GlooBackend::all_to_all(const Operation& op, Call& call) {
   const auto own = index_of(rank());
-  if (size() == 1) return copy(ins[own], outs[own]);
-  guarded(doing, call, [&](std::uint32_t /*tag*/, milliseconds /*timeout*/) {
-    Exchange exchange(*mesh_, doing.digest());
+  if (size() == 1) return copy(op.ins[own], op.outs[own]);
+  exchange_pieces(OpSignature::of(op), call, [&](Exchange& exchange) {
     // Each begins with its right neighbour, so that not all send to rank 0 first.
     for (int step = 1; step < size(); ++step) {
       const int to = (rank() + step) % size();
       const int from = (rank() - step + size()) % size();
-      exchange.recv(outs[index_of(from)], from);
-      exchange.send(ins[index_of(to)], to);
+      exchange.recv(op.outs[index_of(from)], from);
+      exchange.send(op.ins[index_of(to)], to);
     }
-    copy(ins[own], outs[own]);
-    if (!exchange.finish(call.deadline())) coordinator_->miss_deadline(call);
+    copy(op.ins[own], op.outs[own]);
   });
 }
 
-void GlooBackend::reduce_scatter(std::span<const ConstBytes> ins, const Reduction& reduction, Call& call) {
-  if (size() == 1) return Arithmetic(reduction).alone(ins[0].data(), reduction.out, reduction.count, 1);
-  auto doing = Doing::of(call, -1, 0);
-  for (const auto& in : ins) doing.bytes += in.size();
-  guarded(doing, call,
-          [&](std::uint32_t /*tag*/, milliseconds /*timeout*/) { reduce_pieces(ins, reduction, doing, call); });
+void GlooBackend::reduce_scatter(const Operation& op, Call& call) {
+  if (size() == 1) {
+    return Arithmetic(op).alone(op.in().data(), op.out().data(), op.count_of(op.out()), 1);
+  }
+  guarded(OpSignature::of(op), call,
+          [&](std::uint64_t digest, milliseconds /*timeout*/) { reduce_pieces(op, digest, call); });
 }
 
 /// Everybody sends each its piece, and each combines what it got in the order of the ranks: as many bytes as any
 /// algorithm needs, one step, and the same bits as on one host. In chunks, so that what is received stays in the caches
 /// and the memory for it small; the next chunk travels while one is combined.
-void GlooBackend::reduce_pieces(std::span<const ConstBytes> ins, const Reduction& reduction, const Doing& doing,
-                                Call& call) {
+void GlooBackend::reduce_pieces(const Operation& op, std::uint64_t digest, Call& call) {
+  std::span<const ConstBytes> ins = op.ins;
+  const auto output = op.out();
   constexpr std::size_t chunk_bytes = std::size_t{256} << 10U;
-  const auto element = size_of(reduction.dtype);
+  const auto element = size_of(op.dtype);
   const auto ranks = index_of(size());
   const auto own = index_of(rank());
   const auto chunk = chunk_bytes / element * element;
-  std::size_t longest = reduction.bytes();
+  std::size_t longest = output.size();
   for (const auto& in : ins) longest = std::max(longest, in.size());
   const auto chunks = (longest + chunk - 1) / chunk;
-  const auto width = std::min(chunk, reduction.bytes());
+  const auto width = std::min(chunk, output.size());
   scratch_.resize(std::max(scratch_.size(), 2 * ranks * width));
 
   const auto part = [&](auto piece, std::size_t number) {
     const auto first = std::min(number * chunk, piece.size());
     return piece.subspan(first, std::min(chunk, piece.size() - first));
   };
-  const Bytes output(static_cast<std::byte*>(reduction.out), reduction.bytes());
   const auto place = [&](std::size_t number, std::size_t from) {
     return Bytes(scratch_).subspan(((number % 2) * ranks + from) * width, part(output, number).size());
   };
   const auto start = [&](std::size_t number) {
-    auto exchange = std::make_unique<Exchange>(*mesh_, digest_of({doing.digest(), number}));
+    auto exchange = std::make_unique<Exchange>(*mesh_, digest_of({digest, number}));
     for (std::size_t step = 1; step < ranks; ++step) {
       const auto to = (own + step) % ranks;
       const auto from = (own + ranks - step) % ranks;
@@ -369,8 +385,8 @@ void GlooBackend::reduce_pieces(std::span<const ConstBytes> ins, const Reduction
   };
 
   const auto kernel = reduce::find_kernel(
-      reduction.dtype, reduction.op.kind() == ReduceOp::Kind::premul_sum ? ReduceOp::Kind::sum : reduction.op.kind());
-  const Arithmetic arithmetic(reduction);
+      op.dtype, op.reduce.kind() == ReduceOp::Kind::premul_sum ? ReduceOp::Kind::sum : op.reduce.kind());
+  const Arithmetic arithmetic(op);
   std::vector<std::byte> scaled;
   std::vector<ConstBytes> given(ins.begin(), ins.end());
   if (arithmetic.has_before()) {
@@ -405,9 +421,10 @@ void GlooBackend::reduce_pieces(std::span<const ConstBytes> ins, const Reduction
   }
 }
 
-void GlooBackend::barrier(Call& call) {
+void GlooBackend::barrier(const Operation& op, Call& call) {
   if (size() == 1) return;
-  guarded(Doing::of(call, -1, 0), call, [&](std::uint32_t tag, milliseconds timeout) { mesh_->barrier(tag, timeout); });
+  guarded(OpSignature::of(op), call,
+          [&](std::uint64_t digest, milliseconds timeout) { mesh_->barrier(tag_of(digest), timeout); });
 }
 
 // --- point to point
@@ -424,11 +441,11 @@ auto GlooBackend::started(Call& call, Start&& start) {
   }
 }
 
-std::unique_ptr<PointToPoint::Pending> GlooBackend::pending_recv(Bytes data, int peer_or_any, int tag,
-                                                                 const Call& call) {
+std::unique_ptr<PointToPoint::Pending> GlooBackend::pending_recv(const Operation& op, const Call& call) {
   return point_to_point_->start_recv(
-      data, peer_or_any, tag,
-      [where = coordinator_->context(call), me = rank(), expected = data.size()](int peer, std::uint64_t sent) mutable {
+      op.out(), op.peer, op.tag,
+      [where = coordinator_->context(call), me = rank(), expected = op.out().size()](int peer,
+                                                                                     std::uint64_t sent) mutable {
         where.rank = peer;
         return std::make_exception_ptr(MismatchError(
             fmt::format("rank {} sent {} bytes where rank {} expects {}", peer, sent, me, expected), where));
@@ -459,14 +476,15 @@ class GuardedTransfer final : public Transfer {
   Explain explain_;
 };
 
-std::unique_ptr<Transfer> GlooBackend::start_send(ConstBytes data, int peer, int tag, Call& call) {
+std::unique_ptr<Transfer> GlooBackend::start_send(const Operation& op, Call& call) {
   idle_rounds_ = 0;
-  return std::make_unique<GuardedTransfer>(started(call, [&] { return point_to_point_->start_send(data, peer, tag); }),
-                                           [this, call](const std::exception& e) mutable { explain(e, call); });
+  return std::make_unique<GuardedTransfer>(
+      started(call, [&] { return point_to_point_->start_send(op.in(), op.peer, op.tag); }),
+      [this, call](const std::exception& e) mutable { explain(e, call); });
 }
-std::unique_ptr<Transfer> GlooBackend::start_recv(Bytes data, int peer_or_any, int tag, Call& call) {
+std::unique_ptr<Transfer> GlooBackend::start_recv(const Operation& op, Call& call) {
   idle_rounds_ = 0;
-  return std::make_unique<GuardedTransfer>(started(call, [&] { return pending_recv(data, peer_or_any, tag, call); }),
+  return std::make_unique<GuardedTransfer>(started(call, [&] { return pending_recv(op, call); }),
                                            [this, call](const std::exception& e) mutable { explain(e, call); });
 }
 
@@ -474,17 +492,17 @@ void GlooBackend::finish(PointToPoint::Pending& transfer, int peer, Call& call) 
   if (!transfer.finish(call.deadline())) throw transfer_timeout(call, peer, coordinator_->context(call));
 }
 
-void GlooBackend::send(ConstBytes data, int peer, int tag, Call& call) {
+void GlooBackend::send(const Operation& op, Call& call) {
   started(call, [&] {
-    const auto transfer = point_to_point_->start_send(data, peer, tag);
-    finish(*transfer, peer, call);
+    const auto transfer = point_to_point_->start_send(op.in(), op.peer, op.tag);
+    finish(*transfer, op.peer, call);
     return 0;
   });
 }
-int GlooBackend::recv(Bytes data, int peer_or_any, int tag, Call& call) {
+int GlooBackend::recv(const Operation& op, Call& call) {
   return started(call, [&] {
-    const auto transfer = pending_recv(data, peer_or_any, tag, call);
-    finish(*transfer, peer_or_any, call);
+    const auto transfer = pending_recv(op, call);
+    finish(*transfer, op.peer, call);
     return transfer->source();
   });
 }
@@ -502,7 +520,7 @@ BackendPtr GlooBackend::split(const BackendSplit& split, Deadline deadline) {
   const auto number = splits_++;
   // All of the parent wait for each other, so that it stays in step.
   Call call(OpType::barrier, 0, deadline);
-  barrier(call);
+  barrier(Operation::barrier(), call);
   const auto place = std::find(split.ranks.begin(), split.ranks.end(), rank());
   if (place == split.ranks.end()) return nullptr;
   auto parts = parts_;

@@ -3,7 +3,7 @@
 // Backend "gloo": Gloo over TCP, for hosts that have nothing better between them.
 //
 // all_reduce, reduce, broadcast, barrier and all_gather of equal parts in one buffer are Gloo's; the others go piece by
-// piece (exchange.h). Gloo restarts its clock at each wait; here an timer ends the operation at its deadline. After an
+// piece (exchange.h). Gloo restarts its clock at each wait; here a timer ends the operation at its deadline. After an
 // operation has failed or missed its deadline the group is over (as with any Gloo): its connections are closed, the
 // others notice, and every later call says why.
 #pragma once
@@ -43,20 +43,8 @@ class GlooBackend final : public Backend {
 
   Capabilities capabilities() const override;
 
-  void all_reduce(const Reduction& reduction, Call& call) override;
-  void reduce(const Reduction& reduction, int root, Call& call) override;
-  void broadcast(Bytes data, int root, Call& call) override;
-  void all_gather(ConstBytes in, std::span<const Bytes> outs, Call& call) override;
-  void gather(ConstBytes in, std::span<const Bytes> outs, int root, Call& call) override;
-  void scatter(std::span<const ConstBytes> ins, Bytes out, int root, Call& call) override;
-  void reduce_scatter(std::span<const ConstBytes> ins, const Reduction& reduction, Call& call) override;
-  void all_to_all(std::span<const ConstBytes> ins, std::span<const Bytes> outs, Call& call) override;
-  void barrier(Call& call) override;
-
-  std::unique_ptr<Transfer> start_send(ConstBytes data, int peer, int tag, Call& call) override;
-  std::unique_ptr<Transfer> start_recv(Bytes data, int peer_or_any, int tag, Call& call) override;
-  void send(ConstBytes data, int peer, int tag, Call& call) override;
-  int recv(Bytes data, int peer_or_any, int tag, Call& call) override;
+  std::unique_ptr<Transfer> start_send(const Operation& op, Call& call) override;
+  std::unique_ptr<Transfer> start_recv(const Operation& op, Call& call) override;
   void rest(Deadline until) override;
 
   BackendPtr split(const BackendSplit& split, Deadline deadline) override;
@@ -64,18 +52,34 @@ class GlooBackend final : public Backend {
   void shutdown() override;
 
  private:
+  void all_reduce(const Operation& op, Call& call) override;
+  void reduce(const Operation& op, Call& call) override;
+  void broadcast(const Operation& op, Call& call) override;
+  void all_gather(const Operation& op, Call& call) override;
+  void gather(const Operation& op, Call& call) override;
+  void scatter(const Operation& op, Call& call) override;
+  void reduce_scatter(const Operation& op, Call& call) override;
+  void all_to_all(const Operation& op, Call& call) override;
+  void barrier(const Operation& op, Call& call) override;
+  void send(const Operation& op, Call& call) override;
+  int recv(const Operation& op, Call& call) override;
+
   void connect(Deadline deadline);
   void prove(Deadline deadline);
-  /// Runs an operation of several ranks: with an timer at its deadline, its errors in our words.
+  /// Runs `run(digest, timeout)` for an operation of several ranks: a timer ends it at its deadline, and Gloo's errors
+  /// become ours. The digest is what the ranks must agree on; messages of ranks that do not never match.
   template <class Run>
-  void guarded(const Doing& doing, Call& call, Run&& run);
-  /// An error of Gloo's: who is at fault, as far as that can be found out.
+  void guarded(const OpSignature& signature, Call& call, Run&& run);
+  /// The pieces that `fill(exchange)` sends and receives, all at once.
+  template <class Fill>
+  void exchange_pieces(const OpSignature& signature, Call& call, Fill&& fill);
+  /// Turns an error of Gloo's into ours: who is at fault, as far as that can be found out.
   [[noreturn]] void explain(const std::exception& error, Call& call);
-  std::unique_ptr<PointToPoint::Pending> pending_recv(Bytes data, int peer_or_any, int tag, const Call& call);
+  std::unique_ptr<PointToPoint::Pending> pending_recv(const Operation& op, const Call& call);
   template <class Start>
   auto started(Call& call, Start&& start);
   void finish(PointToPoint::Pending& transfer, int peer, Call& call);
-  void reduce_pieces(std::span<const ConstBytes> ins, const Reduction& reduction, const Doing& doing, Call& call);
+  void reduce_pieces(const Operation& op, std::uint64_t digest, Call& call);
 
   GlooParts parts_;
   std::shared_ptr<Mesh> mesh_;  ///< null for one rank

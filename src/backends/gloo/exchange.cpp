@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backends/gloo/exchange.h"
 
-#include "backends/common/doing.h"
 #include "backends/gloo/slots.h"
+#include "group/mismatch.h"
 
 namespace cohort::gloo {
 

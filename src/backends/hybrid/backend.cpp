@@ -33,10 +33,10 @@ std::size_t at(int rank) {
 
 /// What is left of an operation when the ranks of a host have done their part: their factors are applied, and the
 /// division of an average waits for all.
-ReduceOp op_here(ReduceOp op) {
+ReduceOp op_on_host(ReduceOp op) {
   return op.kind() == Kind::avg ? ReduceOp::sum() : op;
 }
-ReduceOp op_between(ReduceOp op) {
+ReduceOp op_between_hosts(ReduceOp op) {
   return op.kind() == Kind::avg || op.kind() == Kind::premul_sum ? ReduceOp::sum() : op;
 }
 
@@ -122,11 +122,15 @@ std::string HybridBackend::status() const {
 // --- errors
 
 template <class Run>
-void HybridBackend::guarded(const Doing& doing, Call& call, Run&& run) {
+void HybridBackend::guarded(const Operation& op, Call& call, Run&& run) {
   coordinator_->check(call);
-  const FailureCoordinator::OpScope scope(*coordinator_, doing);
+  const FailureCoordinator::OpScope scope(*coordinator_, OpSignature::of(op), call.sequence());
   try {
-    run();
+    if (parts_.world == nullptr) {
+      local().perform(op, call);
+    } else {
+      run();
+    }
   } catch (const BackendError& e) {
     explain(e, call);
   }
@@ -166,59 +170,50 @@ void HybridBackend::explain_transfer(const BackendError& error, const Call& call
 
 // --- reductions
 
-void HybridBackend::reduce_here(const Reduction& reduction, const Slices& slices, void* mine, Call& call) {
+void HybridBackend::reduce_on_host(const Operation& op, const Slices& slices, void* mine, Call& call) {
   const auto me = parts_.placement.local_rank();
-  Reduction part = reduction;
-  part.op = op_here(reduction.op);
+  const Bytes out(static_cast<std::byte*>(mine), mine == nullptr ? 0 : slices.elements(me) * slices.element);
   if (slices.leaders == 1) {
-    part.out = me == 0 ? mine : nullptr;
-    return local().reduce(part, 0, call);
+    local().perform(Operation::reduce_to(0, op.in(), me == 0 ? out : Bytes(), op.dtype, op_on_host(op.reduce)), call);
+    return;
   }
-  const auto ins = slices.parts(static_cast<const std::byte*>(reduction.in), parts_.placement.here().size());
-  part.out = mine;
-  part.count = slices.elements(me);
-  local().reduce_scatter(ins, part, call);
+  const auto ins = slices.parts(op.in().data(), parts_.placement.here().size());
+  local().perform(Operation::reduce_scatter(ins, out, op.dtype, op_on_host(op.reduce)), call);
 }
 
-void HybridBackend::cross(const Reduction& reduction, Call& call) {
+void HybridBackend::reduce_between_hosts(const Operation& op, Call& call) {
   const auto me = parts_.placement.local_rank();
-  const Slices slices(reduction.count, size_of(reduction.dtype), parts_.placement);
+  const Slices slices(op.count_of(op.out()), size_of(op.dtype), parts_.placement);
   if (!slices.is_leader(me)) return;
-  auto* const mine = slices.part(static_cast<std::byte*>(reduction.out), me).data();
-  parts_.rail->all_reduce(
-      {.in = mine, .out = mine, .count = slices.elements(me), .dtype = reduction.dtype, .op = op_between(reduction.op)},
-      call);
-  const Arithmetic arithmetic(reduction);
-  if (arithmetic.has_after()) arithmetic.after(mine, slices.elements(me), size());
+  const auto mine = slices.part(op.out().data(), me);
+  parts_.rail->perform(Operation::all_reduce(mine, mine, op.dtype, op_between_hosts(op.reduce)), call);
+  const Arithmetic arithmetic(op);
+  if (arithmetic.has_after()) arithmetic.after(mine.data(), slices.elements(me), size());
 }
 
-void HybridBackend::all_reduce(const Reduction& reduction, Call& call) {
-  guarded(Doing::of(call, -1, reduction), call, [&] {
-    if (parts_.world == nullptr) return local().all_reduce(reduction, call);
-    if (reduction.count == 0) return barrier_of_all(call);
-    const auto element = size_of(reduction.dtype);
-    const auto combine = [&](const Reduction& part) {
-      const Slices slices(part.count, element, parts_.placement);
-      auto* const out = static_cast<std::byte*>(part.out);
-      reduce_here(part, slices, slices.part(out, parts_.placement.local_rank()).data(), call);
+void HybridBackend::all_reduce(const Operation& op, Call& call) {
+  guarded(op, call, [&] {
+    const auto count = op.count_of(op.out());
+    if (count == 0) return barrier_of_all(call);
+    const auto element = size_of(op.dtype);
+    const auto slices_of = [&](const Operation& part) {
+      return Slices(part.count_of(part.out()), element, parts_.placement);
     };
-    const auto spread = [&](const Reduction& part) {
-      spread_here({static_cast<std::byte*>(part.out), part.bytes()}, Slices(part.count, element, parts_.placement),
-                  call);
+    const auto combine = [&](const Operation& part) {
+      const auto slices = slices_of(part);
+      reduce_on_host(part, slices, slices.part(part.out().data(), parts_.placement.local_rank()).data(), call);
     };
-    const auto parts = std::clamp<std::size_t>(reduction.bytes() / part_bytes, 1, most_parts);
+    const auto spread = [&](const Operation& part) { spread_on_host(part.out(), slices_of(part), call); };
+    const auto parts = std::clamp<std::size_t>(op.out().size() / part_bytes, 1, most_parts);
     if (parts == 1) {
-      combine(reduction);
-      cross(reduction, call);
-      return spread(reduction);
+      combine(op);
+      reduce_between_hosts(op, call);
+      return spread(op);
     }
     const auto part = [&](std::size_t number) {
-      const auto first = reduction.count * number / parts;
-      auto its = reduction;
-      its.in = static_cast<const std::byte*>(reduction.in) + first * element;
-      its.out = static_cast<std::byte*>(reduction.out) + first * element;
-      its.count = reduction.count * (number + 1) / parts - first;
-      return its;
+      const auto first = count * number / parts * element;
+      const auto bytes = count * (number + 1) / parts * element - first;
+      return Operation::all_reduce(op.in().subspan(first, bytes), op.out().subspan(first, bytes), op.dtype, op.reduce);
     };
     // While a part crosses to the other hosts, the next is combined here and the one before is spread.
     std::vector<Future<void>> crossings;
@@ -226,7 +221,7 @@ void HybridBackend::all_reduce(const Reduction& reduction, Call& call) {
       for (std::size_t i = 0; i <= parts; ++i) {
         if (i < parts) {
           combine(part(i));
-          crossings.push_back(start_crossing(part(i), call));
+          crossings.push_back(start_between_hosts(part(i), call));
         }
         if (i == 0) continue;
         crossings[i - 1].value();
@@ -241,18 +236,16 @@ void HybridBackend::all_reduce(const Reduction& reduction, Call& call) {
   });
 }
 
-Future<void> HybridBackend::start_crossing(const Reduction& reduction, Call& call) {
+Future<void> HybridBackend::start_between_hosts(const Operation& op, Call& call) {
   Promise<void> done;
   if (parts_.rail == nullptr) {
     done.set_value();
     return done.future();
   }
   if (crossings_ == nullptr) crossings_ = std::make_unique<SerialExecutor>("cohort-rail");
-  Call own(call.op(), call.sequence(), call.deadline());
-  own.set_timeout(call.timeout());
-  crossings_->run([this, reduction, own, done]() mutable {
+  crossings_->run([this, op, own = call.detached(), done]() mutable {
     try {
-      cross(reduction, own);
+      reduce_between_hosts(op, own);
       done.set_value();
     } catch (...) {
       done.set_exception(std::current_exception());
@@ -261,20 +254,23 @@ Future<void> HybridBackend::start_crossing(const Reduction& reduction, Call& cal
   return done.future();
 }
 
-void HybridBackend::spread_here(Bytes data, const Slices& slices, Call& call) {
-  if (slices.leaders == 1) return local().broadcast(data, 0, call);
+void HybridBackend::spread_on_host(Bytes data, const Slices& slices, Call& call) {
+  if (slices.leaders == 1) {
+    local().perform(Operation::broadcast(data, 0), call);
+    return;
+  }
   const auto parts = slices.parts(data.data(), parts_.placement.here().size());
-  local().all_gather(parts[at(parts_.placement.local_rank())], parts, call);
+  local().perform(Operation::all_gather(parts[at(parts_.placement.local_rank())], parts), call);
 }
 
-void HybridBackend::reduce(const Reduction& reduction, int root, Call& call) {
-  guarded(Doing::of(call, root, reduction), call, [&] {
+void HybridBackend::reduce(const Operation& op, Call& call) {
+  guarded(op, call, [&] {
     const auto& placement = parts_.placement;
-    if (parts_.world == nullptr) return local().reduce(reduction, root, call);
-    if (reduction.count == 0) return barrier_of_all(call);
+    const auto count = op.count_of(op.in());
+    if (count == 0) return barrier_of_all(call);
     const auto me = placement.local_rank();
-    const Slices slices(reduction.count, size_of(reduction.dtype), placement);
-    auto* const out = static_cast<std::byte*>(reduction.out);
+    const Slices slices(count, size_of(op.dtype), placement);
+    auto* const out = op.out().data();
     Bytes mine;
     if (slices.is_leader(me)) {
       if (out != nullptr) {
@@ -285,44 +281,40 @@ void HybridBackend::reduce(const Reduction& reduction, int root, Call& call) {
         mine = Bytes(scratch_).first(bytes);
       }
     }
-    reduce_here(reduction, slices, mine.data(), call);
-    const bool is_home = placement.is_here(root);
+    reduce_on_host(op, slices, mine.data(), call);
+    const bool is_home = placement.is_here(op.root);
     if (slices.is_leader(me)) {
-      parts_.rail->reduce({.in = mine.data(),
-                           .out = is_home ? mine.data() : nullptr,
-                           .count = slices.elements(me),
-                           .dtype = reduction.dtype,
-                           .op = op_between(reduction.op)},
-                          static_cast<int>(placement.host_of(root)), call);
-      const Arithmetic arithmetic(reduction);
+      parts_.rail->perform(Operation::reduce_to(static_cast<int>(placement.host_of(op.root)), mine,
+                                                is_home ? mine : Bytes(), op.dtype, op_between_hosts(op.reduce)),
+                           call);
+      const Arithmetic arithmetic(op);
       if (is_home && arithmetic.has_after()) arithmetic.after(mine.data(), slices.elements(me), size());
     }
     if (!is_home) return;
-    // A gather of pieces that differ in size: what it is called is all-to-all.
+    // A gather of pieces that differ in size is an all-to-all in which most send nothing.
     std::vector<ConstBytes> sent(placement.here().size());
     std::vector<Bytes> got(placement.here().size());
-    sent[at(placement.local_rank_of(root))] = mine;
+    sent[at(placement.local_rank_of(op.root))] = mine;
     if (out != nullptr) got = slices.parts(out, placement.here().size());
-    local().all_to_all(sent, got, call);
+    local().perform(Operation::all_to_all(sent, got), call);
   });
 }
 
 /// For each host in turn its ranks' pieces are combined here, each by one rank of this host, who sends it to its owner;
 /// the owner combines what came from the hosts, in their order.
-void HybridBackend::reduce_scatter(std::span<const ConstBytes> ins, const Reduction& reduction, Call& call) {
-  guarded(Doing::of(call, -1, 0), call, [&] {
+void HybridBackend::reduce_scatter(const Operation& op, Call& call) {
+  guarded(op, call, [&] {
+    const auto& ins = op.ins;
     const auto& placement = parts_.placement;
-    if (parts_.world == nullptr) return local().reduce_scatter(ins, reduction, call);
     const auto& hosts = placement.hosts();
     const auto here = placement.here().size();
     const auto me = at(placement.local_rank());
-    const auto element = size_of(reduction.dtype);
     // This host's part for the ranks that are this one's share, one after another; then what others have for this rank.
     std::size_t own_share = 0;
     for (const auto& host : hosts) {
       for (auto i = me; i < host.size(); i += here) own_share += ins[at(host[i])].size();
     }
-    const auto bytes = reduction.bytes();
+    const auto bytes = op.out().size();
     scratch_.resize(std::max(scratch_.size(), own_share + hosts.size() * bytes));
     std::vector<ConstBytes> partial(ins.size());
     Bytes room(scratch_);
@@ -331,10 +323,7 @@ void HybridBackend::reduce_scatter(std::span<const ConstBytes> ins, const Reduct
         std::vector<ConstBytes> pieces(here);
         for (std::size_t i = 0; i < here && first + i < host.size(); ++i) pieces[i] = ins[at(host[first + i])];
         const auto mine = room.first(pieces[me].size());
-        local().reduce_scatter(
-            pieces,
-            {.out = mine.data(), .count = mine.size() / element, .dtype = reduction.dtype, .op = op_here(reduction.op)},
-            call);
+        local().perform(Operation::reduce_scatter(pieces, mine, op.dtype, op_on_host(op.reduce)), call);
         if (first + me < host.size()) partial[at(host[first + me])] = mine;
         room = room.subspan(mine.size());
       }
@@ -355,44 +344,45 @@ void HybridBackend::reduce_scatter(std::span<const ConstBytes> ins, const Reduct
       room = room.subspan(bytes);
       sources.push_back(got[from].data());
     }
-    parts_.world->all_to_all(sent, got, call);
+    parts_.world->perform(Operation::all_to_all(sent, got), call);
     if (bytes == 0) return;
-    const auto kind = reduction.op.kind() == Kind::premul_sum ? Kind::sum : reduction.op.kind();
+    const auto kind = op.reduce.kind() == Kind::premul_sum ? Kind::sum : op.reduce.kind();
     const std::vector<double> ones(sources.size(), 1.0);
-    void* const out = reduction.out;
-    reduce::find_kernel(reduction.dtype, kind)(
-        {.data = sources.data(), .factors = ones.data(), .count = sources.size()}, {.data = &out, .count = 1},
-        reduction.count, size());
+    void* const out = op.out().data();
+    reduce::find_kernel(op.dtype, kind)({.data = sources.data(), .factors = ones.data(), .count = sources.size()},
+                                        {.data = &out, .count = 1}, op.count_of(op.out()), size());
   });
 }
 
 // --- data movement
 
-void HybridBackend::broadcast(Bytes data, int root, Call& call) {
-  guarded(Doing::of(call, root, data.size()), call, [&] {
+void HybridBackend::broadcast(const Operation& op, Call& call) {
+  guarded(op, call, [&] {
+    const auto data = op.out();
     const auto& placement = parts_.placement;
-    if (parts_.world == nullptr) return local().broadcast(data, root, call);
     if (data.empty()) return barrier_of_all(call);
-    const bool is_home = placement.is_here(root);
-    if (is_home) local().broadcast(data, placement.local_rank_of(root), call);
+    const bool is_home = placement.is_here(op.root);
+    if (is_home) local().perform(Operation::broadcast(data, placement.local_rank_of(op.root)), call);
     const Slices slices(data.size(), 1, placement);
     if (slices.is_leader(placement.local_rank())) {
-      parts_.rail->broadcast(slices.part(data.data(), placement.local_rank()),
-                             static_cast<int>(placement.host_of(root)), call);
+      parts_.rail->perform(Operation::broadcast(slices.part(data.data(), placement.local_rank()),
+                                                static_cast<int>(placement.host_of(op.root))),
+                           call);
     }
-    if (!is_home) spread_here(data, slices, call);
+    if (!is_home) spread_on_host(data, slices, call);
   });
 }
 
 /// Each rank's piece crosses to another host once, to one rank there, which hands it on.
-void HybridBackend::all_gather(ConstBytes in, std::span<const Bytes> outs, Call& call) {
-  guarded(Doing::of(call, -1, 0), call, [&] {
+void HybridBackend::all_gather(const Operation& op, Call& call) {
+  guarded(op, call, [&] {
+    const auto in = op.in();
+    const auto& outs = op.outs;
     const auto& placement = parts_.placement;
     const auto& here = placement.here();
     std::vector<Bytes> outs_here;
     outs_here.reserve(here.size());
     for (const int each : here) outs_here.push_back(outs[at(each)]);
-    if (parts_.world == nullptr) return local().all_gather(in, outs_here, call);
     const auto delegate = [&](int of, const std::vector<int>& host) {
       return host[at(placement.local_rank_of(of)) % host.size()];
     };
@@ -404,77 +394,72 @@ void HybridBackend::all_gather(ConstBytes in, std::span<const Bytes> outs, Call&
     for (int from = 0; from < size(); ++from) {
       if (!placement.is_here(from) && delegate(from, here) == rank()) got[at(from)] = outs[at(from)];
     }
-    parts_.world->all_to_all(sent, got, call);
-    local().all_gather(in, outs_here, call);
+    parts_.world->perform(Operation::all_to_all(sent, got), call);
+    local().perform(Operation::all_gather(in, outs_here), call);
     if (here.size() == 1) return;
     for (int from = 0; from < size(); ++from) {
-      if (!placement.is_here(from)) {
-        local().broadcast(outs[at(from)], placement.local_rank_of(delegate(from, here)), call);
-      }
+      if (placement.is_here(from)) continue;
+      local().perform(Operation::broadcast(outs[at(from)], placement.local_rank_of(delegate(from, here))), call);
     }
   });
 }
 
-void HybridBackend::gather(ConstBytes in, std::span<const Bytes> outs, int root, Call& call) {
-  guarded(Doing::of(call, root, 0), call, [&] {
+void HybridBackend::gather(const Operation& op, Call& call) {
+  guarded(op, call, [&] {
     const auto& placement = parts_.placement;
-    if (parts_.world == nullptr) return local().gather(in, outs, root, call);
-    std::vector<Bytes> far(outs.begin(), outs.end());
+    std::vector<Bytes> far(op.outs.begin(), op.outs.end());
     std::vector<Bytes> near;
-    if (rank() == root) {
+    if (rank() == op.root) {
       for (const int each : placement.here()) near.push_back(std::exchange(far[at(each)], Bytes()));
     }
-    const bool is_home = placement.is_here(root);
-    parts_.world->gather(is_home ? ConstBytes() : in, far, root, call);
-    if (is_home) local().gather(in, near, placement.local_rank_of(root), call);
+    const bool is_home = placement.is_here(op.root);
+    parts_.world->perform(Operation::gather(is_home ? ConstBytes() : op.in(), far, op.root), call);
+    if (is_home) local().perform(Operation::gather(op.in(), near, placement.local_rank_of(op.root)), call);
   });
 }
 
-void HybridBackend::scatter(std::span<const ConstBytes> ins, Bytes out, int root, Call& call) {
-  guarded(Doing::of(call, root, 0), call, [&] {
+void HybridBackend::scatter(const Operation& op, Call& call) {
+  guarded(op, call, [&] {
     const auto& placement = parts_.placement;
-    if (parts_.world == nullptr) return local().scatter(ins, out, root, call);
-    std::vector<ConstBytes> far(ins.begin(), ins.end());
+    std::vector<ConstBytes> far(op.ins.begin(), op.ins.end());
     std::vector<ConstBytes> near;
-    if (rank() == root) {
+    if (rank() == op.root) {
       for (const int each : placement.here()) near.push_back(std::exchange(far[at(each)], ConstBytes()));
     }
-    const bool is_home = placement.is_here(root);
-    parts_.world->scatter(far, is_home ? Bytes() : out, root, call);
-    if (is_home) local().scatter(near, out, placement.local_rank_of(root), call);
+    const bool is_home = placement.is_here(op.root);
+    parts_.world->perform(Operation::scatter(far, is_home ? Bytes() : op.out(), op.root), call);
+    if (is_home) local().perform(Operation::scatter(near, op.out(), placement.local_rank_of(op.root)), call);
   });
 }
 
-void HybridBackend::all_to_all(std::span<const ConstBytes> ins, std::span<const Bytes> outs, Call& call) {
-  guarded(Doing::of(call, -1, 0), call, [&] {
-    if (parts_.world == nullptr) return local().all_to_all(ins, outs, call);
-    std::vector<ConstBytes> far_ins(ins.begin(), ins.end());
-    std::vector<Bytes> far_outs(outs.begin(), outs.end());
+void HybridBackend::all_to_all(const Operation& op, Call& call) {
+  guarded(op, call, [&] {
+    std::vector<ConstBytes> far_ins(op.ins.begin(), op.ins.end());
+    std::vector<Bytes> far_outs(op.outs.begin(), op.outs.end());
     std::vector<ConstBytes> near_ins;
     std::vector<Bytes> near_outs;
     for (const int each : parts_.placement.here()) {
       near_ins.push_back(std::exchange(far_ins[at(each)], ConstBytes()));
       near_outs.push_back(std::exchange(far_outs[at(each)], Bytes()));
     }
-    parts_.world->all_to_all(far_ins, far_outs, call);
-    local().all_to_all(near_ins, near_outs, call);
+    parts_.world->perform(Operation::all_to_all(far_ins, far_outs), call);
+    local().perform(Operation::all_to_all(near_ins, near_outs), call);
   });
 }
 
 void HybridBackend::barrier_of_all(Call& call) {
-  local().barrier(call);
-  if (parts_.world == nullptr) return;
-  if (parts_.placement.local_rank() == 0) parts_.rail->barrier(call);
-  local().barrier(call);
+  local().perform(Operation::barrier(), call);
+  if (parts_.placement.local_rank() == 0) parts_.rail->perform(Operation::barrier(), call);
+  local().perform(Operation::barrier(), call);
 }
 
-void HybridBackend::barrier(Call& call) {
-  guarded(Doing::of(call, -1, 0), call, [&] { barrier_of_all(call); });
+void HybridBackend::barrier(const Operation& op, Call& call) {
+  guarded(op, call, [&] { barrier_of_all(call); });
 }
 
 // --- point to point
 
-Route HybridBackend::road_to(int peer) {
+Route HybridBackend::route_to(int peer) {
   const auto& placement = parts_.placement;
   if (parts_.world == nullptr || placement.is_here(peer)) return {&local(), placement.local_rank_of(peer)};
   return {parts_.world.get(), peer};
@@ -485,37 +470,37 @@ std::unique_ptr<Transfer> HybridBackend::translated(std::unique_ptr<Transfer> in
                                               [this, call](const BackendError& e) { explain_transfer(e, call); });
 }
 
-std::unique_ptr<Transfer> HybridBackend::start_send(ConstBytes data, int peer, int tag, Call& call) {
+std::unique_ptr<Transfer> HybridBackend::start_send(const Operation& op, Call& call) {
   coordinator_->check(call);
-  const auto route = road_to(peer);
-  return translated(route.backend->start_send(data, route.peer, tag, call), -1, call);
+  const auto route = route_to(op.peer);
+  return translated(route.backend->start_send(Operation::send(op.in(), route.peer, op.tag), call), -1, call);
 }
 
-std::unique_ptr<Transfer> HybridBackend::start_recv(Bytes data, int peer_or_any, int tag, Call& call) {
+std::unique_ptr<Transfer> HybridBackend::start_recv(const Operation& op, Call& call) {
   coordinator_->check(call);
-  if (peer_or_any != any_source) {
-    const auto route = road_to(peer_or_any);
-    return translated(route.backend->start_recv(data, route.peer, tag, call), peer_or_any, call);
+  if (op.peer != any_source) {
+    const auto route = route_to(op.peer);
+    return translated(route.backend->start_recv(Operation::recv(op.out(), route.peer, op.tag), call), op.peer, call);
   }
-  if (parts_.world == nullptr) return local().start_recv(data, any_source, tag, call);
-  return translated(
-      std::make_unique<ReceiveFromEither>(local(), parts_.placement.here(), *parts_.world, data, tag, call), any_source,
-      call);
+  if (parts_.world == nullptr) return local().start_recv(op, call);
+  return translated(std::make_unique<ReceiveFromEither>(local(), parts_.placement.here(), *parts_.world,
+                                                        Operation::recv(op.out(), any_source, op.tag), call),
+                    any_source, call);
 }
 
-void HybridBackend::send(ConstBytes data, int peer, int tag, Call& call) {
+void HybridBackend::send(const Operation& op, Call& call) {
   coordinator_->check(call);
-  const auto route = road_to(peer);
+  const auto route = route_to(op.peer);
   try {
-    route.backend->send(data, route.peer, tag, call);
+    route.backend->perform(Operation::send(op.in(), route.peer, op.tag), call);
   } catch (const BackendError& e) {
     explain_transfer(e, call);
   }
 }
 
-int HybridBackend::recv(Bytes data, int peer_or_any, int tag, Call& call) {
-  if (peer_or_any == any_source && parts_.world != nullptr) {
-    const auto transfer = start_recv(data, any_source, tag, call);
+int HybridBackend::recv(const Operation& op, Call& call) {
+  if (op.peer == any_source && parts_.world != nullptr) {
+    const auto transfer = start_recv(op, call);
     while (!transfer->advance()) {
       if (call.deadline().expired()) throw transfer_timeout(call, any_source, coordinator_->context(call));
       rest(call.deadline());
@@ -523,10 +508,10 @@ int HybridBackend::recv(Bytes data, int peer_or_any, int tag, Call& call) {
     return transfer->source();
   }
   coordinator_->check(call);
-  const auto route = peer_or_any == any_source ? Route{&local(), any_source} : road_to(peer_or_any);
+  const auto route = op.peer == any_source ? Route{&local(), any_source} : route_to(op.peer);
   try {
-    const int from = route.backend->recv(data, route.peer, tag, call);
-    return peer_or_any == any_source ? from : peer_or_any;
+    const int from = route.backend->perform(Operation::recv(op.out(), route.peer, op.tag), call);
+    return op.peer == any_source ? from : op.peer;
   } catch (const BackendError& e) {
     explain_transfer(e, call);
   }

@@ -14,7 +14,7 @@
 // so each byte crosses the network about 2(H-1)/H times per host, not per rank. Order: first the ranks of a host in
 // rank order, then the hosts in the engine's order.
 //
-// Whoever dies or gives up is made known to all through the store (engine/failure_coordinator.h).
+// Whoever dies or gives up is made known to all through the store (common/failure_coordinator.h).
 #pragma once
 
 #include <cohort/backend.h>
@@ -52,20 +52,8 @@ class HybridBackend final : public Backend {
 
   Capabilities capabilities() const override;
 
-  void all_reduce(const Reduction& reduction, Call& call) override;
-  void reduce(const Reduction& reduction, int root, Call& call) override;
-  void broadcast(Bytes data, int root, Call& call) override;
-  void all_gather(ConstBytes in, std::span<const Bytes> outs, Call& call) override;
-  void gather(ConstBytes in, std::span<const Bytes> outs, int root, Call& call) override;
-  void scatter(std::span<const ConstBytes> ins, Bytes out, int root, Call& call) override;
-  void reduce_scatter(std::span<const ConstBytes> ins, const Reduction& reduction, Call& call) override;
-  void all_to_all(std::span<const ConstBytes> ins, std::span<const Bytes> outs, Call& call) override;
-  void barrier(Call& call) override;
-
-  std::unique_ptr<Transfer> start_send(ConstBytes data, int peer, int tag, Call& call) override;
-  std::unique_ptr<Transfer> start_recv(Bytes data, int peer_or_any, int tag, Call& call) override;
-  void send(ConstBytes data, int peer, int tag, Call& call) override;
-  int recv(Bytes data, int peer_or_any, int tag, Call& call) override;
+  std::unique_ptr<Transfer> start_send(const Operation& op, Call& call) override;
+  std::unique_ptr<Transfer> start_recv(const Operation& op, Call& call) override;
   void rest(Deadline until) override;
 
   GroupMemory allocate(std::size_t bytes) override;
@@ -81,25 +69,38 @@ class HybridBackend final : public Backend {
   struct Slices;
 
   Backend& local() { return *parts_.local; }
+  void all_reduce(const Operation& op, Call& call) override;
+  void reduce(const Operation& op, Call& call) override;
+  void broadcast(const Operation& op, Call& call) override;
+  void all_gather(const Operation& op, Call& call) override;
+  void gather(const Operation& op, Call& call) override;
+  void scatter(const Operation& op, Call& call) override;
+  void reduce_scatter(const Operation& op, Call& call) override;
+  void all_to_all(const Operation& op, Call& call) override;
+  void barrier(const Operation& op, Call& call) override;
+  void send(const Operation& op, Call& call) override;
+  int recv(const Operation& op, Call& call) override;
+
   /// What this host's ranks contribute, combined: a leader's slice of it into `mine`.
-  void reduce_here(const Reduction& reduction, const Slices& slices, void* mine, Call& call);
+  void reduce_on_host(const Operation& op, const Slices& slices, void* mine, Call& call);
   /// A leader's slice, which is in place, becomes that of all hosts.
-  void cross(const Reduction& reduction, Call& call);
+  void reduce_between_hosts(const Operation& op, Call& call);
   /// The same on a thread of its own, one after another.
-  Future<void> start_crossing(const Reduction& reduction, Call& call);
+  Future<void> start_between_hosts(const Operation& op, Call& call);
   /// What the leaders have goes to all ranks of this host.
-  void spread_here(Bytes data, const Slices& slices, Call& call);
+  void spread_on_host(Bytes data, const Slices& slices, Call& call);
   void barrier_of_all(Call& call);
-  /// Runs an operation: what its parts throw becomes an error about ranks of this group.
+  /// Runs an operation: what its parts throw becomes an error about ranks of this group. A group on one host hands the
+  /// operation to shared memory as it is.
   template <class Run>
-  void guarded(const Doing& doing, Call& call, Run&& run);
+  void guarded(const Operation& op, Call& call, Run&& run);
   /// The group is over: who is at fault, as far as that can be found out.
   [[noreturn]] void explain(const BackendError& error, Call& call);
   /// The same for a send or receive, which takes nothing with it.
   [[noreturn]] void explain_transfer(const BackendError& error, const Call& call);
   /// A part's error as one of this group: ranks by their numbers here.
   Failure translated(const BackendError& error) const;
-  Route road_to(int peer);
+  Route route_to(int peer);
   std::unique_ptr<Transfer> translated(std::unique_ptr<Transfer> inner, int peer, const Call& call);
 
   HybridParts parts_;

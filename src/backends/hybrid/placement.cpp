@@ -79,7 +79,7 @@ std::vector<std::string> exchange_host_names(Store& store, const std::string& mi
   } catch (const StoreTimeoutError&) {
     for (int each = 0; each < size; ++each) {
       if (!store.check({key(each)}, std::chrono::seconds(1))) {
-        throw OperationTimeoutError(fmt::format("rank {} did not come", each), {.op = "new_group", .rank = each});
+        throw OperationTimeoutError(fmt::format("rank {} did not join", each), {.op = "new_group", .rank = each});
       }
     }
     throw;

@@ -55,14 +55,14 @@ class TranslatedTransfer final : public Transfer {
 /// A receive from any rank, of this host or of others: asks both in turn, so it takes what no other receive waits for.
 class ReceiveFromEither final : public Transfer {
  public:
-  ReceiveFromEither(Backend& local, std::vector<int> here, Backend& world, Bytes data, int tag, const Call& call)
-      : local_(local), here_(std::move(here)), world_(world), data_(data), tag_(tag), call_(call) {}
+  ReceiveFromEither(Backend& local, std::vector<int> here, Backend& world, const Operation& op, const Call& call)
+      : local_(local), here_(std::move(here)), world_(world), op_(op), call_(call) {}
 
   bool advance() override {
     for (int looks = 0; looks < 2; ++looks) {
       if (current_ == nullptr) {
         auto& backend = asks_local_ ? local_ : world_;
-        current_ = backend.start_recv(data_, Backend::any_source, tag_, call_);
+        current_ = backend.start_recv(op_, call_);
       }
       if (current_->advance()) return true;
       if (current_->has_begun()) return false;
@@ -81,8 +81,7 @@ class ReceiveFromEither final : public Transfer {
   Backend& local_;
   std::vector<int> here_;
   Backend& world_;
-  Bytes data_;
-  int tag_;
+  const Operation op_;
   Call call_;
   bool asks_local_ = true;
   std::unique_ptr<Transfer> current_;

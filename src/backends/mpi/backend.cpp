@@ -112,17 +112,19 @@ void MpiBackend::broadcast_pieces(Bytes data, int root, Call& call) {
   }
 }
 
-void MpiBackend::broadcast(Bytes data, int root, Call& call) {
+void MpiBackend::broadcast(const Operation& op, Call& call) {
   check(call);
-  if (size() > 1) broadcast_pieces(data, root, call);
+  if (size() > 1) broadcast_pieces(op.out(), op.root, call);
 }
 
-void MpiBackend::all_gather(ConstBytes in, std::span<const Bytes> outs, Call& call) {
+void MpiBackend::all_gather(const Operation& op, Call& call) {
+  const auto in = op.in();
+  const auto& outs = op.outs;
   check(call);
   const auto own = place_of(rank());
   const auto total = total_of(outs);
   if (size() == 1) return copy_bytes(outs[0].data(), in.data(), in.size());
-  if (total == 0) return barrier(call);
+  if (total == 0) return barrier(op, call);
   if (total > largest_count_) {
     copy_bytes(outs[own].data(), in.data(), in.size());
     for (int root = 0; root < size(); ++root) broadcast_pieces(outs[place_of(root)], root, call);
@@ -159,7 +161,10 @@ void MpiBackend::exchange(std::span<const Piece> sent, std::span<const Piece> re
 // Gather and scatter are exchanges in which most have nothing for each other, which sends nothing: MPI's own would want
 // all the sizes on all the ranks to be the same, or all the pieces within 2 GiB.
 
-void MpiBackend::gather(ConstBytes in, std::span<const Bytes> outs, int root, Call& call) {
+void MpiBackend::gather(const Operation& op, Call& call) {
+  const auto in = op.in();
+  const auto& outs = op.outs;
+  const int root = op.root;
   check(call);
   if (size() == 1) return copy_bytes(outs[0].data(), in.data(), in.size());
   std::vector<Piece> sent(place_of(size()));
@@ -173,7 +178,10 @@ void MpiBackend::gather(ConstBytes in, std::span<const Bytes> outs, int root, Ca
   exchange(sent, received, root, call);
 }
 
-void MpiBackend::scatter(std::span<const ConstBytes> ins, Bytes out, int root, Call& call) {
+void MpiBackend::scatter(const Operation& op, Call& call) {
+  const auto& ins = op.ins;
+  const auto out = op.out();
+  const int root = op.root;
   check(call);
   if (size() == 1) return copy_bytes(out.data(), ins[0].data(), out.size());
   std::vector<Piece> sent(place_of(size()));
@@ -187,7 +195,9 @@ void MpiBackend::scatter(std::span<const ConstBytes> ins, Bytes out, int root, C
   exchange(sent, received, root, call);
 }
 
-void MpiBackend::all_to_all(std::span<const ConstBytes> ins, std::span<const Bytes> outs, Call& call) {
+void MpiBackend::all_to_all(const Operation& op, Call& call) {
+  const auto& ins = op.ins;
+  const auto& outs = op.outs;
   check(call);
   if (size() == 1) return copy_bytes(outs[0].data(), ins[0].data(), ins[0].size());
   std::vector<Piece> sent;
@@ -199,7 +209,7 @@ void MpiBackend::all_to_all(std::span<const ConstBytes> ins, std::span<const Byt
   exchange(sent, received, -1, call);
 }
 
-void MpiBackend::barrier(Call& call) {
+void MpiBackend::barrier(const Operation& /*op*/, Call& call) {
   check(call);
   if (size() > 1) run(call, 0, -1, [&] { return library_.barrier(communicator_); });
 }
@@ -207,14 +217,14 @@ void MpiBackend::barrier(Call& call) {
 // --- point-to-point
 // --------------------------------------------------------------------------------------------------
 
-std::unique_ptr<Transfer> MpiBackend::start_send(ConstBytes data, int peer, int tag, Call& call) {
+std::unique_ptr<Transfer> MpiBackend::start_send(const Operation& op, Call& call) {
   check(call);
-  return messages_.start_send(data, peer, tag, call);
+  return messages_.start_send(op.in(), op.peer, op.tag, call);
 }
 
-std::unique_ptr<Transfer> MpiBackend::start_recv(Bytes data, int peer_or_any, int tag, Call& call) {
+std::unique_ptr<Transfer> MpiBackend::start_recv(const Operation& op, Call& call) {
   check(call);
-  return messages_.start_recv(data, peer_or_any, tag, call);
+  return messages_.start_recv(op.out(), op.peer, op.tag, call);
 }
 
 void MpiBackend::complete(Transfer& transfer, Call& call, std::size_t bytes, int peer) {
@@ -237,13 +247,13 @@ void MpiBackend::complete(Transfer& transfer, Call& call, std::size_t bytes, int
   }
 }
 
-void MpiBackend::send(ConstBytes data, int peer, int tag, Call& call) {
-  complete(*start_send(data, peer, tag, call), call, data.size(), peer);
+void MpiBackend::send(const Operation& op, Call& call) {
+  complete(*start_send(op, call), call, op.in().size(), op.peer);
 }
 
-int MpiBackend::recv(Bytes data, int peer_or_any, int tag, Call& call) {
-  const auto transfer = start_recv(data, peer_or_any, tag, call);
-  complete(*transfer, call, data.size(), peer_or_any);
+int MpiBackend::recv(const Operation& op, Call& call) {
+  const auto transfer = start_recv(op, call);
+  complete(*transfer, call, op.out().size(), op.peer);
   return transfer->source();
 }
 
@@ -268,7 +278,7 @@ void MpiBackend::rest(Deadline until) {
 BackendPtr MpiBackend::split(const BackendSplit& split, Deadline deadline) {
   // Making a communicator cannot be given up once begun: only when all have come is it tried.
   Call call(OpType::barrier, 0, deadline);
-  barrier(call);
+  barrier(Operation::barrier(), call);
   const auto place = std::find(split.ranks.begin(), split.ranks.end(), rank());
   if (place == split.ranks.end()) return nullptr;
   MpiParts parts{.runtime = &runtime_,

@@ -51,20 +51,8 @@ class MpiBackend final : public Backend {
 
   Capabilities capabilities() const override;
 
-  void all_reduce(const Reduction& reduction, Call& call) override;
-  void reduce(const Reduction& reduction, int root, Call& call) override;
-  void broadcast(Bytes data, int root, Call& call) override;
-  void all_gather(ConstBytes in, std::span<const Bytes> outs, Call& call) override;
-  void gather(ConstBytes in, std::span<const Bytes> outs, int root, Call& call) override;
-  void scatter(std::span<const ConstBytes> ins, Bytes out, int root, Call& call) override;
-  void reduce_scatter(std::span<const ConstBytes> ins, const Reduction& reduction, Call& call) override;
-  void all_to_all(std::span<const ConstBytes> ins, std::span<const Bytes> outs, Call& call) override;
-  void barrier(Call& call) override;
-
-  std::unique_ptr<Transfer> start_send(ConstBytes data, int peer, int tag, Call& call) override;
-  std::unique_ptr<Transfer> start_recv(Bytes data, int peer_or_any, int tag, Call& call) override;
-  void send(ConstBytes data, int peer, int tag, Call& call) override;
-  int recv(Bytes data, int peer_or_any, int tag, Call& call) override;
+  std::unique_ptr<Transfer> start_send(const Operation& op, Call& call) override;
+  std::unique_ptr<Transfer> start_recv(const Operation& op, Call& call) override;
   void rest(Deadline until) override;
 
   BackendPtr split(const BackendSplit& split, Deadline deadline) override;
@@ -72,6 +60,18 @@ class MpiBackend final : public Backend {
   void abort(std::string_view reason) override;
 
  private:
+  void all_reduce(const Operation& op, Call& call) override;
+  void reduce(const Operation& op, Call& call) override;
+  void broadcast(const Operation& op, Call& call) override;
+  void all_gather(const Operation& op, Call& call) override;
+  void gather(const Operation& op, Call& call) override;
+  void scatter(const Operation& op, Call& call) override;
+  void reduce_scatter(const Operation& op, Call& call) override;
+  void all_to_all(const Operation& op, Call& call) override;
+  void barrier(const Operation& op, Call& call) override;
+  void send(const Operation& op, Call& call) override;
+  int recv(const Operation& op, Call& call) override;
+
   struct Operands {
     const void* in = nullptr;  ///< null: where the result goes
     void* out = nullptr;
@@ -102,13 +102,13 @@ class MpiBackend final : public Backend {
   void complete(Transfer& transfer, Call& call, std::size_t bytes, int peer);
 
   /// As MPI shall see them: multiplied, widened, aligned.
-  Operands prepare(const Reduction& reduction, const MpiReduction& mpi_reduction);
+  Operands prepare(const Operation& op, const MpiReduction& mpi_reduction);
   /// `at`: the result as MPI left it.
-  void finish(const Reduction& reduction, const MpiReduction& mpi_reduction, void* at) const;
-  void fill(const Reduction& reduction, const MpiReduction& mpi_reduction, const void* from, std::size_t count,
+  void finish(const Operation& op, const MpiReduction& mpi_reduction, void* at) const;
+  void fill(const Operation& op, const MpiReduction& mpi_reduction, const void* from, std::size_t count,
             void* to) const;
   /// Of this rank alone.
-  void reduce_alone(const void* in, const Reduction& reduction) const;
+  void reduce_alone(ConstBytes in, const Operation& op) const;
   /// Pieces of any size, anywhere.
   void exchange(std::span<const Piece> sent, std::span<const Piece> received, int culprit, Call& call);
   void broadcast_pieces(Bytes data, int root, Call& call);

@@ -74,7 +74,7 @@ std::vector<ProcessInfo> meet(Store& store, const ProcessInfo& self, int rank, i
     try {
       all.push_back(decode_process_info(store.get(key_of(each), deadline)));
     } catch (const StoreTimeoutError&) {
-      throw OperationTimeoutError(fmt::format("rank {} did not come", each),
+      throw OperationTimeoutError(fmt::format("rank {} did not join", each),
                                   {.group = group, .op = "new_group", .rank = each});
     }
   }

@@ -36,55 +36,57 @@ void* advanced(void* data, std::size_t bytes) {
 
 }  // namespace
 
-void MpiBackend::reduce_alone(const void* in, const Reduction& reduction) const {
-  apply(reduction.dtype, reduction.op.kind(), in, reduction.out, reduction.count, reduction.op.factor(), 1);
+void MpiBackend::reduce_alone(ConstBytes in, const Operation& op) const {
+  apply(op.dtype, op.reduce.kind(), in.data(), op.out().data(), op.count_of(in), op.reduce.factor(), 1);
 }
 
-void MpiBackend::fill(const Reduction& reduction, const MpiReduction& mpi_reduction, const void* from,
-                      std::size_t count, void* to) const {
-  const bool multiplies = reduction.op.kind() == Kind::premul_sum;
+void MpiBackend::fill(const Operation& op, const MpiReduction& mpi_reduction, const void* from, std::size_t count,
+                      void* to) const {
+  const bool multiplies = op.reduce.kind() == Kind::premul_sum;
   if (mpi_reduction.is_wide) {
-    widen(reduction.dtype, from, static_cast<float*>(to), count);
-    if (multiplies) apply(DType::f32, Kind::premul_sum, to, to, count, reduction.op.factor(), 1);
+    widen(op.dtype, from, static_cast<float*>(to), count);
+    if (multiplies) apply(DType::f32, Kind::premul_sum, to, to, count, op.reduce.factor(), 1);
   } else if (multiplies) {
-    apply(reduction.dtype, Kind::premul_sum, from, to, count, reduction.op.factor(), 1);
+    apply(op.dtype, Kind::premul_sum, from, to, count, op.reduce.factor(), 1);
   } else {
-    copy_bytes(to, from, count * size_of(reduction.dtype));
+    copy_bytes(to, from, count * size_of(op.dtype));
   }
 }
 
-MpiBackend::Operands MpiBackend::prepare(const Reduction& reduction, const MpiReduction& mpi_reduction) {
-  const bool is_fit = !mpi_reduction.is_wide && is_aligned(reduction.in, mpi_reduction.width) &&
-                      (reduction.out == nullptr || is_aligned(reduction.out, mpi_reduction.width));
-  if (is_fit && reduction.op.kind() != Kind::premul_sum) {
-    return {.in = reduction.in == reduction.out ? nullptr : reduction.in, .out = reduction.out};
+MpiBackend::Operands MpiBackend::prepare(const Operation& op, const MpiReduction& mpi_reduction) {
+  const bool is_fit = !mpi_reduction.is_wide && is_aligned(op.in().data(), mpi_reduction.width) &&
+                      (op.out().data() == nullptr || is_aligned(op.out().data(), mpi_reduction.width));
+  if (is_fit && op.reduce.kind() != Kind::premul_sum) {
+    return {.in = op.in().data() == op.out().data() ? nullptr : op.in().data(), .out = op.out().data()};
   }
-  if (is_fit && reduction.out != nullptr) {
-    fill(reduction, mpi_reduction, reduction.in, reduction.count, reduction.out);
-    return {.out = reduction.out};
+  if (is_fit && op.out().data() != nullptr) {
+    fill(op, mpi_reduction, op.in().data(), op.count_of(op.in()), op.out().data());
+    return {.out = op.out().data()};
   }
-  void* const ours = scratch_->get(Scratch::Use::in, reduction.count * mpi_reduction.per_value * mpi_reduction.width);
-  fill(reduction, mpi_reduction, reduction.in, reduction.count, ours);
-  return {.in = reduction.out == nullptr ? ours : nullptr, .out = reduction.out == nullptr ? nullptr : ours};
+  void* const ours =
+      scratch_->get(Scratch::Use::in, op.count_of(op.in()) * mpi_reduction.per_value * mpi_reduction.width);
+  fill(op, mpi_reduction, op.in().data(), op.count_of(op.in()), ours);
+  return {.in = op.out().data() == nullptr ? ours : nullptr, .out = op.out().data() == nullptr ? nullptr : ours};
 }
 
-void MpiBackend::finish(const Reduction& reduction, const MpiReduction& mpi_reduction, void* at) const {
-  const auto dtype = mpi_reduction.is_wide ? DType::f32 : reduction.dtype;
-  if (reduction.op.kind() == Kind::avg) apply(dtype, Kind::avg, at, at, reduction.count, 1, size());
+void MpiBackend::finish(const Operation& op, const MpiReduction& mpi_reduction, void* at) const {
+  const auto dtype = mpi_reduction.is_wide ? DType::f32 : op.dtype;
+  if (op.reduce.kind() == Kind::avg) apply(dtype, Kind::avg, at, at, op.count_of(op.out()), 1, size());
   if (mpi_reduction.is_wide) {
-    narrow(reduction.dtype, static_cast<const float*>(at), reduction.out, reduction.count);
+    narrow(op.dtype, static_cast<const float*>(at), op.out().data(), op.count_of(op.out()));
   } else {
-    copy_bytes(reduction.out, at, reduction.bytes());
+    copy_bytes(op.out().data(), at, op.out().size());
   }
 }
 
-void MpiBackend::all_reduce(const Reduction& reduction, Call& call) {
+void MpiBackend::all_reduce(const Operation& op, Call& call) {
   check(call);
-  if (size() == 1) return reduce_alone(reduction.in, reduction);
-  if (reduction.count == 0) return barrier(call);
-  const auto mpi_reduction = mpi_reduction_for(reduction.dtype, reduction.op.kind());
-  const auto operands = prepare(reduction, mpi_reduction);
-  const auto all = reduction.count * mpi_reduction.per_value;
+  if (size() == 1) return reduce_alone(op.in(), op);
+  const auto values = op.count_of(op.in());
+  if (values == 0) return barrier(op, call);
+  const auto mpi_reduction = mpi_reduction_for(op.dtype, op.reduce.kind());
+  const auto operands = prepare(op, mpi_reduction);
+  const auto all = values * mpi_reduction.per_value;
   for (std::size_t done = 0; done < all; done += largest_count_) {
     const auto count = std::min(all - done, largest_count_);
     const auto at = done * mpi_reduction.width;
@@ -93,16 +95,18 @@ void MpiBackend::all_reduce(const Reduction& reduction, Call& call) {
                                  mpi_reduction.element, mpi_reduction.op_in(runtime_), communicator_);
     });
   }
-  finish(reduction, mpi_reduction, operands.out);
+  finish(op, mpi_reduction, operands.out);
 }
 
-void MpiBackend::reduce(const Reduction& reduction, int root, Call& call) {
+void MpiBackend::reduce(const Operation& op, Call& call) {
+  const int root = op.root;
   check(call);
-  if (size() == 1) return reduce_alone(reduction.in, reduction);
-  if (reduction.count == 0) return;
-  const auto mpi_reduction = mpi_reduction_for(reduction.dtype, reduction.op.kind());
-  const auto operands = prepare(reduction, mpi_reduction);
-  const auto all = reduction.count * mpi_reduction.per_value;
+  if (size() == 1) return reduce_alone(op.in(), op);
+  const auto values = op.count_of(op.in());
+  if (values == 0) return;
+  const auto mpi_reduction = mpi_reduction_for(op.dtype, op.reduce.kind());
+  const auto operands = prepare(op, mpi_reduction);
+  const auto all = values * mpi_reduction.per_value;
   for (std::size_t done = 0; done < all; done += largest_count_) {
     const auto count = std::min(all - done, largest_count_);
     const auto at = done * mpi_reduction.width;
@@ -111,23 +115,22 @@ void MpiBackend::reduce(const Reduction& reduction, int root, Call& call) {
                              mpi_reduction.element, mpi_reduction.op_in(runtime_), root, communicator_);
     });
   }
-  if (rank() == root) finish(reduction, mpi_reduction, operands.out);
+  if (rank() == root) finish(op, mpi_reduction, operands.out);
 }
 
-void MpiBackend::reduce_scatter(std::span<const ConstBytes> ins, const Reduction& reduction, Call& call) {
+void MpiBackend::reduce_scatter(const Operation& op, Call& call) {
+  const auto& ins = op.ins;
+  const auto result = op.out();
   check(call);
   const auto own = place_of(rank());
-  if (size() == 1) return reduce_alone(ins[0].data(), reduction);
-  const auto total = total_of(ins) / size_of(reduction.dtype);
-  if (total == 0) return barrier(call);
-  const auto mpi_reduction = mpi_reduction_for(reduction.dtype, reduction.op.kind());
+  if (size() == 1) return reduce_alone(ins[0], op);
+  const auto total = total_of(ins) / size_of(op.dtype);
+  if (total == 0) return barrier(op, call);
+  const auto mpi_reduction = mpi_reduction_for(op.dtype, op.reduce.kind());
   if (total * mpi_reduction.per_value > largest_count_) {
     for (int root = 0; root < size(); ++root) {
-      auto part = reduction;
-      part.in = ins[place_of(root)].data();
-      part.out = root == rank() ? reduction.out : nullptr;
-      part.count = ins[place_of(root)].size() / size_of(reduction.dtype);
-      reduce(part, root, call);
+      reduce(Operation::reduce_to(root, ins[place_of(root)], root == rank() ? result : Bytes(), op.dtype, op.reduce),
+             call);
     }
     return;
   }
@@ -135,37 +138,37 @@ void MpiBackend::reduce_scatter(std::span<const ConstBytes> ins, const Reduction
   counts.reserve(ins.size());
   for (const auto& each : ins) counts.push_back(static_cast<int>(each.size() / mpi_reduction.width));
   if (mpi_reduction.is_wide) {
-    for (std::size_t i = 0; i < ins.size(); ++i) counts[i] = static_cast<int>(ins[i].size() / size_of(reduction.dtype));
+    for (std::size_t i = 0; i < ins.size(); ++i) counts[i] = static_cast<int>(ins[i].size() / size_of(op.dtype));
   }
 
   // MPI wants the result apart from what goes in.
-  const auto* const out = static_cast<const std::byte*>(reduction.out);
+  const auto* const out = result.data();
   const bool is_apart = std::none_of(ins.begin(), ins.end(), [&](const ConstBytes& each) {
-    return each.data() < out + reduction.bytes() && out < each.data() + each.size();
+    return each.data() < out + result.size() && out < each.data() + each.size();
   });
   const auto start = packed_start(ins);
   const void* in = nullptr;
-  if (start && is_apart && !mpi_reduction.is_wide && reduction.op.kind() != Kind::premul_sum &&
+  if (start && is_apart && !mpi_reduction.is_wide && op.reduce.kind() != Kind::premul_sum &&
       is_aligned(*start, mpi_reduction.width)) {
     in = *start;
   } else {
     auto* const ours = scratch_->get(Scratch::Use::in, total * mpi_reduction.per_value * mpi_reduction.width);
     std::size_t at = 0;
     for (const auto& each : ins) {
-      const auto count = each.size() / size_of(reduction.dtype);
-      if (count > 0) fill(reduction, mpi_reduction, each.data(), count, ours + at);
+      const auto count = each.size() / size_of(op.dtype);
+      if (count > 0) fill(op, mpi_reduction, each.data(), count, ours + at);
       at += count * mpi_reduction.per_value * mpi_reduction.width;
     }
     in = ours;
   }
-  void* const to = reduction.count == 0 ? somewhere()
+  void* const to = result.empty() ? somewhere()
                    : mpi_reduction.is_wide || !is_aligned(out, mpi_reduction.width)
                        ? scratch_->get(Scratch::Use::out, place_of(counts[own]) * mpi_reduction.width)
-                       : reduction.out;
-  run(call, total * size_of(reduction.dtype), -1, [&] {
+                       : result.data();
+  run(call, total * size_of(op.dtype), -1, [&] {
     return library_.reduce_scatter(in, to, counts, mpi_reduction.element, mpi_reduction.op_in(runtime_), communicator_);
   });
-  if (reduction.count > 0) finish(reduction, mpi_reduction, to);
+  if (!result.empty()) finish(op, mpi_reduction, to);
 }
 
 }  // namespace cohort::mpi

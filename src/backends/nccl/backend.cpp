@@ -87,30 +87,30 @@ Capabilities NcclBackend::capabilities() const {
           .stream_ordered = true};
 }
 
-void NcclBackend::check_request(const Request& request) const {
-  const auto context = [&] { return context_of(to_string(request.op)); };
+void NcclBackend::check_arguments(const Operation& op) const {
+  const auto context = [&] { return context_of(to_string(op.type)); };
   const auto check_device = [&](const ConstBuffer& buffer) {
     const auto& device = buffer.device();
     if (device.index < 0 || device.index == context_->device()) return;
-    throw ValueError(fmt::format("{}: memory of {} in a group of cuda:{}", to_string(request.op), to_string(device),
+    throw ValueError(fmt::format("{}: memory of {} in a group of cuda:{}", to_string(op.type), to_string(device),
                                  context_->device()),
                      context());
   };
-  for (const auto& each : request.inputs) check_device(each);
-  for (const auto& each : request.outputs) check_device(each);
-  switch (request.op) {
+  std::ranges::for_each(op.input_buffers, check_device);
+  std::ranges::for_each(op.output_buffers, check_device);
+  switch (op.type) {
     case OpType::all_reduce:
     case OpType::reduce:
     case OpType::reduce_scatter:
     case OpType::reduce_scatter_single:
-      reducing(request.dtype, request.reduce);
+      reducing(op.dtype, op.reduce);
       break;
     case OpType::recv_any_source:
       throw NotSupportedError("NCCL does not receive from any source: name the peer", context());
     case OpType::send:
     case OpType::recv:
-      // It would match what other tags mean to keep apart.
-      if (request.tag != 0) throw NotSupportedError("NCCL knows no tags: 0 alone is allowed", context());
+      // Messages with different tags would match each other.
+      if (op.tag != 0) throw NotSupportedError("NCCL has no tags: only 0 is allowed", context());
       break;
     default:
       break;
@@ -122,7 +122,6 @@ ErrorContext NcclBackend::context_of(const Call& call) const {
 }
 
 // --- enqueueing
-// -------------------------------------------------------------------------------------------------------
 
 void NcclBackend::begin(Launch& launch, Call& call) {
   auto& on = *call.on_stream();
@@ -131,13 +130,8 @@ void NcclBackend::begin(Launch& launch, Call& call) {
   if (on.stream != nullptr)
     launch.cuda(launch.driver().stream_is_capturing(on.stream, &capturing), "cuStreamIsCapturing");
   launch.stream = on.is_async ? stream_.get() : on.stream;
-  launch.operation = std::make_shared<Enqueued>(Enqueued::What{.op = call.op(),
-                                                               .sequence = call.sequence(),
-                                                               .deadline = call.deadline(),
-                                                               .timeout = call.timeout(),
-                                                               .stream = launch.stream,
-                                                               .is_captured = capturing != 0},
-                                                on.ending, context_, events_, options_.timing);
+  launch.operation =
+      std::make_shared<Enqueued>(call, launch.stream, capturing != 0, context_, events_, options_.timing);
   if (on.is_async) {
     auto* const event = (capturing != 0 ? captured_user_is_here_ : user_is_here_).get();
     launch.cuda(launch.driver().event_record(event, on.stream), "cuEventRecord");
@@ -148,7 +142,7 @@ void NcclBackend::begin(Launch& launch, Call& call) {
 
 void NcclBackend::finish(Launch& launch, Call& call) {
   launch.operation->record_end();
-  if (launch.operation->what().is_captured) {
+  if (launch.operation->is_captured()) {
     launch.operation->end(nullptr);
   } else {
     watchdog_.watch(launch.operation);
@@ -229,16 +223,16 @@ void NcclBackend::together(Launch& launch, const std::function<void()>& calls) {
   launch.did(launch.calls().group_end(), "ncclGroupEnd");
 }
 
-void NcclBackend::with_op(Launch& launch, const Reducing& how, const ReduceOp& op,
-                          const std::function<void(RedOp)>& fn) {
-  if (op.kind() != ReduceOp::Kind::premul_sum) return fn(how.op);
-  auto factor = scalar(how.type, op.factor());
+void NcclBackend::with_op(Launch& launch, const Operation& op, const std::function<void(const Reducing&, RedOp)>& fn) {
+  const auto how = reducing(op.dtype, op.reduce);
+  if (op.reduce.kind() != ReduceOp::Kind::premul_sum) return fn(how, how.op);
+  auto factor = scalar(how.type, op.reduce.factor());
   RedOp made{};
   launch.did(launch.calls().create_premul_sum(&made, factor.data(), how.type, scalar_host_immediate, launch.comm),
              "ncclRedOpCreatePreMulSum");
   // NCCL keeps what it needs of it in each call that names it.
   try {
-    fn(made);
+    fn(how, made);
   } catch (...) {
     launch.calls().destroy_op(made, launch.comm);
     throw;
@@ -247,7 +241,6 @@ void NcclBackend::with_op(Launch& launch, const Reducing& how, const ReduceOp& o
 }
 
 // --- collectives
-// ------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -263,57 +256,48 @@ bool are_one(const Pieces& pieces) {
 
 }  // namespace
 
-void NcclBackend::all_reduce(const Reduction& reduction, Call& call) {
-  const auto how = reducing(reduction.dtype, reduction.op);
+void NcclBackend::all_reduce(const Operation& op, Call& call) {
   enqueue(call, [&](Launch& launch) {
-    with_op(launch, how, reduction.op, [&](RedOp op) {
-      launch.did(launch.calls().all_reduce(reduction.in, reduction.out, reduction.count * how.per_element, how.type, op,
-                                           launch.comm, launch.stream),
+    with_op(launch, op, [&](const Reducing& how, RedOp operation) {
+      launch.did(launch.calls().all_reduce(op.in().data(), op.out().data(), op.count_of(op.in()) * how.per_element,
+                                           how.type, operation, launch.comm, launch.stream),
                  "ncclAllReduce");
     });
   });
 }
 
-void NcclBackend::reduce(const Reduction& reduction, int root, Call& call) {
-  const auto how = reducing(reduction.dtype, reduction.op);
+void NcclBackend::reduce(const Operation& op, Call& call) {
   enqueue(call, [&](Launch& launch) {
-    with_op(launch, how, reduction.op, [&](RedOp op) {
-      launch.did(launch.calls().reduce(reduction.in, reduction.out, reduction.count * how.per_element, how.type, op,
-                                       root, launch.comm, launch.stream),
+    with_op(launch, op, [&](const Reducing& how, RedOp operation) {
+      launch.did(launch.calls().reduce(op.in().data(), op.out().data(), op.count_of(op.in()) * how.per_element,
+                                       how.type, operation, op.root, launch.comm, launch.stream),
                  "ncclReduce");
     });
   });
 }
 
-void NcclBackend::broadcast(Bytes data, int root, Call& call) {
-  if (call.on_stream() == nullptr) {
-    const auto in = rank() == root ? ConstBytes(data) : ConstBytes();
-    return staged(
-        call, in, std::span(&data, 1), true,
-        [&](ConstBytes /*in*/, std::span<const Bytes> outs, Call& inner) { broadcast(outs[0], root, inner); });
-  }
+void NcclBackend::broadcast(const Operation& op, Call& call) {
+  if (call.on_stream() == nullptr) return perform_on_copies(op, call);
+  const auto data = op.out();
   enqueue(call, [&](Launch& launch) {
-    launch.did(launch.calls().broadcast(data.data(), data.data(), data.size(), DataType::uint8, root, launch.comm,
+    launch.did(launch.calls().broadcast(data.data(), data.data(), data.size(), DataType::uint8, op.root, launch.comm,
                                         launch.stream),
                "ncclBroadcast");
   });
 }
 
-void NcclBackend::all_gather(ConstBytes in, std::span<const Bytes> outs, Call& call) {
-  if (call.on_stream() == nullptr) {
-    return staged(call, in, outs, false, [&](ConstBytes there, std::span<const Bytes> places, Call& inner) {
-      all_gather(there, places, inner);
-    });
-  }
+void NcclBackend::all_gather(const Operation& op, Call& call) {
+  if (call.on_stream() == nullptr) return perform_on_copies(op, call);
+  const auto in = op.in();
   enqueue(call, [&](Launch& launch) {
-    if (are_one(outs)) {
+    if (are_one(op.outs)) {
       return launch.did(
-          launch.calls().all_gather(in.data(), outs[0].data(), in.size(), DataType::uint8, launch.comm, launch.stream),
+          launch.calls().all_gather(in.data(), op.out().data(), in.size(), DataType::uint8, launch.comm, launch.stream),
           "ncclAllGather");
     }
     together(launch, [&] {
       for (int root = 0; root < size(); ++root) {
-        const auto out = outs[static_cast<std::size_t>(root)];
+        const auto out = op.outs[static_cast<std::size_t>(root)];
         if (out.empty()) continue;
         launch.did(launch.calls().broadcast(root == rank() ? in.data() : out.data(), out.data(), out.size(),
                                             DataType::uint8, root, launch.comm, launch.stream),
@@ -340,42 +324,42 @@ void NcclBackend::exchange(Launch& launch, std::span<const ConstBytes> to, std::
   });
 }
 
-void NcclBackend::gather(ConstBytes in, std::span<const Bytes> outs, int root, Call& call) {
+void NcclBackend::gather(const Operation& op, Call& call) {
   enqueue(call, [&](Launch& launch) {
     std::vector<ConstBytes> to(static_cast<std::size_t>(size()));
-    to[static_cast<std::size_t>(root)] = in;
-    exchange(launch, to, outs);
+    to[static_cast<std::size_t>(op.root)] = op.in();
+    exchange(launch, to, op.outs);
   });
 }
 
-void NcclBackend::scatter(std::span<const ConstBytes> ins, Bytes out, int root, Call& call) {
+void NcclBackend::scatter(const Operation& op, Call& call) {
   enqueue(call, [&](Launch& launch) {
     std::vector<Bytes> from(static_cast<std::size_t>(size()));
-    from[static_cast<std::size_t>(root)] = out;
-    exchange(launch, ins, from);
+    from[static_cast<std::size_t>(op.root)] = op.out();
+    exchange(launch, op.ins, from);
   });
 }
 
-void NcclBackend::all_to_all(std::span<const ConstBytes> ins, std::span<const Bytes> outs, Call& call) {
-  enqueue(call, [&](Launch& launch) { exchange(launch, ins, outs); });
+void NcclBackend::all_to_all(const Operation& op, Call& call) {
+  enqueue(call, [&](Launch& launch) { exchange(launch, op.ins, op.outs); });
 }
 
-void NcclBackend::reduce_scatter(std::span<const ConstBytes> ins, const Reduction& reduction, Call& call) {
-  const auto how = reducing(reduction.dtype, reduction.op);
+void NcclBackend::reduce_scatter(const Operation& op, Call& call) {
   enqueue(call, [&](Launch& launch) {
-    with_op(launch, how, reduction.op, [&](RedOp op) {
-      if (are_one(ins)) {
-        return launch.did(launch.calls().reduce_scatter(ins[0].data(), reduction.out, reduction.count * how.per_element,
-                                                        how.type, op, launch.comm, launch.stream),
-                          "ncclReduceScatter");
+    with_op(launch, op, [&](const Reducing& how, RedOp operation) {
+      if (are_one(op.ins)) {
+        return launch.did(
+            launch.calls().reduce_scatter(op.in().data(), op.out().data(), op.count_of(op.out()) * how.per_element,
+                                          how.type, operation, launch.comm, launch.stream),
+            "ncclReduceScatter");
       }
       together(launch, [&] {
         for (int root = 0; root < size(); ++root) {
-          const auto in = ins[static_cast<std::size_t>(root)];
+          const auto in = op.ins[static_cast<std::size_t>(root)];
           if (in.empty()) continue;
-          launch.did(launch.calls().reduce(in.data(), root == rank() ? reduction.out : nullptr,
-                                           in.size() / size_of(reduction.dtype) * how.per_element, how.type, op, root,
-                                           launch.comm, launch.stream),
+          launch.did(launch.calls().reduce(in.data(), root == rank() ? op.out().data() : nullptr,
+                                           op.count_of(in) * how.per_element, how.type, operation, root, launch.comm,
+                                           launch.stream),
                      "ncclReduce");
         }
       });
@@ -383,7 +367,7 @@ void NcclBackend::reduce_scatter(std::span<const ConstBytes> ins, const Reductio
   });
 }
 
-void NcclBackend::barrier(Call& call) {
+void NcclBackend::barrier(const Operation& /*op*/, Call& call) {
   enqueue(call, [&](Launch& launch) {
     auto* const data = barrier_memory_.data();
     launch.did(launch.calls().all_reduce(data, data, 1, DataType::int32, RedOp::sum, launch.comm, launch.stream),
@@ -391,27 +375,28 @@ void NcclBackend::barrier(Call& call) {
   });
 }
 
-void NcclBackend::send(ConstBytes data, int peer, int /*tag*/, Call& call) {
+void NcclBackend::send(const Operation& op, Call& call) {
+  const auto data = op.in();
   enqueue(call, [&](Launch& launch) {
-    launch.did(launch.calls().send(data.data(), data.size(), DataType::uint8, peer, launch.comm, launch.stream),
+    launch.did(launch.calls().send(data.data(), data.size(), DataType::uint8, op.peer, launch.comm, launch.stream),
                "ncclSend");
   });
 }
 
-int NcclBackend::recv(Bytes data, int peer_or_any, int /*tag*/, Call& call) {
+int NcclBackend::recv(const Operation& op, Call& call) {
+  const auto data = op.out();
   enqueue(call, [&](Launch& launch) {
-    launch.did(launch.calls().recv(data.data(), data.size(), DataType::uint8, peer_or_any, launch.comm, launch.stream),
+    launch.did(launch.calls().recv(data.data(), data.size(), DataType::uint8, op.peer, launch.comm, launch.stream),
                "ncclRecv");
   });
-  return peer_or_any;
+  return op.peer;
 }
 
 // --- host memory
-// ------------------------------------------------------------------------------------------------------
 
 namespace {
 
-class Outcome final : public Ending {
+class Outcome final : public CompletionHandler {
  public:
   void ended(std::exception_ptr error) noexcept override {
     const std::lock_guard lock(mutex_);
@@ -435,37 +420,41 @@ class Outcome final : public Ending {
 
 }  // namespace
 
-void NcclBackend::staged(Call& call, ConstBytes in, std::span<const Bytes> outs, bool in_place, const Staged& body) {
-  std::size_t bytes = in_place ? 0 : in.size();
-  for (const auto& out : outs) bytes += out.size();
+void NcclBackend::perform_on_copies(const Operation& op, Call& call) {
+  std::size_t bytes = op.in().size();
+  for (const auto& out : op.outs) bytes += out.size();
   const cuda::Memory memory(context_, bytes);
   const cuda::Current current(*context_);
   const auto& driver = engine_.driver;
   // Everything on the group's own stream: the null stream would wait for what others have on the device.
-  const auto copy = [&](std::byte* to, const std::byte* from, std::size_t count) {
-    if (count == 0) return;
-    cuda::check(driver, driver.copy_async(cuda::address_of(to), cuda::address_of(from), count, stream_.get()),
+  const auto copy = [&](std::byte* to, ConstBytes from) {
+    if (from.empty()) return;
+    cuda::check(driver,
+                driver.copy_async(cuda::address_of(to), cuda::address_of(from.data()), from.size(), stream_.get()),
                 "cuMemcpyAsync");
   };
   auto* next = memory.data();
-  const ConstBytes there(next, in.size());
-  copy(next, in.data(), in.size());
-  if (!in_place) next += in.size();
-  std::vector<Bytes> places;
-  for (const auto& out : outs) {
-    places.emplace_back(next, out.size());
+  Operation there{.type = op.type, .dtype = op.dtype, .root = op.root};
+  for (const auto& in : op.ins) {
+    copy(next, in);
+    there.ins.push_back({next, in.size()});
+    next += in.size();
+  }
+  for (const auto& out : op.outs) {
+    // A broadcast's data is read on its root.
+    if (op.type == OpType::broadcast && rank() == op.root) copy(next, out);
+    there.outs.push_back({next, out.size()});
     next += out.size();
   }
   const auto outcome = std::make_shared<Outcome>();
-  OnStream on{.stream = stream_.get(), .is_async = false, .ending = outcome};
-  Call inner(call.op(), call.sequence(), call.deadline());
-  inner.set_timeout(call.timeout());
+  OnStream on{.stream = stream_.get(), .is_async = false, .handler = outcome};
+  auto inner = call.detached();
   inner.set_on_stream(on);
-  body(there, places, inner);
+  perform(there, inner);
   on.completion->wait(Deadline::never());
   outcome->value();
   // To pageable memory: the driver returns when it is there.
-  for (std::size_t i = 0; i < outs.size(); ++i) copy(outs[i].data(), places[i].data(), outs[i].size());
+  for (std::size_t i = 0; i < op.outs.size(); ++i) copy(op.outs[i].data(), there.outs[i]);
 }
 
 GroupMemory NcclBackend::allocate(std::size_t bytes) {
@@ -490,7 +479,6 @@ GroupMemory NcclBackend::allocate(std::size_t bytes) {
 }
 
 // --- other groups, and ends
-// -------------------------------------------------------------------------------------------
 
 BackendPtr NcclBackend::split_by_color(int color, const Communicator::Place& place, GroupOptions options,
                                        Deadline deadline) {

@@ -30,22 +30,7 @@ class NcclBackend final : public Backend {
   ~NcclBackend() override;
 
   Capabilities capabilities() const override;
-  void check_request(const Request& request) const override;
-
-  void all_reduce(const Reduction& reduction, Call& call) override;
-  void reduce(const Reduction& reduction, int root, Call& call) override;
-  void broadcast(Bytes data, int root, Call& call) override;
-  void all_gather(ConstBytes in, std::span<const Bytes> outs, Call& call) override;
-  void gather(ConstBytes in, std::span<const Bytes> outs, int root, Call& call) override;
-  void scatter(std::span<const ConstBytes> ins, Bytes out, int root, Call& call) override;
-  void reduce_scatter(std::span<const ConstBytes> ins, const Reduction& reduction, Call& call) override;
-  void all_to_all(std::span<const ConstBytes> ins, std::span<const Bytes> outs, Call& call) override;
-  void barrier(Call& call) override;
-  void send(ConstBytes data, int peer, int tag, Call& call) override;
-  int recv(Bytes data, int peer_or_any, int tag, Call& call) override;
-  void begin_batch(Call& call) override;
-  void end_batch(Call& call) override;
-  void cancel_batch(Call& call) noexcept override;
+  void check_arguments(const Operation& op) const override;
 
   GroupMemory allocate(std::size_t bytes) override;
   BackendPtr split(const BackendSplit& split, Deadline deadline) override;
@@ -58,6 +43,21 @@ class NcclBackend final : public Backend {
   void shutdown() override;
 
  private:
+  void all_reduce(const Operation& op, Call& call) override;
+  void reduce(const Operation& op, Call& call) override;
+  void broadcast(const Operation& op, Call& call) override;
+  void all_gather(const Operation& op, Call& call) override;
+  void gather(const Operation& op, Call& call) override;
+  void scatter(const Operation& op, Call& call) override;
+  void reduce_scatter(const Operation& op, Call& call) override;
+  void all_to_all(const Operation& op, Call& call) override;
+  void barrier(const Operation& op, Call& call) override;
+  void send(const Operation& op, Call& call) override;
+  int recv(const Operation& op, Call& call) override;
+  void begin_batch(Call& call) override;
+  void end_batch(Call& call) override;
+  void cancel_batch(Call& call) noexcept override;
+
   /// What the calls into NCCL need: the communicator in turn, the stream, and what is checked after each call.
   struct Launch;
   using Body = std::function<void(Launch&)>;
@@ -68,14 +68,12 @@ class NcclBackend final : public Backend {
   void finish(Launch& launch, Call& call);
   /// Several calls into NCCL that must begin together.
   static void together(Launch& launch, const std::function<void()>& calls);
-  /// Calls `fn(op)` with NCCL's operator for the reduction.
-  static void with_op(Launch& launch, const Reducing& how, const ReduceOp& op, const std::function<void(RedOp)>& fn);
+  /// Calls `fn(how, op)` with NCCL's types and operator for the reduction.
+  static void with_op(Launch& launch, const Operation& op, const std::function<void(const Reducing&, RedOp)>& fn);
   /// To and from each rank at once; what is empty is left out.
   static void exchange(Launch& launch, std::span<const ConstBytes> to, std::span<const Bytes> from);
-  /// Host memory, blocking: for what the library itself exchanges. `body` gets the same on the device; in place, the
-  /// input is where the outputs are.
-  using Staged = std::function<void(ConstBytes in, std::span<const Bytes> outs, Call& inner)>;
-  void staged(Call& call, ConstBytes in, std::span<const Bytes> outs, bool in_place, const Staged& body);
+  /// Host memory, blocking, for what the library itself exchanges: the same operation on copies on the device.
+  void perform_on_copies(const Operation& op, Call& call);
   [[noreturn]] void fail_with(const std::exception_ptr& error);
   ErrorContext context_of(const Call& call) const;
   ErrorContext context_of(std::string_view op) const { return {.group = group(), .op = std::string(op)}; }

@@ -9,29 +9,33 @@
 
 namespace cohort::nccl {
 
-Enqueued::Enqueued(const What& what, std::shared_ptr<Ending> ending, cuda::ContextPtr context,
+Enqueued::Enqueued(Call& call, void* stream, bool is_captured, cuda::ContextPtr context,
                    std::shared_ptr<cuda::EventPool> events, bool is_timed)
-    : what_(what), context_(std::move(context)), events_(std::move(events)), ending_(std::move(ending)) {
+    : call_(call.detached()),
+      deadline_(call.deadline()),
+      stream_(stream),
+      is_captured_(is_captured),
+      context_(std::move(context)),
+      events_(std::move(events)),
+      handler_(call.on_stream()->handler) {
   // One that a graph knows is not used again for anything else.
-  const auto take = [&] {
-    return what_.is_captured ? std::make_unique<cuda::Event>(context_, false) : events_->take();
-  };
+  const auto take = [&] { return is_captured_ ? std::make_unique<cuda::Event>(context_, false) : events_->take(); };
   end_ = take();
-  if (is_timed && !what_.is_captured) start_ = take();
+  if (is_timed && !is_captured_) start_ = take();
 }
 
 Enqueued::~Enqueued() {
-  if (what_.is_captured) return;
+  if (is_captured_) return;
   events_->give_back(std::move(end_));
   if (start_ != nullptr) events_->give_back(std::move(start_));
 }
 
 void Enqueued::record_start() {
-  if (start_ != nullptr) cuda::check(driver(), driver().event_record(start_->get(), what_.stream), "cuEventRecord");
+  if (start_ != nullptr) cuda::check(driver(), driver().event_record(start_->get(), stream_), "cuEventRecord");
 }
 
 void Enqueued::record_end() {
-  cuda::check(driver(), driver().event_record(end_->get(), what_.stream), "cuEventRecord");
+  cuda::check(driver(), driver().event_record(end_->get(), stream_), "cuEventRecord");
 }
 
 bool Enqueued::is_done() {
@@ -42,8 +46,9 @@ bool Enqueued::is_done() {
   if (result == cuda::success) {
     end(nullptr);
   } else {
-    end(std::make_exception_ptr(BackendError(fmt::format("the device failed: {}", cuda::describe(driver(), result)),
-                                             {.op = std::string(to_string(what_.op)), .sequence = what_.sequence})));
+    end(std::make_exception_ptr(
+        BackendError(fmt::format("the device failed: {}", cuda::describe(driver(), result)),
+                     {.op = std::string(to_string(call_.op())), .sequence = call_.sequence()})));
   }
   return true;
 }
@@ -53,7 +58,7 @@ void Enqueued::order(void* stream) {
     const std::lock_guard lock(mutex_);
     if (error_) std::rethrow_exception(error_);
   }
-  if (stream == what_.stream || (has_ended() && !what_.is_captured)) return;
+  if (stream == stream_ || (has_ended() && !is_captured_)) return;
   const cuda::Current current(*context_);
   cuda::check(driver(), driver().stream_wait_event(stream, end_->get(), 0), "cuStreamWaitEvent");
 }
@@ -89,8 +94,8 @@ void Enqueued::end(std::exception_ptr error) noexcept {
     error_ = error;
     has_ended_.store(true, std::memory_order_release);
   }
-  const auto ending = std::move(ending_);
-  if (ending != nullptr) ending->ended(std::move(error));
+  const auto handler = std::move(handler_);
+  if (handler != nullptr) handler->ended(std::move(error));
 }
 
 }  // namespace cohort::nccl

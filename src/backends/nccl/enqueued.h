@@ -3,9 +3,9 @@
 // An operation that was given to the device: an event behind it on its stream says when it is through.
 #pragma once
 
+#include <cohort/backend.h>
 #include <cohort/completion.h>
 #include <cohort/error.h>
-#include <cohort/op_type.h>
 
 #include <atomic>
 #include <chrono>
@@ -21,17 +21,8 @@ namespace cohort::nccl {
 
 class Enqueued final : public Completion {
  public:
-  struct What {
-    OpType op = OpType::unknown;
-    std::uint64_t sequence = 0;
-    Deadline deadline = Deadline::never();
-    std::chrono::milliseconds timeout{};
-    void* stream = nullptr;  ///< on which it runs
-    /// Recorded into a graph: it has not run, and nobody may ask about it.
-    bool is_captured = false;
-  };
-
-  Enqueued(const What& what, std::shared_ptr<Ending> ending, cuda::ContextPtr context,
+  /// `stream`: on which it runs. `is_captured`: it is recorded into a graph, has not run, and nobody may ask about it.
+  Enqueued(Call& call, void* stream, bool is_captured, cuda::ContextPtr context,
            std::shared_ptr<cuda::EventPool> events, bool is_timed);
   ~Enqueued() override;
   Enqueued(const Enqueued&) = delete;
@@ -46,7 +37,10 @@ class Enqueued final : public Completion {
   bool wait(Deadline deadline) override;
   std::optional<std::chrono::nanoseconds> duration() override;
 
-  const What& what() const noexcept { return what_; }
+  const Call& call() const noexcept { return call_; }
+  Deadline deadline() const noexcept { return deadline_; }
+  void* stream() const noexcept { return stream_; }
+  bool is_captured() const noexcept { return is_captured_; }
   bool has_ended() const noexcept { return has_ended_.load(std::memory_order_acquire); }
   /// The first end counts, and is told.
   void end(std::exception_ptr error) noexcept;
@@ -54,12 +48,15 @@ class Enqueued final : public Completion {
  private:
   const cuda::Driver& driver() const { return context_->driver(); }
 
-  const What what_;
+  const Call call_;
+  const Deadline deadline_;
+  void* const stream_;
+  const bool is_captured_;
   const cuda::ContextPtr context_;
   const std::shared_ptr<cuda::EventPool> events_;
   cuda::EventPtr start_;  ///< where it is timed
   cuda::EventPtr end_;
-  std::shared_ptr<Ending> ending_;  ///< of whoever set has_ended_
+  std::shared_ptr<CompletionHandler> handler_;  ///< whoever set has_ended_ calls it
   std::atomic<bool> has_ended_{false};
   mutable std::mutex mutex_;
   std::exception_ptr error_;  ///< under mutex_

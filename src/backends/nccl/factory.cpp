@@ -28,7 +28,7 @@ UniqueId exchange_id(const Engine& engine, Store& store, int rank, Deadline dead
   try {
     text = store.get("nccl", deadline);
   } catch (const StoreTimeoutError&) {
-    throw OperationTimeoutError("rank 0 did not come: its NCCL id is not in the store", errors);
+    throw OperationTimeoutError("rank 0 did not join: its NCCL id is not in the store", errors);
   }
   if (text.size() != id.bytes.size()) {
     throw BackendError(fmt::format("the NCCL id in the store has {} bytes, not {}", text.size(), id.bytes.size()),
@@ -79,7 +79,7 @@ ProcessGroupPtr make_group(const Engine& engine, const StorePtr& store, int rank
   group->add_backend(DeviceType::cuda, std::move(backend));
   if (!chosen.group_name.empty()) group->set_group_name(chosen.group_name);
   if (!chosen.global_ranks.empty()) {
-    GroupSetup::set_global_ranks(*group, {chosen.global_ranks.begin(), chosen.global_ranks.end()});
+    GroupAccess::set_global_ranks(*group, {chosen.global_ranks.begin(), chosen.global_ranks.end()});
   }
   return group;
 }

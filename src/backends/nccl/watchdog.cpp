@@ -65,7 +65,7 @@ Watchdog::~Watchdog() {
 }
 
 void Watchdog::watch(EnqueuedPtr operation) {
-  const auto deadline = operation->what().deadline.when();
+  const auto deadline = operation->deadline().when();
   const std::lock_guard lock(core_->mutex);
   if (!thread_.joinable()) thread_ = start_thread([core = core_] { core->loop(); });
   core_->watched.push_back(std::move(operation));
@@ -123,19 +123,20 @@ void Watchdog::Core::look(const std::vector<EnqueuedPtr>& operations) {
   std::vector<void*> busy;  // streams on which something is not through: nothing behind it is
   const Enqueued* late = nullptr;
   for (const auto& each : operations) {
-    auto* const stream = each->what().stream;
+    auto* const stream = each->stream();
     const bool may_be_done = std::find(busy.begin(), busy.end(), stream) == busy.end();
     if (may_be_done && each->is_done()) continue;
     if (may_be_done) busy.push_back(stream);
-    if (late == nullptr && each->what().deadline.when() <= now) late = each.get();
+    if (late == nullptr && each->deadline().when() <= now) late = each.get();
   }
   if (late != nullptr) {
-    const auto& what = late->what();
-    return fail(
-        std::make_exception_ptr(OperationTimeoutError(
-            fmt::format("{} did not end within {} ms", to_string(what.op), what.timeout.count()),
-            {.group = communicator->place().group, .op = std::string(to_string(what.op)), .sequence = what.sequence})),
-        true);
+    const auto& call = late->call();
+    return fail(std::make_exception_ptr(OperationTimeoutError(
+                    fmt::format("{} did not end within {} ms", to_string(call.op()), call.timeout().count()),
+                    {.group = communicator->place().group,
+                     .op = std::string(to_string(call.op())),
+                     .sequence = call.sequence()})),
+                true);
   }
   if (busy.empty()) return;
   // Whoever uses the communicator right now gets its errors himself.
@@ -144,8 +145,8 @@ void Watchdog::Core::look(const std::vector<EnqueuedPtr>& operations) {
     ErrorContext where{.group = communicator->place().group};
     for (const auto& each : operations) {
       if (each->has_ended()) continue;
-      where.op = to_string(each->what().op);
-      where.sequence = each->what().sequence;
+      where.op = to_string(each->call().op());
+      where.sequence = each->call().sequence();
       break;
     }
     error = communicator->async_error(*use, where);
@@ -168,7 +169,7 @@ void Watchdog::Core::loop() {
     if (is_closed && watched.empty()) return;
     idle = watched.empty() ? idle + 1 : 0;
     wakes_at = Clock::now() + (draining > 0 ? std::chrono::milliseconds(hurried_period) : period);
-    for (const auto& each : watched) wakes_at = std::min(wakes_at, each->what().deadline.when());
+    for (const auto& each : watched) wakes_at = std::min(wakes_at, each->deadline().when());
     if (idle > rounds_awake) {
       wakes_at = Clock::time_point::max();
       changed.wait(lock, [this] { return is_closed || !watched.empty(); });

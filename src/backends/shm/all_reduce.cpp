@@ -12,6 +12,7 @@
 //            (n-1)/n S copied out per rank
 #include <array>
 
+#include "backends/shm/backend.h"
 #include "backends/shm/collective.h"
 #include "backends/shm/pipeline.h"
 #include "backends/shm/slices.h"
@@ -37,42 +38,32 @@ static_assert(sizeof(Locations) <= post_inline_bytes);
 
 constexpr int everybody = -1;
 
-const std::byte* bytes_of(const void* data) {
-  return static_cast<const std::byte*>(data);
-}
-std::byte* bytes_of(void* data) {
-  return static_cast<std::byte*>(data);
-}
-
 class ReduceToAllOrOne {
  public:
-  ReduceToAllOrOne(Engine& engine, const Reduction& reduction, int root, Call& call)
+  ReduceToAllOrOne(Engine& engine, const Operation& op, Call& call)
       : engine_(engine),
         board_(engine.board()),
         rank_(engine.rank()),
         size_(engine.size()),
-        reduction_(reduction),
-        root_(root),
-        takes_(root == everybody || root == rank_),
-        element_(size_of(reduction.dtype)),
-        kernel_(reduce::find_kernel(reduction.dtype, reduction.op.kind())),
-        collective_(engine,
-                    {.op = root == everybody ? OpType::all_reduce : OpType::reduce,
-                     .dtype = reduction.dtype,
-                     .reduce = reduction.op.kind(),
-                     .root = std::max(root, 0),
-                     .bytes = reduction.bytes()},
-                    call) {}
+        in_(op.in()),
+        out_(op.out()),
+        count_(op.count_of(in_)),
+        factor_(op.reduce.factor()),
+        root_(op.type == OpType::reduce ? op.root : everybody),
+        takes_(root_ == everybody || root_ == rank_),
+        element_(size_of(op.dtype)),
+        kernel_(reduce::find_kernel(op.dtype, op.reduce.kind())),
+        collective_(engine, op, call) {}
 
   void run() {
-    if (is_small_reduction(reduction_.bytes(), size_)) return small();
-    const auto in = engine_.peer_memory().locate(reduction_.in, reduction_.bytes());
-    const auto out = takes_ ? engine_.peer_memory().locate(reduction_.out, reduction_.bytes()) : nowhere;
+    if (is_small_reduction(in_.size(), size_)) return small();
+    const auto in = engine_.peer_memory().locate(in_.data(), in_.size());
+    const auto out = takes_ ? engine_.peer_memory().locate(out_.data(), in_.size()) : nowhere;
     auto* const mine = reinterpret_cast<Locations*>(collective_.payload(sizeof(Locations)));
     const bool is_reachable = in.has_value() && out.has_value();
-    mine->in = is_reachable ? *in : reinterpret_cast<std::uint64_t>(reduction_.in);
-    mine->out = is_reachable ? *out : reinterpret_cast<std::uint64_t>(reduction_.out);
-    collective_.publish(is_reachable, reduction_.op.factor());
+    mine->in = is_reachable ? *in : reinterpret_cast<std::uint64_t>(in_.data());
+    mine->out = is_reachable ? *out : reinterpret_cast<std::uint64_t>(out_.data());
+    collective_.publish(is_reachable, factor_);
     collective_.await_all();
     for (int rank = 0; rank < size_; ++rank) operands_.factors[index(rank)] = collective_.number_of(rank);
     collective_.all_reachable() ? direct() : staged();
@@ -87,22 +78,23 @@ class ReduceToAllOrOne {
   }
 
   void small() {
-    const auto bytes = reduction_.bytes();
-    reduce::copy(collective_.payload(bytes), reduction_.in, bytes);
-    collective_.publish(false, reduction_.op.factor());
+    const auto bytes = in_.size();
+    reduce::copy(collective_.payload(bytes), in_.data(), bytes);
+    collective_.publish(false, factor_);
     if (!takes_) return;
     collective_.await_all();
     for (int rank = 0; rank < size_; ++rank) {
-      operands_.data[index(rank)] = rank == rank_ ? reduction_.in : collective_.payload_of(rank, bytes);
+      operands_.data[index(rank)] = rank == rank_ ? in_.data() : collective_.payload_of(rank, bytes);
       operands_.factors[index(rank)] = collective_.number_of(rank);
     }
-    if (bytes > 0) combine(&reduction_.out, 1, reduction_.count);
+    void* const out = out_.data();
+    if (bytes > 0) combine(&out, 1, count_);
   }
 
   void direct() {
-    const Slices slices(reduction_.count, element_, size_);
+    const Slices slices(count_, element_, size_);
     const auto at = slices.begin(rank_) * element_;
-    const auto bytes = reduction_.bytes();
+    const auto bytes = in_.size();
     std::array<void*, most_ranks> outputs;
     std::size_t output_count = 0;
     for (int rank = 0; rank < size_; ++rank) {
@@ -124,17 +116,15 @@ class ReduceToAllOrOne {
 
   void staged() {
     collective_.need_stage();
-    const auto chunk_elements = reduce_chunk(reduction_.bytes(), size_) / element_;
-    const auto chunks = static_cast<std::uint32_t>((reduction_.count + chunk_elements - 1) / chunk_elements);
-    const auto elements_of = [&](std::uint32_t c) {
-      return std::min(chunk_elements, reduction_.count - c * chunk_elements);
-    };
+    const auto chunk_elements = reduce_chunk(in_.size(), size_) / element_;
+    const auto chunks = static_cast<std::uint32_t>((count_ + chunk_elements - 1) / chunk_elements);
+    const auto elements_of = [&](std::uint32_t c) { return std::min(chunk_elements, count_ - c * chunk_elements); };
     const auto offset_of = [&](std::uint32_t c) { return c * chunk_elements * element_; };
 
     const auto fill = [&](std::uint32_t c) {
       // All but this rank's own slice, which only it will combine.
       const Slices slices(elements_of(c), element_, size_);
-      const auto* const from = bytes_of(reduction_.in) + offset_of(c);
+      const auto* const from = in_.data() + offset_of(c);
       auto* const to = board_.stage_in(rank_, c);
       const auto own = slices.begin(rank_) * element_;
       const auto after = slices.begin(rank_ + 1) * element_;
@@ -145,22 +135,21 @@ class ReduceToAllOrOne {
       const Slices slices(elements_of(c), element_, size_);
       const auto at = slices.begin(rank_) * element_;
       for (int rank = 0; rank < size_; ++rank) {
-        operands_.data[index(rank)] =
-            rank == rank_ ? bytes_of(reduction_.in) + offset_of(c) + at : board_.stage_in(rank, c) + at;
+        operands_.data[index(rank)] = rank == rank_ ? in_.data() + offset_of(c) + at : board_.stage_in(rank, c) + at;
       }
       std::array<void*, 2> outputs;
       std::size_t count = 0;
-      if (takes_) outputs[count++] = bytes_of(reduction_.out) + offset_of(c) + at;
+      if (takes_) outputs[count++] = out_.data() + offset_of(c) + at;
       if (root_ != rank_) outputs[count++] = board_.stage_out(rank_, c);
       combine(outputs.data(), count, slices.size(rank_));
     };
     const auto collect = [&](std::uint32_t c, int peer) {
       if (!takes_) return;
       const Slices slices(elements_of(c), element_, size_);
-      reduce::copy(bytes_of(reduction_.out) + offset_of(c) + slices.begin(peer) * element_, board_.stage_out(peer, c),
+      reduce::copy(out_.data() + offset_of(c) + slices.begin(peer) * element_, board_.stage_out(peer, c),
                    slices.size(peer) * element_);
     };
-    reduce_chunks(board_, rank_, size_, collective_.chunk_base(), chunks, collective_.watch(), fill, combine_own,
+    reduce_chunks(board_, rank_, size_, collective_.chunk_base(), chunks, collective_.monitor(), fill, combine_own,
                   collect);
     collective_.chunks_done(chunks);
   }
@@ -169,7 +158,10 @@ class ReduceToAllOrOne {
   const Board& board_;
   const int rank_;
   const int size_;
-  const Reduction& reduction_;
+  const ConstBytes in_;
+  const Bytes out_;
+  const std::size_t count_;
+  const double factor_;
   const int root_;
   const bool takes_;
   const std::size_t element_;
@@ -180,12 +172,12 @@ class ReduceToAllOrOne {
 
 }  // namespace
 
-void Engine::all_reduce(const Reduction& reduction, Call& call) {
-  ReduceToAllOrOne(*this, reduction, everybody, call).run();
+void LocalBackend::all_reduce(const Operation& op, Call& call) {
+  ReduceToAllOrOne(engine_, op, call).run();
 }
 
-void Engine::reduce(const Reduction& reduction, int root, Call& call) {
-  ReduceToAllOrOne(*this, reduction, root, call).run();
+void LocalBackend::reduce(const Operation& op, Call& call) {
+  ReduceToAllOrOne(engine_, op, call).run();
 }
 
 }  // namespace cohort::shm

@@ -5,44 +5,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "backends/shm/survivors.h"
 
 namespace cohort::shm {
-
-namespace {
-
-/// Runs a collective; if it fails, the memory it was about is given up: a peer that was late may still write to it.
-template <class Run>
-void or_abandon(Engine& engine, Run&& run, const auto&... memory) {
-  try {
-    run();
-  } catch (...) {
-    const auto abandon = [&](const auto& piece) {
-      if (piece.size() > 0) engine.peer_memory().abandon(piece.data());
-    };
-    (
-        [&](const auto& one) {
-          if constexpr (requires { one.front().data(); }) {
-            for (const auto& piece : one) abandon(piece);
-          } else {
-            abandon(one);
-          }
-        }(memory),
-        ...);
-    throw;
-  }
-}
-
-ConstBytes input_of(const Reduction& reduction) {
-  return {static_cast<const std::byte*>(reduction.in), reduction.bytes()};
-}
-ConstBytes output_of(const Reduction& reduction) {
-  return {static_cast<const std::byte*>(reduction.out), reduction.out == nullptr ? 0 : reduction.bytes()};
-}
-
-}  // namespace
 
 LocalBackend::LocalBackend(EngineParts parts, BootstrapFunction bootstrap)
     : Backend(parts.name, parts.rank, parts.board.ranks()),
@@ -64,53 +30,33 @@ Capabilities LocalBackend::capabilities() const {
           .deterministic_order = true};
 }
 
-void LocalBackend::all_reduce(const Reduction& reduction, Call& call) {
-  or_abandon(
-      engine_, [&] { engine_.all_reduce(reduction, call); }, input_of(reduction), output_of(reduction));
-}
-void LocalBackend::reduce(const Reduction& reduction, int root, Call& call) {
-  or_abandon(
-      engine_, [&] { engine_.reduce(reduction, root, call); }, input_of(reduction), output_of(reduction));
-}
-void LocalBackend::broadcast(Bytes data, int root, Call& call) {
-  or_abandon(
-      engine_, [&] { engine_.broadcast(data, root, call); }, data);
-}
-void LocalBackend::all_gather(ConstBytes in, std::span<const Bytes> outs, Call& call) {
-  or_abandon(
-      engine_, [&] { engine_.all_gather(in, outs, call); }, in, outs);
-}
-void LocalBackend::gather(ConstBytes in, std::span<const Bytes> outs, int root, Call& call) {
-  or_abandon(
-      engine_, [&] { engine_.gather(in, outs, root, call); }, in, outs);
-}
-void LocalBackend::scatter(std::span<const ConstBytes> ins, Bytes out, int root, Call& call) {
-  or_abandon(
-      engine_, [&] { engine_.scatter(ins, out, root, call); }, ins, out);
-}
-void LocalBackend::reduce_scatter(std::span<const ConstBytes> ins, const Reduction& reduction, Call& call) {
-  or_abandon(
-      engine_, [&] { engine_.reduce_scatter(ins, reduction, call); }, ins, output_of(reduction));
-}
-void LocalBackend::all_to_all(std::span<const ConstBytes> ins, std::span<const Bytes> outs, Call& call) {
-  or_abandon(
-      engine_, [&] { engine_.all_to_all(ins, outs, call); }, ins, outs);
-}
-void LocalBackend::barrier(Call& call) {
-  engine_.barrier(call);
+int LocalBackend::perform(const Operation& op, Call& call) {
+  try {
+    return Backend::perform(op, call);
+  } catch (...) {
+    // A peer that was late may still write to the memory of a collective that failed: nobody gets it again.
+    const auto abandon = [&](ConstBytes piece) {
+      if (!piece.empty()) engine_.peer_memory().abandon(piece.data());
+    };
+    if (!is_p2p(op.type)) {
+      std::ranges::for_each(op.ins, abandon);
+      std::ranges::for_each(op.outs, abandon);
+    }
+    throw;
+  }
 }
 
-std::unique_ptr<Transfer> LocalBackend::start_send(ConstBytes data, int peer, int tag, Call& call) {
-  return messenger_.start_send(data, peer, tag, call);
+std::unique_ptr<Transfer> LocalBackend::start_send(const Operation& op, Call& call) {
+  return messenger_.start_send(op, call);
 }
-std::unique_ptr<Transfer> LocalBackend::start_recv(Bytes data, int peer_or_any, int tag, Call& call) {
-  return messenger_.start_recv(data, peer_or_any, tag, call);
+std::unique_ptr<Transfer> LocalBackend::start_recv(const Operation& op, Call& call) {
+  return messenger_.start_recv(op, call);
 }
-void LocalBackend::send(ConstBytes data, int peer, int tag, Call& call) {
-  messenger_.send(data, peer, tag, call);
+void LocalBackend::send(const Operation& op, Call& call) {
+  messenger_.send(op, call);
 }
-int LocalBackend::recv(Bytes data, int peer_or_any, int tag, Call& call) {
-  return messenger_.recv(data, peer_or_any, tag, call);
+int LocalBackend::recv(const Operation& op, Call& call) {
+  return messenger_.recv(op, call);
 }
 void LocalBackend::rest(Deadline until) {
   messenger_.rest(until);
@@ -127,7 +73,7 @@ BackendPtr LocalBackend::split(const BackendSplit& split, Deadline deadline) {
   const auto exchange = [&](std::string_view ticket) {
     std::copy_n(ticket.begin(), std::min(ticket.size(), text.size() - 1), text.begin());
     Call call(OpType::broadcast, 0, deadline);
-    engine_.broadcast(std::as_writable_bytes(std::span(text)), root, call);
+    broadcast(Operation::broadcast(std::as_writable_bytes(std::span(text)), root), call);
     return std::string(text.data());
   };
   const auto place = std::find(split.ranks.begin(), split.ranks.end(), rank());

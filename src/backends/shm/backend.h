@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The backend of ranks that share memory: `shm` for processes, `thread` for threads. Engine and Messenger do the work.
+// The backend of ranks that share memory: `shm` for processes, `thread` for threads.
 #pragma once
 
 #include <cohort/backend.h>
@@ -23,20 +23,9 @@ class LocalBackend final : public Backend {
 
   Capabilities capabilities() const override;
 
-  void all_reduce(const Reduction& reduction, Call& call) override;
-  void reduce(const Reduction& reduction, int root, Call& call) override;
-  void broadcast(Bytes data, int root, Call& call) override;
-  void all_gather(ConstBytes in, std::span<const Bytes> outs, Call& call) override;
-  void gather(ConstBytes in, std::span<const Bytes> outs, int root, Call& call) override;
-  void scatter(std::span<const ConstBytes> ins, Bytes out, int root, Call& call) override;
-  void reduce_scatter(std::span<const ConstBytes> ins, const Reduction& reduction, Call& call) override;
-  void all_to_all(std::span<const ConstBytes> ins, std::span<const Bytes> outs, Call& call) override;
-  void barrier(Call& call) override;
-
-  std::unique_ptr<Transfer> start_send(ConstBytes data, int peer, int tag, Call& call) override;
-  std::unique_ptr<Transfer> start_recv(Bytes data, int peer_or_any, int tag, Call& call) override;
-  void send(ConstBytes data, int peer, int tag, Call& call) override;
-  int recv(Bytes data, int peer_or_any, int tag, Call& call) override;
+  int perform(const Operation& op, Call& call) override;
+  std::unique_ptr<Transfer> start_send(const Operation& op, Call& call) override;
+  std::unique_ptr<Transfer> start_recv(const Operation& op, Call& call) override;
   void rest(Deadline until) override;
 
   GroupMemory allocate(std::size_t bytes) override;
@@ -46,7 +35,20 @@ class LocalBackend final : public Backend {
   std::string status() const override;
 
  private:
-  /// Why ranks of a new group may never come.
+  // Each in the file of its name.
+  void all_reduce(const Operation& op, Call& call) override;
+  void reduce(const Operation& op, Call& call) override;
+  void broadcast(const Operation& op, Call& call) override;
+  void all_gather(const Operation& op, Call& call) override;
+  void gather(const Operation& op, Call& call) override;
+  void scatter(const Operation& op, Call& call) override;
+  void reduce_scatter(const Operation& op, Call& call) override;
+  void all_to_all(const Operation& op, Call& call) override;
+  void barrier(const Operation& op, Call& call) override;
+  void send(const Operation& op, Call& call) override;
+  int recv(const Operation& op, Call& call) override;
+
+  /// Why ranks of a new group may never join, if that is so.
   std::optional<Failure> trouble_among(const std::vector<int>& ranks);
 
   Engine engine_;

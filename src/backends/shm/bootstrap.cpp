@@ -161,7 +161,7 @@ Failure missing_ranks(const Bootstrap& bootstrap, const std::vector<int>& missin
   return {.kind = ErrorKind::timeout,
           .rank = missing.front(),
           .reporter = bootstrap.rank,
-          .text = fmt::format("{} of {} ranks did not come: rank{} {}", missing.size(), bootstrap.size,
+          .text = fmt::format("{} of {} ranks did not join: rank{} {}", missing.size(), bootstrap.size,
                               missing.size() == 1 ? "" : "s", fmt::join(missing, ", "))};
 }
 

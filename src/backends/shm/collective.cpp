@@ -6,10 +6,10 @@
 
 namespace cohort::shm {
 
-Collective::Collective(Engine& engine, const Description& description, Call& call)
-    : engine_(engine), call_(call), watch_(engine, call), word_(description.pack()) {
+Collective::Collective(Engine& engine, const Operation& op, Call& call)
+    : engine_(engine), call_(call), monitor_(engine, call), word_(OpSignature::of(op).pack()) {
   engine_.check(call_);
-  k_ = engine_.order_.begin(watch_);
+  k_ = engine_.order_.begin(monitor_);
   engine_.entered_.store(k_, std::memory_order_relaxed);
 }
 
@@ -23,13 +23,13 @@ void Collective::publish(bool is_reachable, double number) {
 }
 
 const Post<StdAtomics>& Collective::await(int rank) {
-  engine_.order_.await_post(rank, k_, watch_);
+  engine_.order_.await_post(rank, k_, monitor_);
   compare(rank);
   return engine_.board_.post(rank, k_);
 }
 
 void Collective::await_all() {
-  engine_.order_.await_all_posts(k_, watch_);
+  engine_.order_.await_all_posts(k_, monitor_);
   for (int rank = 0; rank < engine_.size_; ++rank) {
     if (rank != engine_.rank_) compare(rank);
   }
@@ -37,9 +37,10 @@ void Collective::await_all() {
 
 void Collective::compare(int rank) {
   const auto theirs = engine_.board_.post(rank, k_).word.load(std::memory_order_relaxed);
-  if (matches(theirs, word_)) return;
-  mismatch(rank, fmt::format("rank {} called {} where rank {} called {}", rank, to_string(Description::unpack(theirs)),
-                             engine_.rank_, to_string(Description::unpack(word_))));
+  // Where the ranks' memory lies may differ.
+  if (((theirs ^ word_) & ~reachable_memory) == 0) return;
+  mismatch(rank, describe_mismatch(rank, to_string(OpSignature::unpack(theirs)), engine_.rank_,
+                                   to_string(OpSignature::unpack(word_))));
 }
 
 void Collective::mismatch(int rank, const std::string& text) {
@@ -83,8 +84,8 @@ void Collective::meet() {
   raise(engine_.board_.drained(engine_.rank_), target);
   for (int rank = 0; rank < engine_.size_; ++rank) {
     if (rank == engine_.rank_) continue;
-    watch_.waits_for(rank);
-    cohort::shm::await(engine_.board_.drained(rank), target, watch_);
+    monitor_.waits_for(rank);
+    cohort::shm::await(engine_.board_.drained(rank), target, monitor_);
   }
   engine_.chunks_done_ = target;
 }

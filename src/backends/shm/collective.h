@@ -9,16 +9,20 @@
 
 #include "backends/shm/engine.h"
 #include "backends/shm/wait_monitor.h"
+#include "group/mismatch.h"
 
 namespace cohort::shm {
 
 /// Where a rank's memory is, as it tells the others; `nowhere`: ordinary memory.
 inline constexpr std::uint64_t nowhere = ~std::uint64_t{0};
 
+/// Set in a post beside the operation's signature: this rank's memory lies where the others reach it.
+inline constexpr std::uint64_t reachable_memory = free_signature_bit;
+
 class Collective {
  public:
   /// Throws if the group is broken, and waits until this rank's slot is free.
-  Collective(Engine& engine, const Description& description, Call& call);
+  Collective(Engine& engine, const Operation& op, Call& call);
 
   /// This rank's payload, to be written before publish(). Up to 32 bytes lie beside the flag.
   std::byte* payload(std::size_t bytes) const {
@@ -59,14 +63,14 @@ class Collective {
 
   [[noreturn]] void mismatch(int rank, const std::string& text);
 
-  WaitMonitor& watch() { return watch_; }
+  WaitMonitor& monitor() { return monitor_; }
 
  private:
   void compare(int rank);
 
   Engine& engine_;
   Call& call_;
-  WaitMonitor watch_;
+  WaitMonitor monitor_;
   std::uint64_t word_;
   std::uint32_t k_;
 };

@@ -6,6 +6,8 @@
 
 #include <utility>
 
+#include "group/mismatch.h"
+
 namespace cohort::shm {
 
 Engine::Engine(EngineParts parts)
@@ -105,7 +107,7 @@ std::string Engine::describe_progress(int awaited) const {
     }
     const auto& post = board_.post(rank, last);
     places.push_back(fmt::format("rank {} last called {} #{}", rank,
-                                 to_string(Description::unpack(post.word.load(std::memory_order_relaxed))),
+                                 to_string(OpSignature::unpack(post.word.load(std::memory_order_relaxed))),
                                  post.sequence.load(std::memory_order_relaxed)));
   }
   if (missing.empty()) {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The collectives of ranks that share memory, be they processes (shm) or threads (thread). One Engine is one rank of
-// one group; its collectives are called one at a time.
+// One rank of one group of ranks that share memory, be they processes (shm) or threads (thread): what its collectives
+// and messages stand on, and how it fails.
 //
 // Each collective starts with a post (posts.h). What follows depends on size and memory:
-//   small      the data is in the post                              all_reduce.cpp, exchange.cpp, ...
+//   small      the data is in the post
 //   direct     memory of the group: ranks work on each other's memory and copy nothing more than asked for
 //   staged     ordinary memory: chunks through staging buffers (pipeline.h)
-// docs/algorithms.md has the cost of each.
+// Each algorithm is a file: all_reduce.cpp, reduce_scatter.cpp, broadcast.cpp, all_gather.cpp, gather_scatter.cpp,
+// all_to_all.cpp, barrier.cpp. docs/algorithms.md has the cost of each.
 #pragma once
 
 #include <cohort/backend.h>
@@ -23,7 +24,6 @@
 
 #include "backends/shm/auto_tuner.h"
 #include "backends/shm/board.h"
-#include "backends/shm/description.h"
 #include "backends/shm/failure.h"
 #include "backends/shm/liveness.h"
 #include "backends/shm/peer_memory.h"
@@ -55,22 +55,12 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  void all_reduce(const Reduction& reduction, Call& call);
-  void reduce(const Reduction& reduction, int root, Call& call);
-  void broadcast(Bytes data, int root, Call& call);
-  void all_gather(ConstBytes in, std::span<const Bytes> outs, Call& call);
-  void gather(ConstBytes in, std::span<const Bytes> outs, int root, Call& call);
-  void scatter(std::span<const ConstBytes> ins, Bytes out, int root, Call& call);
-  void reduce_scatter(std::span<const ConstBytes> ins, const Reduction& reduction, Call& call);
-  void all_to_all(std::span<const ConstBytes> ins, std::span<const Bytes> outs, Call& call);
-  void barrier(Call& call);
-
   int rank() const { return rank_; }
   int size() const { return size_; }
   const Board& board() const { return board_; }
   PeerMemory& peer_memory() const { return *peer_memory_; }
   /// Used by one collective at a time.
-  AutoTuner& trials() { return trials_; }
+  AutoTuner& auto_tuner() { return auto_tuner_; }
   const WaitPolicy& policy() const { return policy_; }
   const std::string& name() const { return name_; }
   const std::string& group() const { return group_; }
@@ -109,7 +99,7 @@ class Engine {
   std::mutex liveness_mutex_;
   Liveness liveness_;
   std::unique_ptr<PeerMemory> peer_memory_;
-  AutoTuner trials_;
+  AutoTuner auto_tuner_;
 
   PostOrder<Board> order_;
   std::atomic<std::uint32_t> entered_{0};  ///< the collective this rank is or was in last, for other threads' reports

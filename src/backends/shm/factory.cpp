@@ -20,7 +20,7 @@ BackendPtr make_part(bool are_threads, const StorePtr& store, const std::string&
       try {
         return store->get("bootstrap", deadline);
       } catch (const StoreTimeoutError&) {
-        throw OperationTimeoutError("rank 0 did not come", {.group = group, .op = "new_group", .rank = 0});
+        throw OperationTimeoutError("rank 0 did not join", {.group = group, .op = "new_group", .rank = 0});
       }
     }
     store->set("bootstrap", ticket, deadline);

@@ -44,19 +44,19 @@ bool is_raised(const Flag<Atomics>& flag, std::uint32_t target) {
   return reached(flag.value.load(std::memory_order_acquire), target);
 }
 
-/// `watch` is asked between looks what to do next: it yields the processor, gives up by throwing, or says to sleep, and
+/// `monitor` is asked between looks what to do next: it yields the processor, gives up by throwing, or says to sleep, and
 /// for how long at most.
 template <class Atomics, class WaitMonitor>
-void await(Flag<Atomics>& flag, std::uint32_t target, WaitMonitor& watch) {
+void await(Flag<Atomics>& flag, std::uint32_t target, WaitMonitor& monitor) {
   for (std::uint32_t round = 0; !is_raised(flag, target); ++round) {
-    if (watch.next(round) == Pace::look) {
+    if (monitor.next(round) == Pace::look) {
       Atomics::pause();
       continue;
     }
     flag.sleepers.fetch_add(1, std::memory_order_relaxed);
     Atomics::heavy_fence();
     const auto seen = flag.value.load(std::memory_order_relaxed);
-    if (!reached(seen, target)) Atomics::futex_wait(flag.value, seen, watch.nap());
+    if (!reached(seen, target)) Atomics::futex_wait(flag.value, seen, monitor.nap());
     flag.sleepers.fetch_sub(1, std::memory_order_relaxed);
   }
 }

@@ -98,12 +98,12 @@ bool Messenger::recv_now(Bytes data, int peer, int tag) {
   return true;
 }
 
-void Messenger::send(ConstBytes data, int peer, int tag, Call& call) {
+void Messenger::send(const Operation& op, Call& call) {
   engine_.check(call);
-  if (send_now(data, peer, tag)) return;
-  const auto message = post(data, peer, tag, call);
+  if (send_now(op.in(), op.peer, op.tag)) return;
+  const auto message = post_send(op, call);
   try {
-    wait(peer, call, [&] { return message->is_done; });
+    wait(op.peer, call, [&] { return message->is_done; });
   } catch (...) {
     withdraw(message);
     throw;
@@ -111,17 +111,17 @@ void Messenger::send(ConstBytes data, int peer, int tag, Call& call) {
   if (message->error) std::rethrow_exception(message->error);
 }
 
-int Messenger::recv(Bytes data, int peer_or_any, int tag, Call& call) {
+int Messenger::recv(const Operation& op, Call& call) {
   engine_.check(call);
-  if (peer_or_any >= 0 && data.size() <= message_bytes) {
+  if (op.peer >= 0 && op.out().size() <= message_bytes) {
     for (std::uint32_t looks = 0; looks <= engine_.policy().spins; ++looks) {
-      if (recv_now(data, peer_or_any, tag)) return peer_or_any;
+      if (recv_now(op.out(), op.peer, op.tag)) return op.peer;
       StdAtomics::pause();
     }
   }
-  const auto message = post(data, peer_or_any, tag, call);
+  const auto message = post_recv(op, call);
   try {
-    wait(peer_or_any, call, [&] { return message->is_done; });
+    wait(op.peer, call, [&] { return message->is_done; });
   } catch (...) {
     abandon(message);
     throw;
@@ -130,34 +130,34 @@ int Messenger::recv(Bytes data, int peer_or_any, int tag, Call& call) {
   return message->source;
 }
 
-std::unique_ptr<Transfer> Messenger::start_send(ConstBytes data, int peer, int tag, Call& call) {
-  return std::make_unique<Sending>(*this, post(data, peer, tag, call), call);
+std::unique_ptr<Transfer> Messenger::start_send(const Operation& op, Call& call) {
+  return std::make_unique<Sending>(*this, post_send(op, call), call);
 }
 
-std::unique_ptr<Transfer> Messenger::start_recv(Bytes data, int peer_or_any, int tag, Call& call) {
-  return std::make_unique<Receiving>(*this, post(data, peer_or_any, tag, call), call);
+std::unique_ptr<Transfer> Messenger::start_recv(const Operation& op, Call& call) {
+  return std::make_unique<Receiving>(*this, post_recv(op, call), call);
 }
 
-Messenger::OutgoingPtr Messenger::post(ConstBytes data, int peer, int tag, const Call& call) {
+Messenger::OutgoingPtr Messenger::post_send(const Operation& op, const Call& call) {
   engine_.check(call);
   auto message = std::make_shared<Outgoing>();
-  message->data = data;
-  message->peer = peer;
-  message->tag = tag;
+  message->data = op.in();
+  message->peer = op.peer;
+  message->tag = op.tag;
   const std::lock_guard lock(mutex_);
-  auto& to = peers_[static_cast<std::size_t>(peer)];
+  auto& to = peers_[static_cast<std::size_t>(op.peer)];
   message->id = ++to.next_id;
   to.queue.push_back(message);
-  flush(peer);
+  flush(op.peer);
   return message;
 }
 
-Messenger::IncomingPtr Messenger::post(Bytes data, int peer_or_any, int tag, const Call& call) {
+Messenger::IncomingPtr Messenger::post_recv(const Operation& op, const Call& call) {
   engine_.check(call);
   auto message = std::make_shared<Incoming>();
-  message->data = data;
-  message->peer_or_any = peer_or_any;
-  message->tag = tag;
+  message->data = op.out();
+  message->peer_or_any = op.peer;
+  message->tag = op.tag;
   const std::lock_guard lock(mutex_);
   if (match_unexpected(message)) {
     flush(message->source);  // a word about it may have to go out, and nobody may come to send it

@@ -28,10 +28,10 @@ class Messenger {
  public:
   explicit Messenger(Engine& engine);
 
-  void send(ConstBytes data, int peer, int tag, Call& call);
-  int recv(Bytes data, int peer_or_any, int tag, Call& call);
-  std::unique_ptr<Transfer> start_send(ConstBytes data, int peer, int tag, Call& call);
-  std::unique_ptr<Transfer> start_recv(Bytes data, int peer_or_any, int tag, Call& call);
+  void send(const Operation& op, Call& call);
+  int recv(const Operation& op, Call& call);
+  std::unique_ptr<Transfer> start_send(const Operation& op, Call& call);
+  std::unique_ptr<Transfer> start_recv(const Operation& op, Call& call);
   /// Until something may have moved, at most until `until` and a short while.
   void rest(Deadline until);
 
@@ -104,8 +104,8 @@ class Messenger {
   bool send_now(ConstBytes data, int peer, int tag);
   bool recv_now(Bytes data, int peer, int tag);
 
-  OutgoingPtr post(ConstBytes data, int peer, int tag, const Call& call);
-  IncomingPtr post(Bytes data, int peer_or_any, int tag, const Call& call);
+  OutgoingPtr post_send(const Operation& op, const Call& call);
+  IncomingPtr post_recv(const Operation& op, const Call& call);
   void withdraw(const OutgoingPtr& message);
   void abandon(const IncomingPtr& message);
 

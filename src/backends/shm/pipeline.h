@@ -26,13 +26,13 @@ inline constexpr std::uint32_t stage_depth = 2;
 /// Ranks that fill or drain nothing still count, and do so at once: `fills`, `drains`.
 template <class Board, class WaitMonitor, class Fill, class Drain>
 void exchange_chunks(Board& board, int rank, int size, std::uint32_t base, std::uint32_t chunks, bool fills,
-                     bool drains, WaitMonitor& watch, Fill&& fill, Drain&& drain) {
+                     bool drains, WaitMonitor& monitor, Fill&& fill, Drain&& drain) {
   const auto fill_next = [&](std::uint32_t c) {
     if (c >= stage_depth) {
       for (int peer = 0; peer < size; ++peer) {
         if (peer == rank) continue;
-        watch.waits_for(peer);
-        await(board.drained(peer), base + c - stage_depth + 1, watch);
+        monitor.waits_for(peer);
+        await(board.drained(peer), base + c - stage_depth + 1, monitor);
       }
     }
     fill(c);
@@ -45,8 +45,8 @@ void exchange_chunks(Board& board, int rank, int size, std::uint32_t base, std::
     if (fills && c + 1 < chunks) fill_next(c + 1);
     if (!drains) continue;
     drain(c, [&](int peer) {
-      watch.waits_for(peer);
-      await(board.filled(peer), base + c + 1, watch);
+      monitor.waits_for(peer);
+      await(board.filled(peer), base + c + 1, monitor);
     });
     raise(board.drained(rank), base + c + 1);
   }
@@ -60,7 +60,7 @@ void exchange_chunks(Board& board, int rank, int size, std::uint32_t base, std::
 /// again by combine(c + 2), which has seen everybody's fill(c + 2), and that comes after collect(c) in every rank's
 /// program.
 template <class Board, class WaitMonitor, class Fill, class Combine, class Collect>
-void reduce_chunks(Board& board, int rank, int size, std::uint32_t base, std::uint32_t chunks, WaitMonitor& watch,
+void reduce_chunks(Board& board, int rank, int size, std::uint32_t base, std::uint32_t chunks, WaitMonitor& monitor,
                    Fill&& fill, Combine&& combine, Collect&& collect) {
   const auto fill_next = [&](std::uint32_t c) {
     fill(c);
@@ -71,16 +71,16 @@ void reduce_chunks(Board& board, int rank, int size, std::uint32_t base, std::ui
     if (c + 1 < chunks) fill_next(c + 1);
     for (int peer = 0; peer < size; ++peer) {
       if (peer == rank) continue;
-      watch.waits_for(peer);
-      await(board.filled(peer), base + c + 1, watch);
+      monitor.waits_for(peer);
+      await(board.filled(peer), base + c + 1, monitor);
     }
     combine(c);
     raise(board.drained(rank), base + c + 1);
     // Each rank starts with the one after it, so that not all read the same memory at once.
     for (int step = 1; step < size; ++step) {
       const int peer = (rank + step) % size;
-      watch.waits_for(peer);
-      await(board.drained(peer), base + c + 1, watch);
+      monitor.waits_for(peer);
+      await(board.drained(peer), base + c + 1, monitor);
       collect(c, peer);
     }
   }

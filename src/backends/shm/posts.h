@@ -46,11 +46,11 @@ class PostOrder {
 
   /// Starts the next operation: its number, with this rank's slot free to be written.
   template <class WaitMonitor>
-  std::uint32_t begin(WaitMonitor& watch) {
+  std::uint32_t begin(WaitMonitor& monitor) {
     const auto k = ++operation_;
     if (!reached(free_until_, k)) {
       for (int peer = 0; peer < size_; ++peer) {
-        if (peer != rank_) await_post(peer, k - post_depth / 2, watch);
+        if (peer != rank_) await_post(peer, k - post_depth / 2, monitor);
       }
       free_until_ = k + post_depth / 2 - 1;
     }
@@ -58,16 +58,16 @@ class PostOrder {
   }
 
   template <class WaitMonitor>
-  void await_post(int peer, std::uint32_t k, WaitMonitor& watch) {
-    watch.waits_for(peer);
-    await(board_.post(peer, k).flag, k, watch);
+  void await_post(int peer, std::uint32_t k, WaitMonitor& monitor) {
+    monitor.waits_for(peer);
+    await(board_.post(peer, k).flag, k, monitor);
   }
 
   /// Until everybody has posted operation k.
   template <class WaitMonitor>
-  void await_all_posts(std::uint32_t k, WaitMonitor& watch) {
+  void await_all_posts(std::uint32_t k, WaitMonitor& monitor) {
     for (int peer = 0; peer < size_; ++peer) {
-      if (peer != rank_) await_post(peer, k, watch);
+      if (peer != rank_) await_post(peer, k, monitor);
     }
     free_until_ = k + post_depth - 1;
   }

@@ -10,6 +10,7 @@
 
 #include <array>
 
+#include "backends/shm/backend.h"
 #include "backends/shm/exchange.h"
 #include "backends/shm/pipeline.h"
 #include "backends/shm/tuning.h"
@@ -18,74 +19,77 @@
 
 namespace cohort::shm {
 
-void Engine::reduce_scatter(std::span<const ConstBytes> ins, const Reduction& reduction, Call& call) {
-  Collective collective(*this, {.op = OpType::reduce_scatter, .dtype = reduction.dtype, .reduce = reduction.op.kind()},
-                        call);
-  const auto lanes = static_cast<std::size_t>(size_);
-  LaneTables tables(*this, collective, lanes);
+void LocalBackend::reduce_scatter(const Operation& op, Call& call) {
+  const auto& ins = op.ins;
+  const auto output = op.out();
+  Collective collective(engine_, op, call);
+  const auto lanes = static_cast<std::size_t>(size());
+  LaneTables tables(engine_, collective, lanes);
   const bool is_reachable = tables.write(ins);
-  collective.publish(is_reachable, reduction.op.factor());
+  collective.publish(is_reachable, op.reduce.factor());
   collective.await_all();
 
   std::array<double, most_ranks> factors;
   std::uint64_t longest = 0;
-  for (int rank = 0; rank < size_; ++rank) {
-    factors[static_cast<std::size_t>(rank)] = collective.number_of(rank);
-    for (int to = 0; to < size_; ++to) longest = std::max(longest, tables.lane(rank, to).bytes);
-    if (const auto offered = tables.lane(rank, rank_).bytes; offered != reduction.bytes()) {
-      collective.mismatch(rank, fmt::format("rank {} gives {} bytes for rank {}, which expects {}", rank, offered,
-                                            rank_, reduction.bytes()));
+  for (int each = 0; each < size(); ++each) {
+    factors[static_cast<std::size_t>(each)] = collective.number_of(each);
+    for (int to = 0; to < size(); ++to) longest = std::max(longest, tables.lane(each, to).bytes);
+    if (const auto offered = tables.lane(each, rank()).bytes; offered != output.size()) {
+      collective.mismatch(each, fmt::format("rank {} gives {} bytes for rank {}, which expects {}", each, offered,
+                                            rank(), output.size()));
     }
   }
 
-  const auto kernel = reduce::find_kernel(reduction.dtype, reduction.op.kind());
+  const auto kernel = reduce::find_kernel(op.dtype, op.reduce.kind());
   std::array<const void*, most_ranks> sources;
   const auto combine = [&](void* out, std::size_t elements) {
     if (elements == 0) return;
     kernel({.data = sources.data(), .factors = factors.data(), .count = lanes}, {.data = &out, .count = 1}, elements,
-           static_cast<double>(size_));
+           static_cast<double>(size()));
   };
-  const auto* const own = ins[static_cast<std::size_t>(rank_)].data();
+  const auto* const own = ins[static_cast<std::size_t>(rank())].data();
 
   if (collective.all_reachable()) {
-    for (int rank = 0; rank < size_; ++rank) {
-      sources[static_cast<std::size_t>(rank)] =
-          collective.find(rank, tables.lane(rank, rank_).location, reduction.bytes());
+    for (int each = 0; each < size(); ++each) {
+      sources[static_cast<std::size_t>(each)] =
+          collective.find(each, tables.lane(each, rank()).location, output.size());
     }
-    combine(reduction.out, reduction.count);
+    combine(output.data(), op.count_of(output));
     collective.meet();
     return;
   }
 
   collective.need_stage();
-  const auto element = size_of(reduction.dtype);
-  const auto width = lane_width(lanes, reduce_chunk(longest * lanes, size_));
+  const auto& board = engine_.board();
+  const auto element = size_of(op.dtype);
+  const auto width = lane_width(lanes, reduce_chunk(longest * lanes, size()));
   const auto chunks = static_cast<std::uint32_t>((longest + width - 1) / width);
   const auto part = [&](std::size_t bytes, std::uint32_t c) {
     const auto at = std::min<std::size_t>(bytes, c * width);
     return std::pair(at, std::min(width, bytes - at));
   };
   const auto fill = [&](std::uint32_t c) {
-    auto* const to = board_.stage_in(rank_, c);
+    auto* const to = board.stage_in(rank(), c);
     for (std::size_t i = 0; i < lanes; ++i) {
-      if (static_cast<int>(i) == rank_) continue;
+      if (static_cast<int>(i) == rank()) continue;
       const auto [at, bytes] = part(ins[i].size(), c);
       reduce::copy(to + i * width, ins[i].data() + at, bytes);
     }
   };
   const auto drain = [&](std::uint32_t c, const auto& await_filled) {
-    const auto [at, bytes] = part(reduction.bytes(), c);
-    for (int rank = 0; rank < size_; ++rank) {
-      if (rank == rank_) {
-        sources[static_cast<std::size_t>(rank)] = own + at;
+    const auto [at, bytes] = part(output.size(), c);
+    for (int each = 0; each < size(); ++each) {
+      if (each == rank()) {
+        sources[static_cast<std::size_t>(each)] = own + at;
         continue;
       }
-      await_filled(rank);
-      sources[static_cast<std::size_t>(rank)] = board_.stage_in(rank, c) + static_cast<std::size_t>(rank_) * width;
+      await_filled(each);
+      sources[static_cast<std::size_t>(each)] = board.stage_in(each, c) + static_cast<std::size_t>(rank()) * width;
     }
-    combine(static_cast<std::byte*>(reduction.out) + at, bytes / element);
+    combine(output.data() + at, bytes / element);
   };
-  exchange_chunks(board_, rank_, size_, collective.chunk_base(), chunks, true, true, collective.watch(), fill, drain);
+  exchange_chunks(board, rank(), size(), collective.chunk_base(), chunks, true, true, collective.monitor(), fill,
+                  drain);
   collective.chunks_done(chunks);
 }
 

@@ -28,22 +28,8 @@ class StagedBackend final : public Backend {
   StagedBackend& operator=(const StagedBackend&) = delete;
 
   Capabilities capabilities() const override;
-  void check_request(const Request& request) const override;
-
-  void all_reduce(const Reduction& reduction, Call& call) override;
-  void reduce(const Reduction& reduction, int root, Call& call) override;
-  void broadcast(Bytes data, int root, Call& call) override;
-  void all_gather(ConstBytes in, std::span<const Bytes> outs, Call& call) override;
-  void gather(ConstBytes in, std::span<const Bytes> outs, int root, Call& call) override;
-  void scatter(std::span<const ConstBytes> ins, Bytes out, int root, Call& call) override;
-  void reduce_scatter(std::span<const ConstBytes> ins, const Reduction& reduction, Call& call) override;
-  void all_to_all(std::span<const ConstBytes> ins, std::span<const Bytes> outs, Call& call) override;
-  void barrier(Call& call) override;
-  void send(ConstBytes data, int peer, int tag, Call& call) override;
-  int recv(Bytes data, int peer_or_any, int tag, Call& call) override;
-  void begin_batch(Call& call) override;
-  void end_batch(Call& call) override;
-  void cancel_batch(Call& call) noexcept override;
+  void check_arguments(const Operation& op) const override;
+  int perform(const Operation& op, Call& call) override;
 
   BackendPtr split(const BackendSplit& split, Deadline deadline) override;
   void abort(std::string_view reason) override;
@@ -51,7 +37,9 @@ class StagedBackend final : public Backend {
   void shutdown() override;
 
  private:
-  class StagedCall;
+  void begin_batch(Call& call) override;
+  void end_batch(Call& call) override;
+  void cancel_batch(Call& call) noexcept override;
 
   StagedOpPtr make_op(Call& call);
   StagedOpPtr batch_of(const Call& call);

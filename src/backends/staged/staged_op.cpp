@@ -10,10 +10,12 @@
 
 namespace cohort::staged {
 
-StagedOp::StagedOp(What what, std::shared_ptr<Ending> ending, std::shared_ptr<StagingResources> resources)
-    : what_(std::move(what)),
+StagedOp::StagedOp(Call& call, std::string group, std::shared_ptr<StagingResources> resources)
+    : call_(call.detached()),
+      deadline_(call.deadline()),
+      group_(std::move(group)),
       resources_(std::move(resources)),
-      ending_(std::move(ending)),
+      handler_(call.on_stream()->handler),
       down_(resources_->events.take()),
       up_(resources_->events.take()) {}
 
@@ -28,7 +30,7 @@ void StagedOp::release() {
   pieces_.clear();
   resources_->events.give_back(std::move(down_));
   resources_->events.give_back(std::move(up_));
-  errands_.clear();
+  issues_.clear();
   works_.clear();
   resources_.reset();
 }
@@ -85,12 +87,10 @@ void StagedOp::advance() {
 
 void StagedOp::leave() {
   if (!is_through(*down_)) {
-    if (!what_.deadline.expired()) return;
-    throw OperationTimeoutError(
-        fmt::format("{}: its stream did not come to it within {} ms", to_string(what_.op), what_.timeout.count()),
-        what_.errors);
+    if (!deadline_.expired()) return;
+    miss_deadline("its stream did not reach it");
   }
-  for (const auto& errand : errands_) works_.push_back(errand());
+  for (const auto& issue : issues_) works_.push_back(issue());
   become(Stage::away);
 }
 
@@ -110,10 +110,14 @@ void StagedOp::come_back() {
 
 void StagedOp::check_arrived() {
   if (is_through(*up_)) return end(nullptr);
-  if (!what_.deadline.expired()) return;
+  if (!deadline_.expired()) return;
+  miss_deadline("the device did not take the result");
+}
+
+void StagedOp::miss_deadline(std::string_view what) const {
   throw OperationTimeoutError(
-      fmt::format("{}: the device did not take the result within {} ms", to_string(what_.op), what_.timeout.count()),
-      what_.errors);
+      fmt::format("{}: {} within {} ms", to_string(call_.op()), what, call_.timeout().count()),
+      {.group = group_, .op = std::string(to_string(call_.op())), .sequence = call_.sequence()});
 }
 
 bool StagedOp::is_clear() const {
@@ -146,7 +150,7 @@ void StagedOp::end(std::exception_ptr error) noexcept {
     if (std::exchange(is_ending_, true)) return;
   }
   // Told, and let go of, before anybody who waits goes on: the last of what it holds may be a whole group.
-  if (const auto ending = std::move(ending_)) ending->ended(error);
+  if (const auto handler = std::move(handler_)) handler->ended(error);
   const std::lock_guard lock(mutex_);
   error_ = std::move(error);
   stage_.store(Stage::ended, std::memory_order_release);

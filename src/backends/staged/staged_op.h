@@ -3,12 +3,12 @@
 // One operation on device memory by way of the host: its inputs are copied down behind what the user's stream has
 // before it, the host's group does the operation, its outputs are copied up. Nobody waits meanwhile but who asks to.
 //
-// A op is prepared and begun by the thread that issued the operation; then one thread (staging_thread.h) moves it on.
+// An op is prepared and begun by the thread that issued the operation; then one thread (staging_thread.h) moves it on.
 #pragma once
 
+#include <cohort/backend.h>
 #include <cohort/completion.h>
 #include <cohort/error.h>
-#include <cohort/op_type.h>
 #include <cohort/work.h>
 
 #include <atomic>
@@ -20,6 +20,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "backends/cuda/objects.h"
@@ -39,24 +40,18 @@ struct StagingResources {
 
 class StagedOp final : public Completion {
  public:
-  struct What {
-    OpType op = OpType::unknown;
-    std::uint64_t sequence = 0;
-    Deadline deadline = Deadline::never();
-    std::chrono::milliseconds timeout{};
-    ErrorContext errors{};
-  };
   /// Issues an operation on the host's group, without waiting for it.
-  using Errand = std::function<Work()>;
+  using Issue = std::function<Work()>;
 
-  StagedOp(What what, std::shared_ptr<Ending> ending, std::shared_ptr<StagingResources> resources);
+  /// `group`: its id, for errors.
+  StagedOp(Call& call, std::string group, std::shared_ptr<StagingResources> resources);
   ~StagedOp() override;
   StagedOp(const StagedOp&) = delete;
   StagedOp& operator=(const StagedOp&) = delete;
 
   /// A place on the host for device memory, to be copied down at the beginning, or up at the end, or both.
   std::span<std::byte> stage(const void* device, std::size_t bytes, bool goes_down, bool comes_up);
-  void add(Errand errand) { errands_.push_back(std::move(errand)); }
+  void add(Issue issue) { issues_.push_back(std::move(issue)); }
   /// Enqueues the copies down, behind what `user_stream` has by now.
   void begin(void* user_stream);
 
@@ -93,6 +88,7 @@ class StagedOp final : public Completion {
     bool comes_up = false;
   };
 
+  [[noreturn]] void miss_deadline(std::string_view what) const;
   void leave();
   void come_back();
   void check_arrived();
@@ -103,11 +99,13 @@ class StagedOp final : public Completion {
   void copy(bool Piece::*direction, const cuda::Event& behind);
   const cuda::Driver& driver() const { return resources_->context->driver(); }
 
-  const What what_;
+  const Call call_;
+  const Deadline deadline_;
+  const std::string group_;
   std::shared_ptr<StagingResources> resources_;  ///< null once it was released
-  std::shared_ptr<Ending> ending_;
+  std::shared_ptr<CompletionHandler> handler_;
   std::vector<Piece> pieces_;
-  std::vector<Errand> errands_;
+  std::vector<Issue> issues_;
   std::vector<Work> works_;  ///< of the thread that moves it on
   cuda::EventPtr down_;
   cuda::EventPtr up_;

@@ -155,7 +155,7 @@ EngineParts bootstrap_threads(const Bootstrap& bootstrap) {
       for (int rank = 0; rank < bootstrap.size; ++rank) {
         if (!gathering->joined.contains(rank)) missing.push_back(rank);
       }
-      throw OperationTimeoutError(fmt::format("{} of {} ranks did not come: rank{} {}", missing.size(), bootstrap.size,
+      throw OperationTimeoutError(fmt::format("{} of {} ranks did not join: rank{} {}", missing.size(), bootstrap.size,
                                               missing.size() == 1 ? "" : "s", fmt::join(missing, ", ")),
                                   {.group = bootstrap.group, .op = "new_group", .rank = missing.front()});
     }

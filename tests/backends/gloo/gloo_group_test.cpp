@@ -64,7 +64,7 @@ TEST_F(GlooGroup, ARankThatDoesNotComeIsNamedInTime) {
   EXPECT_THAT(ranks.run([&](int rank) {
     if (rank == 2) return 0;
     const auto took =
-        time_of([&] { EXPECT_ERROR(OperationTimeoutError, ranks.join(rank, 700ms), "rank 2 did not come"); });
+        time_of([&] { EXPECT_ERROR(OperationTimeoutError, ranks.join(rank, 700ms), "rank 2 did not join"); });
     EXPECT_LT(took, 5s);
     return 0;
   }),

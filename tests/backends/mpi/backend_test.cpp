@@ -30,8 +30,9 @@ class MpiBackendTest : public ::testing::Test {
         mpi::MpiParts{.runtime = &runtime_, .world_ranks = ranks, .group = "g", .largest_count = largest_count});
   }
   static Call call(OpType op, std::chrono::milliseconds timeout = 60s) { return {op, 5, timeout}; }
-  static Reduction sum(std::vector<float>& data) {
-    return {.in = data.data(), .out = data.data(), .count = data.size(), .dtype = DType::f32};
+  static Operation sum(std::vector<float>& data) {
+    const auto memory = std::as_writable_bytes(std::span(data));
+    return Operation::all_reduce(memory, memory, DType::f32, ReduceOp::sum());
   }
   static Bytes bytes(std::string& text) { return std::as_writable_bytes(std::span(text)); }
 
@@ -46,16 +47,16 @@ TEST_F(MpiBackendTest, AMissedDeadlineEndsTheGroupAndLeavesEverythingAsItIs) {
     library_.requests_end = Ends::never;
     auto short_call = call(OpType::all_reduce, 20ms);
     const auto before = Deadline::Clock::now();
-    EXPECT_ERROR(OperationTimeoutError, pg->all_reduce(sum(x), short_call), "all_reduce #5 did not end within 20 ms");
+    EXPECT_ERROR(OperationTimeoutError, pg->perform(sum(x), short_call), "all_reduce #5 did not end within 20 ms");
     EXPECT_LT(Deadline::Clock::now() - before, 5s);
 
     library_.requests_end = Ends::well;
     auto next = call(OpType::barrier);
-    EXPECT_ERROR(AbortedError, pg->barrier(next), "all_reduce #5 missed its deadline");
+    EXPECT_ERROR(AbortedError, pg->perform(Operation::barrier(), next), "all_reduce #5 missed its deadline");
     std::string text = "abc";
     auto message = call(OpType::send);
-    EXPECT_THROW(pg->start_send(bytes(text), 1, 0, message), AbortedError);
-    EXPECT_THROW(pg->start_recv(bytes(text), 1, 0, message), AbortedError);
+    EXPECT_THROW(pg->start_send(Operation::send(bytes(text), 1, 0), message), AbortedError);
+    EXPECT_THROW(pg->start_recv(Operation::recv(bytes(text), 1, 0), message), AbortedError);
   }
   EXPECT_EQ(library_.freed, 0);
   EXPECT_TRUE(runtime_.has_left_behind());
@@ -64,7 +65,7 @@ TEST_F(MpiBackendTest, AMissedDeadlineEndsTheGroupAndLeavesEverythingAsItIs) {
 TEST_F(MpiBackendTest, AGroupThatIsDoneFreesItsCommunicator) {
   auto pg = backend();
   auto ok = call(OpType::barrier);
-  pg->barrier(ok);
+  pg->perform(Operation::barrier(), ok);
   pg.reset();
   EXPECT_EQ(library_.freed, 1);
   EXPECT_FALSE(runtime_.has_left_behind());
@@ -75,15 +76,15 @@ TEST_F(MpiBackendTest, ErrorsCarryMpisWordsAndEndTheGroup) {
   const auto failing = backend();
   library_.requests_end = Ends::badly;
   auto first = call(OpType::all_reduce);
-  EXPECT_ERROR(BackendError, failing->all_reduce(sum(x), first), "error 13 of the double");
-  EXPECT_THROW(failing->barrier(first), AbortedError);
+  EXPECT_ERROR(BackendError, failing->perform(sum(x), first), "error 13 of the double");
+  EXPECT_THROW(failing->perform(Operation::barrier(), first), AbortedError);
 
   library_.requests_end = Ends::well;
   const auto refused = backend();
   library_.refuses = true;
-  EXPECT_ERROR(BackendError, refused->all_reduce(sum(x), first), "the double refuses all_reduce");
+  EXPECT_ERROR(BackendError, refused->perform(sum(x), first), "the double refuses all_reduce");
   library_.refuses = false;
-  EXPECT_THROW(refused->barrier(first), AbortedError);
+  EXPECT_THROW(refused->perform(Operation::barrier(), first), AbortedError);
 }
 
 TEST_F(MpiBackendTest, AbortFreesWhoWaitsHere) {
@@ -91,7 +92,7 @@ TEST_F(MpiBackendTest, AbortFreesWhoWaitsHere) {
   library_.requests_end = Ends::never;
   auto waiting = std::async(std::launch::async, [&] {
     auto patient = call(OpType::barrier);
-    pg->barrier(patient);
+    pg->perform(Operation::barrier(), patient);
   });
   pg->abort("no more");
   EXPECT_ERROR(AbortedError, waiting.get(), "rank 0 aborted the group: no more");
@@ -102,7 +103,7 @@ TEST_F(MpiBackendTest, LongOperationsGoInPieces) {
   const auto pg = backend(2, 10);
   auto ok = call(OpType::all_reduce);
   std::vector<float> x(25, 1);
-  pg->all_reduce(sum(x), ok);
+  pg->perform(sum(x), ok);
   EXPECT_THAT(library_.calls, ElementsAre("all_reduce 10", "all_reduce 10", "all_reduce 5"));
 
   library_.calls.clear();
@@ -110,11 +111,11 @@ TEST_F(MpiBackendTest, LongOperationsGoInPieces) {
   std::string b(12, 'b');
   const std::vector<Bytes> both{bytes(a), bytes(b)};
   const std::vector<ConstBytes> const_both(both.begin(), both.end());
-  pg->all_gather(bytes(a), both, ok);
+  pg->perform(Operation::all_gather(bytes(a), both), ok);
   EXPECT_THAT(library_.calls, ElementsAre("broadcast 0 10", "broadcast 0 2", "broadcast 1 10", "broadcast 1 2"));
 
   library_.calls.clear();
-  pg->reduce_scatter(const_both, {.out = a.data(), .count = 12, .dtype = DType::u8}, ok);
+  pg->perform(Operation::reduce_scatter(const_both, bytes(a), DType::u8, ReduceOp::sum()), ok);
   EXPECT_THAT(library_.calls, ElementsAre("reduce 10", "reduce 2", "reduce 10", "reduce 2"));
 }
 
@@ -124,8 +125,8 @@ TEST_F(MpiBackendTest, EqualAndUnevenGathersAreDifferentCalls) {
   std::string a(4, 'a');
   std::string b(4, 'b');
   std::string c(5, 'c');
-  pg->all_gather(bytes(a), std::vector<Bytes>{bytes(a), bytes(b)}, ok);
-  pg->all_gather(bytes(a), std::vector<Bytes>{bytes(a), bytes(c)}, ok);
+  pg->perform(Operation::all_gather(bytes(a), std::vector<Bytes>{bytes(a), bytes(b)}), ok);
+  pg->perform(Operation::all_gather(bytes(a), std::vector<Bytes>{bytes(a), bytes(c)}), ok);
   EXPECT_THAT(library_.calls, ElementsAre("all_gather 4", "all_gather_uneven 2"));
 }
 
@@ -134,8 +135,8 @@ TEST_F(MpiBackendTest, TheEarliestReceiveThatFitsGetsTheMessage) {
   auto ok = call(OpType::recv);
   std::string any(3, ' ');
   std::string from_two(3, ' ');
-  const auto first = pg->start_recv(bytes(any), Backend::any_source, 1, ok);
-  const auto second = pg->start_recv(bytes(from_two), 2, 1, ok);
+  const auto first = pg->start_recv(Operation::recv(bytes(any), Backend::any_source, 1), ok);
+  const auto second = pg->start_recv(Operation::recv(bytes(from_two), 2, 1), ok);
   library_.letters = {{2, 1, "one"}, {2, 1, "two"}};
   // The later one looks first, and finds what belongs to the earlier one.
   EXPECT_TRUE(second->advance());
@@ -151,10 +152,10 @@ TEST_F(MpiBackendTest, AMessageOfAnotherSizeTouchesNothing) {
   for (const std::string sent : {"much too long", "a"}) {
     library_.letters = {{1, 4, sent}, {1, 4, "abc"}};
     std::string got(3, ' ');
-    EXPECT_ERROR(MismatchError, pg->recv(bytes(got), 1, 4, ok),
+    EXPECT_ERROR(MismatchError, pg->perform(Operation::recv(bytes(got), 1, 4), ok),
                  "rank 1 sent " + std::to_string(sent.size()) + " bytes, and rank 0 expects 3");
     EXPECT_EQ(got, "   ");
-    EXPECT_EQ(pg->recv(bytes(got), 1, 4, ok), 1) << "the next one is not disturbed";
+    EXPECT_EQ(pg->perform(Operation::recv(bytes(got), 1, 4), ok), 1) << "the next one is not disturbed";
     EXPECT_EQ(got, "abc");
   }
 }
@@ -163,10 +164,11 @@ TEST_F(MpiBackendTest, AReceiveThatFoundNothingCanBeTakenBack) {
   const auto pg = backend();
   std::string got(3, ' ');
   auto short_call = call(OpType::recv, 5ms);
-  EXPECT_ERROR(OperationTimeoutError, pg->recv(bytes(got), 1, 4, short_call), "rank 1 has not sent it");
+  EXPECT_ERROR(OperationTimeoutError, pg->perform(Operation::recv(bytes(got), 1, 4), short_call),
+               "rank 1 has not sent it");
   library_.letters = {{1, 4, "abc"}};
   auto ok = call(OpType::recv);
-  EXPECT_EQ(pg->recv(bytes(got), 1, 4, ok), 1);
+  EXPECT_EQ(pg->perform(Operation::recv(bytes(got), 1, 4), ok), 1);
 }
 
 TEST_F(MpiBackendTest, ASendThatIsGivenUpEndsTheGroup) {
@@ -174,10 +176,11 @@ TEST_F(MpiBackendTest, ASendThatIsGivenUpEndsTheGroup) {
   std::string text = "abc";
   auto short_call = call(OpType::send, 5ms);
   library_.requests_end = Ends::never;
-  EXPECT_ERROR(OperationTimeoutError, pg->send(bytes(text), 1, 4, short_call), "rank 1 has not received it");
+  EXPECT_ERROR(OperationTimeoutError, pg->perform(Operation::send(bytes(text), 1, 4), short_call),
+               "rank 1 has not received it");
   library_.requests_end = Ends::well;
   auto ok = call(OpType::barrier);
-  EXPECT_ERROR(AbortedError, pg->barrier(ok), "a send to rank 1 was given up");
+  EXPECT_ERROR(AbortedError, pg->perform(Operation::barrier(), ok), "a send to rank 1 was given up");
   EXPECT_TRUE(runtime_.has_left_behind());
 }
 
@@ -185,8 +188,8 @@ TEST_F(MpiBackendTest, TagsEndWhereMpisDo) {
   const auto pg = backend();
   std::string text = "abc";
   auto ok = call(OpType::send);
-  EXPECT_ERROR(ValueError, pg->send(bytes(text), 1, 93, ok), "tags go up to 92");
-  pg->send(bytes(text), 1, 92, ok);
+  EXPECT_ERROR(ValueError, pg->perform(Operation::send(bytes(text), 1, 93), ok), "tags go up to 92");
+  pg->perform(Operation::send(bytes(text), 1, 92), ok);
 }
 
 TEST(MpiBackendThreads, CallsDoNotOverlapWhereMpiTakesOneAtATime) {
@@ -201,7 +204,7 @@ TEST(MpiBackendThreads, CallsDoNotOverlapWhereMpiTakesOneAtATime) {
       mpi::MpiBackend pg({.runtime = &runtime, .world_ranks = {0, 1}, .group = "g"});
       for (int round = 0; round < 200; ++round) {
         Call call(OpType::barrier, 1, 60s);
-        pg.barrier(call);
+        pg.perform(Operation::barrier(), call);
       }
     });
   }

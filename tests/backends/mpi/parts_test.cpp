@@ -81,7 +81,7 @@ TEST(MpiMeeting, EverybodyLearnsWhoTheOthersAre) {
 TEST(MpiMeeting, WhoDoesNotComeIsNamed) {
   HashStore store;
   EXPECT_ERROR(OperationTimeoutError, mpi::meet(store, info(2), 0, 2, "g", Deadline::after(20ms)),
-               "rank 1 did not come");
+               "rank 1 did not join");
   store.set("mpi/1", "nonsense");
   EXPECT_THROW(mpi::meet(store, info(2), 0, 2, "g", Deadline::after(5s)), BackendError);
 }

@@ -107,7 +107,7 @@ TEST_F(NcclFaults, RanksThatDoNotComeEndTheCreationInTime) {
   const auto store = std::make_shared<HashStore>();
   const auto took = time_of([&] {
     EXPECT_ERROR(OperationTimeoutError, make(store, 0, 2, {}, 100ms), "the 2 ranks of the NCCL communicator");
-    EXPECT_ERROR(OperationTimeoutError, make(std::make_shared<HashStore>(), 1, 2, {}, 100ms), "rank 0 did not come");
+    EXPECT_ERROR(OperationTimeoutError, make(std::make_shared<HashStore>(), 1, 2, {}, 100ms), "rank 0 did not join");
   });
   EXPECT_LT(took, 5s);
   EXPECT_EQ(gpu.count("abort"), 1);

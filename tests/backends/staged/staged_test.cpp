@@ -199,10 +199,10 @@ TEST_F(StagedGroup, StreamThatDoesNotComeEndsTheGroupForAll) {
           auto* const user = gpu.make_stream("stuck");
           block(user, may_go);
           EXPECT_ERROR(OperationTimeoutError, group->all_reduce(x.buffer(), {.timeout = 100ms, .stream = user}),
-                       "its stream did not come to it within 100 ms");
+                       "its stream did not reach it within 100 ms");
           unblock(may_go);
         } else {
-          EXPECT_ERROR(AbortedError, group->all_reduce(x.buffer()), "its stream did not come");
+          EXPECT_ERROR(AbortedError, group->all_reduce(x.buffer()), "its stream did not reach");
         }
         EXPECT_THROW(group->all_reduce(x.buffer()), Error);
       },

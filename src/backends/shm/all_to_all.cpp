@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// All-to-all: an exchange (exchange.h) in which each rank has a lane for each other.
+#include "backends/shm/backend.h"
+#include "backends/shm/exchange.h"
+
+namespace cohort::shm {
+
+void LocalBackend::all_to_all(const Operation& op, Call& call) {
+  const auto& ins = op.ins;
+  const auto& outs = op.outs;
+
+  Collective collective(engine_, op, call);
+  const auto own = static_cast<std::size_t>(rank());
+  copy_own(outs[own], ins[own]);
+  Exchange(engine_, collective, ins, static_cast<std::size_t>(size()), outs).run();
+}
+
+}  // namespace cohort::shm

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Mismatch detection: ranks that call different things are told so, on every rank.
+//
+// An OpSignature holds what all ranks of a collective must agree on. Each backend compares signatures in the way its
+// engine allows: shm and thread put the packed word beside the flag of every collective; gloo and hybrid use its digest
+// as the tag under which messages match, so that ranks which disagree do not match, and publish it when a deadline has
+// passed (backends/common/failure_coordinator.h). At debug level detail compare_on_all_ranks() exchanges more before
+// each collective, on any backend.
+#pragma once
+
+#include <cohort/backend.h>
+#include <cohort/dtype.h>
+#include <cohort/op_type.h>
+#include <cohort/operation.h>
+#include <cohort/reduce_op.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+namespace cohort {
+
+/// Mixes well enough that two different inputs share a number once in its range.
+constexpr std::uint64_t digest_of(std::initializer_list<std::uint64_t> parts) {
+  std::uint64_t state = 0x9e3779b97f4a7c15U;
+  for (const auto part : parts) {
+    state = (state ^ part) * 0xbf58476d1ce4e5b9U;
+    state ^= state >> 29U;
+  }
+  return state * 0x94d049bb133111ebU;
+}
+
+struct OpSignature {
+  OpType op = OpType::unknown;  ///< without the distinction of single buffers from lists
+  DType dtype = DType::u8;
+  ReduceOp::Kind reduce = ReduceOp::Kind::sum;
+  /// The root; for the types without one whose pieces may differ in size, a hash of their sizes.
+  int root = 0;
+  /// Those of the whole operation where all ranks know them, else 0. From 64 GiB on they are not told apart.
+  std::uint64_t bytes = 0;
+
+  static OpSignature of(const Operation& op);
+
+  /// In one 64-bit word: comparing two words compares everything.
+  std::uint64_t pack() const;
+  static OpSignature unpack(std::uint64_t word);
+  std::uint64_t digest(std::uint64_t sequence) const { return digest_of({pack(), sequence}); }
+};
+
+/// A bit of the packed word that the signature leaves free.
+inline constexpr std::uint64_t free_signature_bit = std::uint64_t{1} << 13U;
+
+/// "all_reduce(sum, f32, 4096 bytes)", "broadcast(f32, 16 bytes, root 2)", "barrier()"
+std::string to_string(const OpSignature& signature);
+
+/// "rank 1 called barrier() where rank 0 called ...": what every rank is told.
+std::string describe_mismatch(int rank, const std::string& called, int other, const std::string& other_called);
+
+/// Debug level detail: all ranks exchange what they are about to do, shapes included. A MismatchError on each if they
+/// differ; since every rank gets every description, the group stays in step.
+void compare_on_all_ranks(Backend& backend, const Operation& op, Call& call);
+
+}  // namespace cohort

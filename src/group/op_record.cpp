@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "group/op_record.h"
+
+#include <cohort/error.h>
+#include <cohort/flight_recorder.h>
+#include <cohort/log.h>
+
+#include <fmt/format.h>
+
+#include "group/process_group_state.h"
+
+namespace cohort {
+
+OpRecord::OpRecord(ProcessGroup::State& state, const Operation& op, std::uint64_t sequence,
+                   std::chrono::milliseconds timeout, bool starts_now)
+    : state_(state), trace_(state.fast_trace.load(std::memory_order_acquire)) {
+  if (trace_ != nullptr) {
+    const bool p2p = is_p2p(op.type);
+    record_ = trace_->begin({.op = to_string(op.type).data(),
+                             .is_p2p = p2p,
+                             .starts_at_once = starts_now,
+                             .collective_sequence = p2p ? 0 : static_cast<std::int64_t>(sequence),
+                             .p2p_sequence = p2p ? static_cast<std::int64_t>(sequence) : 0,
+                             .op_id = static_cast<std::int64_t>(sequence),
+                             .input = observe::Shape::of_all(op.input_buffers),
+                             .output = observe::Shape::of_all(op.output_buffers),
+                             .timeout_ms = timeout.count(),
+                             .peer = p2p ? op.peer : -1});
+  }
+  if (!state.has_hooks.load(std::memory_order_acquire)) return;
+  event_ = HookEvent{.op = op.type,
+                     .sequence = sequence,
+                     .group = state.id,
+                     .bytes = detail::bytes_of(op),
+                     .started = std::chrono::steady_clock::now()};
+  std::vector<Hook> hooks;
+  {
+    const std::lock_guard lock(state_.mutex);
+    hooks = state_.pre_hooks;
+  }
+  run_hooks(hooks);
+}
+
+void OpRecord::started() {
+  if (trace_ != nullptr) trace_->started(record_);
+}
+
+void OpRecord::succeeded() {
+  if (trace_ != nullptr) trace_->completed(record_);
+  if (event_) finish(nullptr);
+}
+
+void OpRecord::failed(const std::exception_ptr& error) {
+  if (trace_ != nullptr) trace_->failed(record_);
+  if (event_) finish(error);
+  if (state_.has_dumped.exchange(true)) return;
+  try {
+    std::rethrow_exception(error);
+  } catch (const BackendError& e) {
+    FlightRecorder::dump(e.what());
+  } catch (...) {
+    state_.has_dumped = false;  // the arguments, not the group
+  }
+}
+
+void OpRecord::finish(const std::exception_ptr& error) {
+  event_->finished = std::chrono::steady_clock::now();
+  event_->duration = event_->finished - event_->started;
+  event_->error = error;
+  std::vector<Hook> hooks;
+  {
+    const std::lock_guard lock(state_.mutex);
+    hooks = state_.post_hooks;
+  }
+  run_hooks(hooks);
+}
+
+void OpRecord::run_hooks(const std::vector<Hook>& hooks) {
+  for (const auto& hook : hooks) {
+    try {
+      hook(*event_);
+    } catch (const std::exception& e) {
+      log(LogLevel::error, fmt::format("a hook of group {} threw: {}", state_.id, e.what()));
+    } catch (...) {
+      log(LogLevel::error, fmt::format("a hook of group {} threw something that is no std::exception", state_.id));
+    }
+  }
+}
+
+}  // namespace cohort

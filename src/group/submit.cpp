@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// The two ways an operation on host memory runs: collectives one after another, point-to-point operations independently
+// of them and of each other. streamed.cpp has those on device memory.
+#include "group/submit.h"
+
+#include <cohort/error.h>
+#include <cohort/process_group.h>
+
+#include <cstring>
+#include <latch>
+#include <optional>
+#include <utility>
+
+#include "group/mismatch.h"
+#include "group/process_group_state.h"
+#include "group/streamed.h"
+#include "reduce/kernels.h"
+
+namespace cohort {
+
+using detail::SubmitOptions;
+
+std::size_t detail::bytes_of(const Operation& op) {
+  std::size_t bytes = 0;
+  for (const auto& member : op.members) bytes += bytes_of(member);
+  for (const auto& in : op.ins) bytes += in.size();
+  if (op.ins.empty()) {
+    for (const auto& out : op.outs) bytes += out.size();
+  }
+  return bytes;
+}
+
+namespace {
+
+/// Several buffers of one rank: they are combined first, in order, and the result is copied to all of them at the end.
+void all_reduce_list(Backend& backend, const Operation& op, Call& call) {
+  const auto first = op.out();
+  std::vector<const void*> sources;
+  for (const auto& each : op.ins) sources.push_back(each.data());
+  const std::vector<double> factors(sources.size(), 1.0);
+  void* const output = first.data();
+  reduce::find_kernel(op.dtype, op.reduce.kind())(
+      {.data = sources.data(), .factors = factors.data(), .count = sources.size()}, {.data = &output, .count = 1},
+      op.count_of(first), 1);
+  backend.perform(Operation::all_reduce(first, first, op.dtype, op.reduce), call);
+  for (std::size_t i = 1; i < op.outs.size(); ++i) {
+    if (!first.empty()) std::memcpy(op.outs[i].data(), first.data(), first.size());
+  }
+}
+
+int perform(Backend& backend, const Operation& op, Call& call) {
+  if (op.type == OpType::all_reduce && op.outs.size() > 1) [[unlikely]] {
+    all_reduce_list(backend, op, call);
+    return -1;
+  }
+  return backend.perform(op, call);
+}
+
+int run(ProcessGroup::State& state, Backend& backend, const Operation& op, Call& call, OpRecord& record) {
+  try {
+    if (state.debug == DebugLevel::detail && !is_p2p(op.type)) compare_on_all_ranks(backend, op, call);
+    const int source = perform(backend, op, call);
+    record.succeeded();
+    return source;
+  } catch (...) {
+    record.failed(std::current_exception());
+    throw;
+  }
+}
+
+Work run_p2p(const std::shared_ptr<ProcessGroup::State>& shared, Backend& backend, const Operation& op,
+             const SubmitOptions& options) {
+  auto& state = *shared;
+  const auto sequence = state.p2p_sequence.fetch_add(1, std::memory_order_relaxed) + 1;
+  const auto timeout = state.timeout_of(options);
+  if (!options.async_op) {
+    Call call(op.type, sequence, timeout);
+    OpRecord record(state, op, sequence, timeout, true);
+    const int source = run(state, backend, op, call, record);
+    return WorkAccess::completed(op, sequence, source);
+  }
+  Call call(op.type, sequence, Deadline::after(timeout), timeout);
+  const auto work = std::make_shared<detail::WorkState>(op, state.continuations);
+  const auto record = std::make_shared<OpRecord>(state, op, sequence, timeout, true);
+  const auto end = [shared, work, record](int source, const std::exception_ptr& error) {
+    error ? record->failed(error) : record->succeeded();
+    error ? work->fail(error) : work->succeed(source);
+  };
+  const int peer = op.peer;
+  try {
+    auto transfer = op.type == OpType::send ? backend.start_send(op, call) : backend.start_recv(op, call);
+    if (transfer->advance()) {
+      const int source = transfer->source();
+      transfer.reset();
+      end(source, nullptr);
+    } else {
+      auto context = state.context(op.type);
+      context.sequence = sequence;
+      if (peer >= 0) context.rank = peer;
+      state.p2p_progress.add(state.shared_backend(backend), std::move(transfer), call, std::move(context), end);
+    }
+  } catch (...) {
+    end(-1, std::current_exception());  // whatever went wrong, the Work tells
+  }
+  return WorkAccess::pending(op.type, sequence, work);
+}
+
+}  // namespace
+
+Work ProcessGroup::submit(const Operation& op, const SubmitOptions& options) {
+  auto& state = *state_;
+  state.check_open(op.type);
+  auto& backend = state.backend_for(options, op.type);
+  if (backend.is_stream_ordered()) return run_on_stream(state_, backend, op, options);
+  if (is_p2p(op.type)) return run_p2p(state_, backend, op, options);
+  const auto timeout = state.timeout_of(options);
+  if (!options.async_op) {
+    if (const auto sequence = state.collectives.try_enter()) {
+      const QueueTurn held(state.collectives);
+      Call call(op.type, *sequence, timeout);
+      OpRecord record(state, op, *sequence, timeout, true);
+      run(state, backend, op, call, record);
+      return WorkAccess::completed(op, *sequence, -1);
+    }
+  }
+  // Its number is known once it is queued, and only then can it be recorded and the hooks be told: it waits for that.
+  struct Queued {
+    std::optional<OpRecord> record{};
+    std::latch is_recorded{1};
+  };
+  const auto queued = std::make_shared<Queued>();
+  const auto work = std::make_shared<detail::WorkState>(op, state.continuations);
+  const auto deadline = Deadline::after(timeout);
+  const auto sequence =
+      state.collectives.enqueue([shared = state_, &backend, work, queued, deadline, timeout](std::uint64_t number) {
+        queued->is_recorded.wait();
+        queued->record->started();
+        Call call(work->operation().get().type, number, deadline, timeout);
+        try {
+          run(*shared, backend, work->operation().get(), call, *queued->record);
+        } catch (...) {
+          work->fail(std::current_exception());
+          return;
+        }
+        work->succeed(-1);
+      });
+  queued->record.emplace(state, op, sequence, timeout, false);
+  queued->is_recorded.count_down();
+  auto handle = WorkAccess::pending(op.type, sequence, work);
+  if (!options.async_op) handle.wait();
+  return handle;
+}
+
+void ProcessGroup::State::run_in_turn(OpType op, Timeout given, const std::function<void(Backend&, Call&)>& fn) {
+  check_open(op);
+  const SubmitOptions options{.timeout = given};
+  auto& backend = backend_for(options, op);
+  const auto time = timeout_of(options);
+  const auto deadline = Deadline::after(time);
+  in_turn([&](std::uint64_t sequence) {
+    Call call(op, sequence, deadline, time);
+    OpRecord record(*this, {.type = op}, sequence, time, true);
+    try {
+      fn(backend, call);
+      record.succeeded();
+    } catch (...) {
+      record.failed(std::current_exception());
+      throw;
+    }
+  });
+}
+
+}  // namespace cohort

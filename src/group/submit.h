@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// How an operation is submitted to a group, and how it is kept when it outlives the call that issued it.
+#pragma once
+
+#include <cohort/operation.h>
+#include <cohort/timeout.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+namespace cohort::detail {
+
+struct SubmitOptions {
+  std::optional<DeviceType> device{};  ///< nullopt: that of the default backend
+  bool async_op = false;
+  Timeout timeout{};
+  void* stream = nullptr;  ///< for device memory
+};
+
+/// An operation with copies of its buffers, which keep their memory alive where they hold a keep-alive.
+class OwnedOperation {
+ public:
+  explicit OwnedOperation(const Operation& op)
+      : op_(op),
+        inputs_(op.input_buffers.begin(), op.input_buffers.end()),
+        outputs_(op.output_buffers.begin(), op.output_buffers.end()) {
+    op_.input_buffers = inputs_;
+    op_.output_buffers = outputs_;
+  }
+  OwnedOperation(const OwnedOperation&) = delete;
+  OwnedOperation& operator=(const OwnedOperation&) = delete;
+
+  const Operation& get() const { return op_; }
+  /// Whether the caller's memory may go away before the operation has ended.
+  bool is_borrowed() const {
+    const auto borrows = [](const ConstBuffer& buffer) { return buffer.keep_alive() == nullptr && buffer.count() > 0; };
+    return std::ranges::any_of(inputs_, borrows) || std::ranges::any_of(outputs_, borrows);
+  }
+  const std::vector<Buffer>& outputs() const { return outputs_; }
+
+ private:
+  Operation op_;
+  std::vector<ConstBuffer> inputs_;
+  std::vector<Buffer> outputs_;
+};
+
+/// The bytes this rank puts in, or gets out where it puts none in.
+std::size_t bytes_of(const Operation& op);
+
+}  // namespace cohort::detail
