@@ -6,6 +6,8 @@
 //
 // or, unchanged, under mpirun, srun or torchrun --no-python.
 #include <cohort/cohort.h>
+#include <cohort/rendezvous.h>
+#include <cohort/store_collectives.h>
 #include <unistd.h>
 
 #include <array>

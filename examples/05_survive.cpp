@@ -5,6 +5,7 @@
 //
 //   ./survive 4
 #include <cohort/cohort.h>
+#include <cohort/endpoint.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>

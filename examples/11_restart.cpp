@@ -8,6 +8,7 @@
 // At the first attempt rank 1 kills itself at step 70. The end is, to the bit, that of a run in which nobody was
 // killed.
 #include <cohort/cohort.h>
+#include <cohort/env.h>
 #include <cohort/torch/checkpoint.h>
 #include <cohort/torch/ddp.h>
 #include <signal.h>

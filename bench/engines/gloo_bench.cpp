@@ -8,6 +8,7 @@
 // at most 3 us more below. hybrid: all_reduce of eight ranks, by COHORT_HOST_ID on two hosts of four, beside plain Gloo
 // among the same eight, on ordinary memory and on memory of the group. Bar: from 1 MiB on at least twice as fast.
 #include <cohort/cohort.h>
+#include <cohort/endpoint.h>
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/barrier.h>

@@ -13,6 +13,7 @@
 // A step is zero_grad (to none, or to zeros where a variant's name ends with _zeroed), forward and backward; variants
 // are made when they are first asked for.
 #include <cohort/cohort.h>
+#include <cohort/endpoint.h>
 #include <cohort/torch/ddp.h>
 #include <malloc.h>
 #include <time.h>

@@ -9,6 +9,7 @@
 // All that makes it a distributed program is in train_together(): a group, the model put into a
 // DistributedDataParallel, and batches that are this process's share.
 #include <cohort/cohort.h>
+#include <cohort/env.h>
 #include <cohort/torch/ddp.h>
 #include <malloc.h>
 

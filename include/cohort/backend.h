@@ -27,6 +27,7 @@
 #pragma once
 
 #include <cohort/buffer.h>
+#include <cohort/capabilities.h>
 #include <cohort/completion.h>
 #include <cohort/deadline.h>
 #include <cohort/device.h>
@@ -37,11 +38,11 @@
 #include <cohort/op_type.h>
 #include <cohort/operation.h>
 #include <cohort/reduce_op.h>
+#include <cohort/timeout.h>
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -50,26 +51,6 @@
 #include <vector>
 
 namespace cohort {
-
-/// What a backend can do, to be asked and not found out.
-struct COHORT_API Capabilities {
-  std::uint64_t operations = 0;      ///< one bit per OpType
-  bool group_memory = false;         ///< allocate()
-  bool splitting = false;            ///< split()
-  bool shrinking = false;            ///< shrink()
-  bool aborting = false;             ///< abort() frees those who wait
-  bool premul_sum = false;           ///< ReduceOp::premul_sum
-  bool deterministic_order = false;  ///< reductions combine ranks in rank order
-  bool stream_ordered = false;       ///< for device memory: operations are enqueued, the host does not wait
-
-  static constexpr std::uint64_t bit(OpType op) { return std::uint64_t{1} << (static_cast<unsigned>(op) & 63U); }
-  static constexpr std::uint64_t bits(std::initializer_list<OpType> ops) {
-    std::uint64_t all = 0;
-    for (const auto op : ops) all |= bit(op);
-    return all;
-  }
-  constexpr bool supports(OpType op) const { return (operations & bit(op)) != 0; }
-};
 
 /// The circumstances of one operation: its number in the group, how long it may take, and its stream.
 class Call {
@@ -124,8 +105,8 @@ using BackendPtr = std::shared_ptr<Backend>;
 /// For a child of a group; see ProcessGroup::split_group.
 struct BackendSplit {
   std::vector<int> ranks{};  ///< of the parent, ascending; a member's index is its new rank
-  std::optional<std::chrono::milliseconds> timeout{};
-  std::string id{};  ///< of the new group
+  Timeout timeout{};         ///< default: the parent's
+  std::string id{};          ///< of the new group
 };
 
 /// What is left of a group; see ProcessGroup::shrink.

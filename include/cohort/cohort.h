@@ -1,25 +1,23 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// All of Cohort that needs no libtorch.
+// What programs that use process groups need. Included by name where they are needed: servers and what starts a job
+// (store_server.h, secret.h, launch.h, rendezvous.h, env.h, endpoint.h), collectives over a store (store_collectives.h),
+// and what a backend of one's own is made of (backend.h, completion.h, operation.h). libtorch's part is in cohort/torch.
 #pragma once
 
-#include <cohort/backend.h>
 #include <cohort/buffer.h>
-#include <cohort/completion.h>
+#include <cohort/capabilities.h>
 #include <cohort/current_group.h>
 #include <cohort/deadline.h>
 #include <cohort/debug_level.h>
 #include <cohort/device.h>
 #include <cohort/dtype.h>
-#include <cohort/endpoint.h>
-#include <cohort/env.h>
 #include <cohort/error.h>
 #include <cohort/file_store.h>
 #include <cohort/flight_recorder.h>
 #include <cohort/future.h>
 #include <cohort/group_registry.h>
 #include <cohort/hash_store.h>
-#include <cohort/launch.h>
 #include <cohort/log.h>
 #include <cohort/memory.h>
 #include <cohort/new_group.h>
@@ -29,11 +27,8 @@
 #include <cohort/prefix_store.h>
 #include <cohort/process_group.h>
 #include <cohort/reduce_op.h>
-#include <cohort/rendezvous.h>
-#include <cohort/secret.h>
 #include <cohort/store.h>
-#include <cohort/store_collectives.h>
-#include <cohort/store_server.h>
 #include <cohort/tcp_store.h>
+#include <cohort/timeout.h>
 #include <cohort/version.h>
 #include <cohort/work.h>

@@ -15,6 +15,7 @@
 #include <cohort/deadline.h>
 #include <cohort/error.h>
 #include <cohort/export.h>
+#include <cohort/timeout.h>
 
 #include <chrono>
 #include <condition_variable>
@@ -132,11 +133,11 @@ class Future {
  public:
   bool is_done() const { return state_->is_done(); }
   /// OperationTimeoutError when `timeout` passes first: nothing is cancelled, it may be asked again.
-  void wait(std::optional<std::chrono::milliseconds> timeout = {}) const {
-    if (!state_->wait(timeout ? Deadline::after(*timeout) : Deadline::never())) detail::throw_wait_expired(*timeout);
+  void wait(Timeout timeout = {}) const {
+    if (!state_->wait(timeout.deadline_or(no_timeout))) detail::throw_wait_expired(timeout.duration_or(no_timeout));
   }
   /// Waits; the value, or the error thrown.
-  decltype(auto) value(std::optional<std::chrono::milliseconds> timeout = {}) const {
+  decltype(auto) value(Timeout timeout = {}) const {
     wait(timeout);
     if constexpr (std::is_void_v<T>) {
       state_->value();

@@ -25,7 +25,8 @@
 // Thread safety: all members may be called from several threads. A group must not be used in a forked child.
 #pragma once
 
-#include <cohort/backend.h>
+#include <cohort/capabilities.h>
+#include <cohort/device.h>
 #include <cohort/export.h>
 #include <cohort/memory.h>
 #include <cohort/operations.h>
@@ -43,6 +44,12 @@
 
 namespace cohort {
 
+namespace detail {
+struct GroupState;
+}  // namespace detail
+
+class Backend;
+using BackendPtr = std::shared_ptr<Backend>;
 class ProcessGroup;
 using ProcessGroupPtr = std::shared_ptr<ProcessGroup>;
 
@@ -191,14 +198,12 @@ class COHORT_API ProcessGroup : public Operations, public std::enable_shared_fro
   void add_post_hook(Hook hook);
   void add_abort_hook(std::function<void(std::string_view reason)> hook);
 
-  struct State;  ///< of the library's own
-
  private:
   friend class Batch;
   friend class GroupAccess;
   Work submit(const Operation& op, const detail::SubmitOptions& options) override;
 
-  std::shared_ptr<State> state_;  // operations under way hold it too
+  std::shared_ptr<detail::GroupState> state_;  // operations under way hold it too
 };
 
 }  // namespace cohort

@@ -23,6 +23,7 @@
 #include <cohort/export.h>
 #include <cohort/future.h>
 #include <cohort/op_type.h>
+#include <cohort/timeout.h>
 
 #include <chrono>
 #include <cstdint>
@@ -56,7 +57,7 @@ class COHORT_API Work {
   /// As wait(), where another stream than the operation's is to wait: device memory that is used there next.
   void wait_on(void* stream) const;
   /// At most this long: an OperationTimeoutError afterwards, and the operation runs on.
-  void wait(std::chrono::milliseconds timeout) const;
+  void wait(Timeout timeout) const;
   /// Null while it runs and when it went well.
   std::exception_ptr exception() const;
   /// Device memory: has the operation's stream wait for it. Host memory: nothing to order.

@@ -11,7 +11,7 @@
 
 namespace cohort {
 
-OpRecord::OpRecord(ProcessGroup::State& state, const Operation& op, std::uint64_t sequence,
+OpRecord::OpRecord(detail::GroupState& state, const Operation& op, std::uint64_t sequence,
                    std::chrono::milliseconds timeout, bool starts_now)
     : state_(state), trace_(state.fast_trace.load(std::memory_order_acquire)) {
   if (trace_ != nullptr) {

@@ -20,7 +20,7 @@ namespace cohort {
 /// needed afterwards.
 class OpRecord {
  public:
-  OpRecord(ProcessGroup::State& state, const Operation& op, std::uint64_t sequence, std::chrono::milliseconds timeout,
+  OpRecord(detail::GroupState& state, const Operation& op, std::uint64_t sequence, std::chrono::milliseconds timeout,
            bool starts_now);
   void started();
   void succeeded();
@@ -30,7 +30,7 @@ class OpRecord {
   void finish(const std::exception_ptr& error);
   void run_hooks(const std::vector<Hook>& hooks);
 
-  ProcessGroup::State& state_;
+  detail::GroupState& state_;
   observe::GroupTrace* trace_;
   observe::RecordId record_{};
   std::optional<HookEvent> event_;  ///< where there are hooks

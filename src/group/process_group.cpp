@@ -27,7 +27,7 @@ std::uint32_t fork_generation() noexcept {
 
 // --- state
 
-void ProcessGroup::State::refuse(OpType op) const {
+void detail::GroupState::refuse(OpType op) const {
   check_process(to_string(op));
   std::string why = closed.load(std::memory_order_acquire);
   {
@@ -37,13 +37,13 @@ void ProcessGroup::State::refuse(OpType op) const {
   throw AbortedError(why, context(op));
 }
 
-void ProcessGroup::State::check_process(std::string_view what) const {
+void detail::GroupState::check_process(std::string_view what) const {
   if (generation == fork_generation()) return;
   throw Error("the group belongs to the parent process: make another one after fork()",
               {.group = id, .op = std::string(what)});
 }
 
-void ProcessGroup::State::add_trace(int rank, int size, const std::string& backend) {
+void detail::GroupState::add_trace(int rank, int size, const std::string& backend) {
   trace = std::make_unique<observe::GroupTrace>(observe::GroupInfo{.id = id,
                                                                    .name = name,
                                                                    .description = description,
@@ -71,7 +71,7 @@ void GroupAccess::set_global_ranks(ProcessGroup& group, std::vector<int> ranks) 
   group.state_->global_ranks = std::move(ranks);
 }
 
-void ProcessGroup::State::refuse_device(const detail::SubmitOptions& options, OpType op) const {
+void detail::GroupState::refuse_device(const detail::SubmitOptions& options, OpType op) const {
   std::vector<std::string_view> known;
   for (std::size_t i = 0; i < device_types; ++i) {
     if (fast[i].load() != nullptr) known.push_back(to_string(static_cast<DeviceType>(i)));
@@ -82,7 +82,7 @@ void ProcessGroup::State::refuse_device(const detail::SubmitOptions& options, Op
               context(op));
 }
 
-BackendPtr ProcessGroup::State::shared_backend(const Backend& backend) const {
+BackendPtr detail::GroupState::shared_backend(const Backend& backend) const {
   const std::lock_guard lock(mutex);
   for (const auto& each : backends) {
     if (each.get() == &backend) return each;
@@ -90,7 +90,7 @@ BackendPtr ProcessGroup::State::shared_backend(const Backend& backend) const {
   throw Error("the group was released");
 }
 
-std::vector<BackendPtr> ProcessGroup::State::distinct_backends() const {
+std::vector<BackendPtr> detail::GroupState::distinct_backends() const {
   const std::lock_guard lock(mutex);
   std::vector<BackendPtr> all;
   for (const auto& each : backends) {
@@ -102,7 +102,7 @@ std::vector<BackendPtr> ProcessGroup::State::distinct_backends() const {
 // --- construction and accessors
 
 ProcessGroup::ProcessGroup(StorePtr store, int rank, int size, std::chrono::milliseconds timeout, std::string id)
-    : Operations(rank, size), state_(std::make_shared<State>()) {
+    : Operations(rank, size), state_(std::make_shared<detail::GroupState>()) {
   if (size < 1) throw ValueError(fmt::format("a group of {} ranks", size));
   if (rank < 0 || rank >= size) throw ValueError(fmt::format("rank {} of a group of {}", rank, size));
   state_->store = std::move(store);
@@ -116,7 +116,7 @@ ProcessGroup::~ProcessGroup() {
   forget_group(state_->id, this);
   if (state_->generation != fork_generation()) {
     // The threads are the parent's, and there is nothing here to wait for: left as it is, and never destroyed.
-    static Immortal<std::vector<std::shared_ptr<State>>> of_parents;
+    static Immortal<std::vector<std::shared_ptr<detail::GroupState>>> of_parents;
     of_parents->push_back(std::move(state_));
     return;
   }
@@ -203,7 +203,7 @@ BackendPtr ProcessGroup::default_backend() const {
 
 std::vector<DeviceType> ProcessGroup::device_types() const {
   std::vector<DeviceType> types;
-  for (std::size_t i = 0; i < State::device_types; ++i) {
+  for (std::size_t i = 0; i < detail::GroupState::device_types; ++i) {
     if (state_->fast[i].load(std::memory_order_acquire) != nullptr) types.push_back(static_cast<DeviceType>(i));
   }
   return types;

@@ -3,6 +3,7 @@
 // What a ProcessGroup is made of.
 #pragma once
 
+#include <cohort/backend.h>
 #include <cohort/debug_level.h>
 #include <cohort/process_group.h>
 
@@ -30,7 +31,7 @@ inline std::atomic<std::uint32_t> forks{0};
 /// The count, with counting begun.
 std::uint32_t fork_generation() noexcept;
 
-struct ProcessGroup::State {
+struct detail::GroupState {
   static constexpr std::size_t device_types = 2;
 
   std::string id;

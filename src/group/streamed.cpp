@@ -19,7 +19,7 @@ namespace {
 /// Holds the operation's memory and its group, and tells recorder, hooks and Work how it ended.
 class Streamed final : public CompletionHandler {
  public:
-  Streamed(std::shared_ptr<ProcessGroup::State> state, std::shared_ptr<detail::WorkState> work)
+  Streamed(std::shared_ptr<detail::GroupState> state, std::shared_ptr<detail::WorkState> work)
       : state_(std::move(state)), work_(std::move(work)) {}
 
   /// The recorder has it start now: when the device begins is not known.
@@ -39,7 +39,7 @@ class Streamed final : public CompletionHandler {
   }
 
  private:
-  std::shared_ptr<ProcessGroup::State> state_;
+  std::shared_ptr<detail::GroupState> state_;
   std::shared_ptr<detail::WorkState> work_;
   std::optional<OpRecord> record_;
   std::atomic<bool> has_ended_{false};
@@ -56,7 +56,7 @@ bool consists_of_p2p(const Operation& op) {
 
 }  // namespace
 
-Work run_on_stream(const std::shared_ptr<ProcessGroup::State>& state, Backend& backend, const Operation& op,
+Work run_on_stream(const std::shared_ptr<detail::GroupState>& state, Backend& backend, const Operation& op,
                    const SubmitOptions& options) {
   check(backend, op);
   const auto timeout = state->timeout_of(options);

@@ -11,7 +11,7 @@
 namespace cohort {
 
 /// Collectives in issue order; point-to-point as it comes, since the backend keeps its own order there.
-Work run_on_stream(const std::shared_ptr<ProcessGroup::State>& state, Backend& backend, const Operation& op,
+Work run_on_stream(const std::shared_ptr<detail::GroupState>& state, Backend& backend, const Operation& op,
                    const detail::SubmitOptions& options);
 
 }  // namespace cohort

@@ -57,7 +57,7 @@ int perform(Backend& backend, const Operation& op, Call& call) {
   return backend.perform(op, call);
 }
 
-int run(ProcessGroup::State& state, Backend& backend, const Operation& op, Call& call, OpRecord& record) {
+int run(detail::GroupState& state, Backend& backend, const Operation& op, Call& call, OpRecord& record) {
   try {
     if (state.debug == DebugLevel::detail && !is_p2p(op.type)) compare_on_all_ranks(backend, op, call);
     const int source = perform(backend, op, call);
@@ -69,7 +69,7 @@ int run(ProcessGroup::State& state, Backend& backend, const Operation& op, Call&
   }
 }
 
-Work run_p2p(const std::shared_ptr<ProcessGroup::State>& shared, Backend& backend, const Operation& op,
+Work run_p2p(const std::shared_ptr<detail::GroupState>& shared, Backend& backend, const Operation& op,
              const SubmitOptions& options) {
   auto& state = *shared;
   const auto sequence = state.p2p_sequence.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -152,7 +152,7 @@ Work ProcessGroup::submit(const Operation& op, const SubmitOptions& options) {
   return handle;
 }
 
-void ProcessGroup::State::run_in_turn(OpType op, Timeout given, const std::function<void(Backend&, Call&)>& fn) {
+void detail::GroupState::run_in_turn(OpType op, Timeout given, const std::function<void(Backend&, Call&)>& fn) {
   check_open(op);
   const SubmitOptions options{.timeout = given};
   auto& backend = backend_for(options, op);

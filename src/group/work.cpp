@@ -82,10 +82,11 @@ void Work::wait() const {
   if (handle_->state().error()) std::rethrow_exception(handle_->state().error());
 }
 
-void Work::wait(std::chrono::milliseconds timeout) const {
+void Work::wait(Timeout timeout) const {
   if (handle_ == nullptr) return;
-  if (!handle_->state().wait(Deadline::after(timeout))) {
-    throw OperationTimeoutError(fmt::format("not done after waiting for {} ms; it goes on", timeout.count()),
+  const auto duration = timeout.duration_or(no_timeout);
+  if (!handle_->state().wait(Deadline::after(duration))) {
+    throw OperationTimeoutError(fmt::format("not done after waiting for {} ms; it goes on", duration.count()),
                                 {.op = std::string(to_string(op_)), .sequence = sequence_});
   }
   if (handle_->state().error()) std::rethrow_exception(handle_->state().error());

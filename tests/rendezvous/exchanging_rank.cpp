@@ -6,6 +6,8 @@
 //   rank0-first    rank 0 leaves at once; the others go on using the store for a while
 //   rank0-fails    rank 0 leaves with an error; the others must learn of it, not wait for it
 #include <cohort/cohort.h>
+#include <cohort/rendezvous.h>
+#include <cohort/store_collectives.h>
 
 #include <iostream>
 #include <string_view>

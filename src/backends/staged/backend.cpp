@@ -154,7 +154,7 @@ void StagedBackend::cancel_batch(Call& call) noexcept {
 BackendPtr StagedBackend::split(const BackendSplit& split, Deadline deadline) {
   auto group = host_->split_group(split.ranks, {.timeout = time_left(deadline)});
   if (group == nullptr) return nullptr;
-  group->set_timeout(split.timeout.value_or(host_->timeout()));
+  group->set_timeout(split.timeout.duration_or(host_->timeout()));
   return std::make_shared<StagedBackend>(std::move(group), resources_->context);
 }
 

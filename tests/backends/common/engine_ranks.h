@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cohort/cohort.h>
+#include <cohort/store_server.h>
 #include <gmock/gmock.h>
 
 #include <algorithm>

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <cohort/cohort.h>
+#include <cohort/endpoint.h>
+#include <cohort/secret.h>
 
 #include <cstdlib>
 #include <iostream>

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// What a group's backend can do, to be asked before it is tried:
+//
+//   if (pg->capabilities().group_memory) memory = pg->allocate(bytes);
+#pragma once
+
+#include <cohort/export.h>
+#include <cohort/op_type.h>
+
+#include <cstdint>
+#include <initializer_list>
+
+namespace cohort {
+
+struct COHORT_API Capabilities {
+  std::uint64_t operations = 0;      ///< one bit per OpType
+  bool group_memory = false;         ///< allocate()
+  bool splitting = false;            ///< split()
+  bool shrinking = false;            ///< shrink()
+  bool aborting = false;             ///< abort() frees those who wait
+  bool premul_sum = false;           ///< ReduceOp::premul_sum
+  bool deterministic_order = false;  ///< reductions combine ranks in rank order
+  bool stream_ordered = false;       ///< for device memory: operations are enqueued, the host does not wait
+
+  static constexpr std::uint64_t bit(OpType op) { return std::uint64_t{1} << (static_cast<unsigned>(op) & 63U); }
+  static constexpr std::uint64_t bits(std::initializer_list<OpType> ops) {
+    std::uint64_t all = 0;
+    for (const auto op : ops) all |= bit(op);
+    return all;
+  }
+  constexpr bool supports(OpType op) const { return (operations & bit(op)) != 0; }
+};
+
+}  // namespace cohort
