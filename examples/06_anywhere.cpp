@@ -13,6 +13,7 @@
 // docs/clusters.md shows what each prints, and what to do when it does not.
 #include <cohort/cohort.h>
 #include <cohort/env.h>
+#include <cohort/launch.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -9,6 +9,7 @@
 // killed.
 #include <cohort/cohort.h>
 #include <cohort/env.h>
+#include <cohort/launch.h>
 #include <cohort/torch/checkpoint.h>
 #include <cohort/torch/ddp.h>
 #include <signal.h>

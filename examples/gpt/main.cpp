@@ -10,6 +10,7 @@
 // DistributedDataParallel, and batches that are this process's share.
 #include <cohort/cohort.h>
 #include <cohort/env.h>
+#include <cohort/launch.h>
 #include <cohort/torch/ddp.h>
 #include <malloc.h>
 

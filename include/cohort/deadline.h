@@ -28,10 +28,6 @@ class Deadline {
   }
   static Deadline at(Clock::time_point when) noexcept { return Deadline(when); }
   static Deadline never() noexcept { return Deadline(Clock::time_point::max()); }
-  /// A user's timeout where zero means "wait for ever", as the stores have it.
-  static Deadline after_or_never(std::chrono::milliseconds timeout) noexcept {
-    return timeout.count() == 0 ? never() : after(timeout);
-  }
 
   bool is_never() const noexcept { return when_ == Clock::time_point::max(); }
   bool expired() const noexcept { return !is_never() && Clock::now() >= when_; }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Where a store server listens.
+// The address of a store server, as text in one of these forms:
 //
-//   tcp://10.0.0.1:29500   tcp://[::1]:0   unix:@name (abstract: no file, gone with its process)   unix:/path/to/socket
+//   tcp://10.0.0.1:29500    tcp://[::1]:0    unix:/path/to/socket
+//   unix:@name              in the abstract name space: there is no file, and the name is free when its process ends
 #pragma once
 
 #include <cohort/export.h>
@@ -17,20 +18,20 @@ struct COHORT_API Endpoint {
   enum class Kind : std::uint8_t { tcp, unix_socket };
 
   Kind kind = Kind::tcp;
-  std::string host;        ///< TCP: name or address, without brackets
+  std::string host;        ///< TCP: a name or an address, without brackets
   std::uint16_t port = 0;  ///< TCP: 0 lets the kernel choose
-  std::string path;        ///< unix: "@name" for the abstract name space, else a path
+  std::string path;        ///< unix socket: a path, or "@name" in the abstract name space
 
   static Endpoint tcp(std::string host, std::uint16_t port);
   static Endpoint unix_socket(std::string path);
-  /// The forms above; else a ValueError.
+  /// Throws ValueError if the text has none of the forms above.
   static Endpoint parse(std::string_view text);
 
   bool operator==(const Endpoint&) const = default;
 };
 
 COHORT_API std::string to_string(const Endpoint& endpoint);
-/// 127.0.0.0/8, ::1, or a name that the system's resolver gives only such addresses for.
+/// Whether the host is 127.0.0.0/8, ::1, or a name that resolves to such addresses only.
 COHORT_API bool is_loopback(const std::string& host);
 
 }  // namespace cohort

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A store in a file that all ranks can open: no server, no port. For one host, or a file system with working locks.
+// A store in a file that all ranks can open. It needs no server and no port, but one host or a file system with working
+// locks.
 //
 //   auto store = std::make_shared<cohort::FileStore>("/tmp/job17", world_size);
 //
-// The file is a log that only grows; readers follow it, every 10 ms at most. When `world_size` ranks have opened the
-// store and the last of them is gone, by exit or by death, the file is removed by the last that leaves in order; one
-// left behind because all were killed is recognised and emptied by the next job. With no world size the file stays.
+// The file is a log that only grows. Waiting calls look for news at least every 10 ms. Once `world_size` ranks have
+// opened the store, the last rank to close it removes the file. A file that is left behind because all ranks were killed
+// is recognised and emptied by the next job. Without a world size the file stays.
 #pragma once
 
 #include <cohort/store.h>
@@ -18,8 +19,8 @@ namespace cohort {
 
 class COHORT_API FileStore final : public Store {
  public:
-  /// Creates the file if need be; waits up to `timeout` for its folder to appear. A file that is there and is not a
-  /// store is a StoreError and stays untouched. `world_size` 0 is a ValueError; -1: not known.
+  /// Creates the file if it does not exist, and waits up to `timeout` for its folder to appear. Throws StoreError if
+  /// the file is not a store, and leaves it untouched. `world_size` is -1 if it is not known; 0 is a ValueError.
   explicit FileStore(std::string path, int world_size = -1, std::chrono::milliseconds timeout = default_timeout);
   ~FileStore() override;
 
@@ -34,16 +35,7 @@ class COHORT_API FileStore final : public Store {
   class Log;
   FileStore(std::shared_ptr<Membership> membership, std::chrono::milliseconds timeout);
 
-  void do_set(std::string_view key, std::string_view value, Deadline deadline) override;
-  std::string do_get(std::string_view key, Deadline deadline) override;
-  std::int64_t do_add(std::string_view key, std::int64_t amount, Deadline deadline) override;
-  std::string do_compare_set(std::string_view key, std::string_view expected, std::string_view desired,
-                             Deadline deadline) override;
-  void do_wait(const Keys& keys, Deadline deadline) override;
-  bool do_check(const Keys& keys, Deadline deadline) override;
-  bool do_delete_key(std::string_view key, Deadline deadline) override;
-  std::int64_t do_num_keys(Deadline deadline) override;
-  void do_append(std::string_view key, std::string_view value, Deadline deadline) override;
+  StoreReply execute(const StoreRequest& request, Deadline deadline) override;
 
   std::shared_ptr<Membership> membership_;
   std::unique_ptr<Log> log_;

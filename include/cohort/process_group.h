@@ -67,7 +67,7 @@ struct SplitOptions {
 };
 
 struct MergeOptions {
-  std::chrono::milliseconds timeout{std::chrono::minutes(30)};
+  Timeout timeout{std::chrono::minutes(30)};
   /// Else "<this group's>:merge".
   std::optional<std::string> name{};
   std::optional<std::string> description{};

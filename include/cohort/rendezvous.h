@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Rendezvous: how the processes of a job find each other. Returns when all of them are there, with a store that only
-// this rendezvous uses.
+// A rendezvous is how the processes of a job find each other. It returns once all of them have arrived, with a store
+// for the keys of this rendezvous alone.
 //
 //   auto [store, rank, size] = cohort::rendezvous("env://");                              // what the launcher set
 //   auto [store, rank, size] = cohort::rendezvous("tcp://10.0.0.1:29500", {.rank = 1, .size = 4});
 //   auto [store, rank, size] = cohort::rendezvous("file:///shared/job17?rank=1&world_size=4");
 //
 // env:// works under cohort run, torchrun, Open MPI, MPICH, SLURM and Kubernetes (launch.h), or with RANK, WORLD_SIZE,
-// MASTER_ADDR and MASTER_PORT set by hand. Where the store is:
-//   - the launcher's, under cohort run;
-//   - on one host: a unix socket named after user and job, hosted by rank 0; the kernel vouches for the user;
-//   - on several hosts: a TCP port of rank 0's host, with the secret in COHORT_SECRET_FILE (docs/security.md).
-// Rank 0, where it hosts, stays at the end until the others have left.
+// MASTER_ADDR and MASTER_PORT set by hand. The store is
+//   - the launcher's own, under cohort run;
+//   - on one host, a unix socket that rank 0 hosts; its name contains the user and the job, and the kernel vouches for
+//     the user of each process;
+//   - on several hosts, a TCP port on rank 0's host, with the secret in COHORT_SECRET_FILE (docs/security.md).
+// If rank 0 hosts the store, it waits when it exits until the other processes have left.
 //
-// Every rendezvous sees keys of its own, also two at a time in one job: its prefix is the number of rendezvous this
-// rank began before on that store, so all ranks must begin theirs in the same order; concurrent ones take a name.
+// The keys of a rendezvous are prefixed with its number: how many times this rank has begun one on the same store. All
+// ranks must therefore begin theirs in the same order. Rendezvous that run concurrently need different names.
 #pragma once
 
 #include <cohort/env.h>
@@ -31,14 +32,15 @@
 namespace cohort {
 
 struct RendezvousOptions {
-  /// Override, or stand in for, the URL's query; a value given in both places is an AssertionError.
+  /// May be given here or in the URL's query; a value given in both places is an AssertionError.
   std::optional<int> rank{};
   std::optional<int> size{};
-  /// For the whole of it: connecting, and all ranks arriving. 0 is a ValueError.
+  /// The timeout of the whole rendezvous, from connecting until all ranks have arrived; also the timeout of the store
+  /// it returns. Must be positive.
   std::chrono::milliseconds timeout{std::chrono::minutes(30)};
-  /// Tells concurrent rendezvous of one job apart; all ranks give the same.
+  /// Distinguishes concurrent rendezvous of one job. All ranks give the same name.
   std::string name{};
-  /// The environment to look at; nothing: the process's.
+  /// The environment to read; nullopt: that of the process.
   std::optional<Env> env{};
 };
 
@@ -48,14 +50,16 @@ struct RendezvousResult {
   int size = 1;
 };
 
-/// ValueError: a part of the URL or a variable is missing, empty or malformed; names it. Error: unknown scheme.
-/// TimeoutError: no store. StoreTimeoutError: not all ranks came; names the missing ones.
+/// Throws ValueError if a part of the URL or a variable is missing, empty or malformed, Error if the scheme is unknown,
+/// TimeoutError if there is no store in time, and StoreTimeoutError, which names the missing ranks, if not all ranks
+/// arrived in time.
 COHORT_API RendezvousResult rendezvous(std::string_view url, RendezvousOptions options = {});
 
-/// What a scheme does: finds rank, size and a store for them. Prefix and waiting for all ranks are done afterwards.
+/// What the handler of a scheme is given. It returns the rank, the size and a store; rendezvous() then adds the prefix
+/// and waits for all ranks.
 struct RendezvousRequest {
   std::string url{};
-  std::optional<int> rank{};  ///< from options or query
+  std::optional<int> rank{};  ///< from the options or the URL's query
   std::optional<int> size{};
   Deadline deadline = Deadline::never();
   std::chrono::milliseconds timeout{};
@@ -63,7 +67,7 @@ struct RendezvousRequest {
 };
 using RendezvousHandler = std::function<RendezvousResult(const RendezvousRequest&)>;
 
-/// Adds a scheme ("consul" for consul://...). One that is there already is an Error.
+/// Adds a scheme, such as "consul" for consul://... URLs. Throws Error if the scheme exists.
 COHORT_API void register_rendezvous_handler(std::string scheme, RendezvousHandler handler);
 
 }  // namespace cohort

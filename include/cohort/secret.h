@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The job's secret: 32 random bytes that every process of a job knows and nobody else. Stores prove it to each other
-// before anything else is said (docs/security.md).
+// The job's secret: 32 random bytes that every process of the job knows and nobody else. Store clients and servers use
+// it to authenticate each other (docs/security.md).
 //
 //   const auto secret = cohort::Secret::generate();
-//   secret.write_new("job.secret");                    // mode 0600, refuses to overwrite; `cohort secret` does this
+//   secret.write_new("job.secret");                    // what `cohort secret job.secret` does
 //   const auto same = cohort::Secret::load("job.secret");
 #pragma once
 
@@ -21,13 +21,14 @@ class COHORT_API Secret {
  public:
   static constexpr std::size_t size = 32;
 
-  /// From the kernel's generator.
+  /// A new secret from the kernel's random number generator.
   static Secret generate();
-  /// 64 hexadecimal digits. Others may not read the file (mode 0600 or stricter, own or root's): else a ValueError with
-  /// the command that mends it.
+  /// Reads a file of 64 hexadecimal digits. The file must belong to this user or root, and nobody else may read it
+  /// (mode 0600 or stricter). Otherwise throws a ValueError that contains the command to fix it.
   static Secret load(const std::string& path);
   static Secret from_bytes(std::span<const std::uint8_t, size> bytes);
 
+  /// Creates the file with mode 0600. Throws ValueError if it exists.
   void write_new(const std::string& path) const;
   std::string hex() const;
 
@@ -35,7 +36,7 @@ class COHORT_API Secret {
 
   Secret(const Secret&) = default;
   Secret& operator=(const Secret&) = default;
-  /// Wipes the bytes.
+  /// Overwrites the bytes with zeros.
   ~Secret();
 
  private:

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A store reached over a socket: TCP between hosts, a unix socket on one. One process hosts the server (or a launcher
-// does), all connect to it.
+// A store that is reached over a socket: TCP between hosts, a unix socket on one host. One process of the job, or its
+// launcher, hosts the server, and all processes connect to it.
 //
-//   // rank 0
+//   // Rank 0:
 //   auto store = std::make_shared<cohort::TcpStore>(cohort::TcpStoreOptions{
 //       .endpoint = cohort::Endpoint::tcp("10.0.0.1", 29500), .is_host = true, .world_size = 4, .rank = 0,
 //       .secret = cohort::Secret::load("job.secret")});
-//   // everyone else: the same without is_host; may start before the host does
+//   // All other ranks: the same without is_host. They may start before rank 0 does.
 //
-// Each connection proves the job's secret both ways before anything else is said, and with it the rank it claims: a
-// rank that one process holds no other process gets (docs/security.md). Users of `cohort run` and of rendezvous() need
-// none of this: it is done for them.
+// Client and server authenticate each other with the job's secret before anything else is sent. The rank that a client
+// claims is part of it: no process can take a rank that another one holds (docs/security.md). `cohort run` and
+// rendezvous() do all of this for their users.
 #pragma once
 
 #include <cohort/endpoint.h>
@@ -25,31 +25,33 @@
 
 namespace cohort {
 
-/// The port users know from elsewhere.
+/// The customary MASTER_PORT.
 inline constexpr std::uint16_t default_store_port = 29500;
 
 struct TcpStoreOptions {
   Endpoint endpoint = Endpoint::tcp("127.0.0.1", default_store_port);
 
-  /// This process runs the server. Port 0: the kernel chooses; port() tells.
+  /// This process hosts the server. With port 0 the kernel chooses the port, and port() returns it.
   bool is_host = false;
-  /// Host: adopt this listening socket instead of binding.
+  /// Host only: use this listening socket instead of binding one.
   int listen_fd = -1;
-  /// Host: share one server among all hosts of this endpoint in this process.
+  /// Host only: all TcpStores of this process that host this endpoint share one server.
   bool multi_tenant = false;
-  /// Host: at the end, stay until all clients have left, at most this long. Not while an exception unwinds.
+  /// Host only: the destructor waits until all clients have left, at most this long. It does not wait while an
+  /// exception unwinds the stack.
   std::chrono::milliseconds linger{0};
 
-  /// Number of processes; 0 is a ValueError, -1 not known.
+  /// The number of processes, or -1 if it is not known. 0 is a ValueError.
   int world_size = -1;
-  /// Host: wait in the constructor until world_size stores, this one included, have connected.
+  /// Host only: the constructor waits until world_size stores, this one included, have connected.
   bool wait_for_workers = true;
 
-  /// Claimed as this process's own; nothing: no rank.
+  /// The rank of this process; nullopt: it claims none.
   std::optional<int> rank{};
-  /// For connecting, and until set_timeout() for the calls that say none. 0: for ever.
+  /// The timeout of connecting, and of calls that are given none (see set_timeout()). Must be positive.
   std::chrono::milliseconds timeout = Store::default_timeout;
 
+  /// See StoreServerOptions.
   std::optional<Secret> secret{};
   bool insecure = false;
   std::optional<TlsOptions> tls{};
@@ -58,13 +60,13 @@ struct TcpStoreOptions {
 };
 
 class StoreConnection;
-class Turn;
 struct ConnectionOptions;
 
 class COHORT_API TcpStore final : public Store {
  public:
-  /// SocketError: the address is taken (host). TimeoutError: no server came. NetworkError: what is there is not this
-  /// job's store, or it refused us; says why. StoreTimeoutError "k/n workers joined" (host).
+  /// Throws SocketError if the address is taken (host only), TimeoutError if no server appeared in time, NetworkError
+  /// if what listens there is not this job's store or refused the connection, and StoreTimeoutError ("2/4 workers
+  /// joined") if not all processes connected in time (host only).
   explicit TcpStore(TcpStoreOptions options);
   ~TcpStore() override;
 
@@ -75,17 +77,17 @@ class COHORT_API TcpStore final : public Store {
 
   bool has_extended_api() const override { return true; }
   bool has_queues() const override { return true; }
-  /// A further connection under the same rank.
+  /// Opens a further connection under the same rank.
   StorePtr clone() override;
 
-  /// The server sets these keys when this connection ends, however it ends: how others learn that a process is gone.
-  /// Replaces what was registered before; with nothing, withdraws it. A host that was cut off is noticed after
-  /// `silence`; nothing said: about a minute.
-  void set_on_disconnect(const Keys& keys, const Values& values, Within within = {},
+  /// Leaves a last will: the server sets these keys when this connection ends, however it ends, so that others learn
+  /// that this process is gone. Replaces an earlier will; no keys withdraw it. If the network to this host fails, the
+  /// connection counts as ended after `silence`, or after about a minute if that is zero.
+  void set_on_disconnect(const Keys& keys, const Values& values, Timeout timeout = {},
                          std::chrono::milliseconds silence = {});
-  /// The same for the other side: calls here fail when the server's host has not been heard of for this long.
+  /// Makes calls on this store fail once nothing has been heard from the server's host for this long.
   void notice_silence(std::chrono::milliseconds after);
-  /// Ends what another thread waits for on this object: that call, and every later one, is a NetworkError.
+  /// Makes a call that another thread is in throw NetworkError at once, and every later call too.
   void interrupt();
 
  private:
@@ -94,30 +96,11 @@ class COHORT_API TcpStore final : public Store {
            std::chrono::milliseconds timeout);
   static std::shared_ptr<Hosted> host_server(const TcpStoreOptions& options);
 
-  void do_set(std::string_view key, std::string_view value, Deadline deadline) override;
-  std::string do_get(std::string_view key, Deadline deadline) override;
-  std::int64_t do_add(std::string_view key, std::int64_t amount, Deadline deadline) override;
-  std::string do_compare_set(std::string_view key, std::string_view expected, std::string_view desired,
-                             Deadline deadline) override;
-  void do_wait(const Keys& keys, Deadline deadline) override;
-  bool do_check(const Keys& keys, Deadline deadline) override;
-  bool do_delete_key(std::string_view key, Deadline deadline) override;
-  std::int64_t do_num_keys(Deadline deadline) override;
-  void do_append(std::string_view key, std::string_view value, Deadline deadline) override;
-  Values do_multi_get(const Keys& keys, Deadline deadline) override;
-  void do_multi_set(const Keys& keys, const Values& values, Deadline deadline) override;
-  void do_queue_push(std::string_view key, std::string_view value, Deadline deadline) override;
-  std::string do_queue_pop(std::string_view key, bool block, Deadline deadline) override;
-  std::int64_t do_queue_len(std::string_view key, Deadline deadline) override;
+  StoreReply execute(const StoreRequest& request, Deadline deadline) override;
 
-  struct Call;
-  template <class Use>
-  auto call(const Call& what, Deadline deadline, Use&& use);
-
-  std::shared_ptr<Hosted> hosted_;  // outlives the connection below
+  std::shared_ptr<Hosted> hosted_;  // must outlive the connection below
   Endpoint endpoint_;
   std::shared_ptr<const ConnectionOptions> connect_to_;
-  std::unique_ptr<Turn> turn_;
   std::unique_ptr<StoreConnection> connection_;
 };
 

@@ -88,7 +88,8 @@ ProcessGroupPtr ProcessGroup::merge_remote_group(const StorePtr& store, int size
   if (store == nullptr) throw ValueError("merge_remote_group: the store is null", context);
   if (size < 1) throw ValueError(fmt::format("merge_remote_group: size {}", size), context);
   state_->check_process("merge_remote_group");
-  const StoreTimeoutGuard guard(*store, options.timeout);  // factories take the time they have from it
+  const auto timeout = options.timeout.duration_or(store->timeout());
+  const StoreTimeoutGuard guard(*store, timeout);  // factories take the time they have from it
   const auto rank = static_cast<int>(store->add("mergeGroupRank", 1)) - 1;
   if (rank >= size) {
     throw ValueError(
@@ -98,7 +99,7 @@ ProcessGroupPtr ProcessGroup::merge_remote_group(const StorePtr& store, int size
   const auto name = options.name.value_or(group_name() + ":merge");
   const auto factory = find_backend(this->name());
   const auto device = bound_device().value_or(Device(state_->default_device_type().value_or(DeviceType::cpu)));
-  auto group = factory(std::make_shared<PrefixStore>(name, store), rank, size, options.timeout, device, {});
+  auto group = factory(std::make_shared<PrefixStore>(name, store), rank, size, timeout, device, {});
   group->set_group_name(name);
   group->set_group_desc(options.description.value_or(group_desc() + ":merge"));
   remember_group(group->id(), group);

@@ -14,7 +14,7 @@ namespace cohort {
 
 namespace {
 
-/// What the launcher said; a rank or size of the caller's own stands in for RANK or WORLD_SIZE.
+/// What the launcher set. A rank or size that the caller gave replaces RANK or WORLD_SIZE.
 Launch launch_of(const RendezvousRequest& request) {
   auto env = request.env;
   if (request.rank) env = env.with("RANK", std::to_string(*request.rank));
@@ -41,7 +41,7 @@ RendezvousResult env_scheme(const RendezvousRequest& request) {
   options.rank = launch.rank;
   const bool is_host = !plan.launcher_hosts && launch.rank == 0;
   StorePtr store = is_host ? join_as_host(options) : std::make_shared<TcpStore>(options);
-  // A launcher's store outlives its ranks; what an earlier attempt left in it is not ours.
+  // A launcher's store outlives its ranks, so this attempt must not see the keys of an earlier one.
   return {std::make_shared<PrefixStore>(fmt::format("attempt{}", launch.restart_count), std::move(store)), launch.rank,
           launch.size};
 }

@@ -26,7 +26,7 @@ struct HostedServer {
   std::chrono::milliseconds linger;
 };
 
-/// Process-wide, because listening sockets are. Never destroyed; emptied by the exit handler.
+/// Process-wide, because listening sockets are. Never destroyed, but emptied by the exit handler.
 struct HostedServers {
   std::mutex mutex;
   std::map<std::string, HostedServer> by_endpoint;
@@ -38,14 +38,14 @@ HostedServers& hosted() {
   return *servers;
 }
 
-/// A process that fails does not stay: its death is how the others learn of the failure.
+/// The exit handler. A process that fails does not wait: its end is how the others learn of the failure.
 void leave(int status, void*) {
   auto& servers = hosted();
   if (servers.owner != ::getpid()) return;  // a forked child: the servers are its parent's
   const std::lock_guard lock(servers.mutex);
   for (auto& [endpoint, hosting] : servers.by_endpoint) {
     if (status != 0) continue;
-    log_debug("the store at {} stays until the other processes have left", endpoint);
+    log_debug("waiting until the other processes have left the store at {}", endpoint);
     if (!hosting.server->wait_until_left(Deadline::after(hosting.linger), StoreServer::Clients::of_other_processes)) {
       log_warn("leaving although other processes still use the store at {}", endpoint);
     }

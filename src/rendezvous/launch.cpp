@@ -9,6 +9,7 @@
 
 #include "core/log_format.h"
 #include "core/parse.h"
+#include "rendezvous/slurm.h"
 
 namespace cohort {
 
@@ -41,7 +42,7 @@ class Finder {
   }
   void found(std::string_view field, std::string_view variable) { launch_.found_in.emplace(field, variable); }
 
-  /// What does not depend on the launcher, and the checks on what does.
+  /// Adds what does not depend on the launcher, and checks what does.
   Launch finish() {
     if (const auto address = env_.text("MASTER_ADDR"); !address.empty()) {
       launch_.master_addr = address;
@@ -76,7 +77,7 @@ class Finder {
   Launch launch_;
 };
 
-/// In a pod RANK and WORLD_SIZE may count pods, and nothing tells the processes of one pod apart.
+/// In a pod RANK and WORLD_SIZE may count pods, and then nothing distinguishes the processes of one pod.
 void refuse_uncounted_pod(const Env& env) {
   if (env.text("KUBERNETES_PORT").empty() || !env.text("LOCAL_RANK").empty()) return;
   for (const auto* const variable : {"PET_NPROC_PER_NODE", "NPROC_PER_NODE"}) {
@@ -116,8 +117,8 @@ Launch from_open_mpi(const Env& env) {
   return find.finish();
 }
 
-/// MPICH's process manager names no job; but all processes of a job on a host share the manager at the other end of
-/// PMI_FD, through wrapper scripts too.
+/// MPICH's process manager does not name the job. But all processes of a job on a host share the manager at the other
+/// end of PMI_FD, even through wrapper scripts, so its process id serves as a name.
 std::string pmi_job(const Env& env) {
   if (const auto name = env.text("PMIX_NAMESPACE"); !name.empty()) return std::string(name);
   ucred manager{};
@@ -138,7 +139,8 @@ Launch from_pmi(const Env& env) {
   return find.finish();
 }
 
-/// Only inside a step: a batch script has SLURM_PROCID=0 and the job's SLURM_NTASKS although it is one process.
+/// SLURM's variables count only inside a step: a batch script has SLURM_PROCID=0 and the job's SLURM_NTASKS although it
+/// is a single process.
 bool is_slurm_step(const Env& env) {
   return !env.text("SLURM_PROCID").empty() && !env.text("SLURM_STEP_ID").empty();
 }
@@ -173,7 +175,7 @@ std::optional<Launch> find_launch(const Env& env) {
   const bool has_mpi = is_set("OMPI_COMM_WORLD_RANK") || is_set("OMPI_COMM_WORLD_SIZE");
   if (is_set("RANK") || is_set("WORLD_SIZE")) {
     auto launch = from_torchrun(env);
-    // A launcher inside another one: the inner one's variables are there beside the inherited outer ones.
+    // With one launcher inside another, the inner one's variables stand beside the inherited ones of the outer one.
     if (has_mpi && env.text("OMPI_COMM_WORLD_RANK") != env.text("RANK")) {
       log_warn(
           "RANK={} and OMPI_COMM_WORLD_RANK={} are both set and differ; RANK is used: unset it if it was inherited",
@@ -183,8 +185,8 @@ std::optional<Launch> find_launch(const Env& env) {
   }
   if (has_mpi) return from_open_mpi(env);
   const bool has_pmi = is_set("PMI_RANK") || is_set("PMI_SIZE") || is_set("PALS_RANKID");
-  // srun sets PMI_* too, and then knows more about its step than they say. Hydra, which also starts its proxies through
-  // srun, is told by MPI_LOCALNRANKS: there SLURM_PROCID is the proxy's number, not ours.
+  // srun sets PMI_* too, but its own variables say more about the step. Hydra starts its proxies through srun as well;
+  // it is recognised by MPI_LOCALNRANKS, and there SLURM_PROCID is the number of the proxy, not of this process.
   const bool has_hydra = is_set("MPI_LOCALNRANKS");
   if (is_slurm_step(env) && !(has_pmi && has_hydra)) return from_slurm(env);
   if (has_pmi) return from_pmi(env);

@@ -19,7 +19,7 @@ namespace cohort {
 
 namespace {
 
-/// Process-wide and thread-safe: scheme → handler.
+/// The handlers by scheme; process-wide and thread-safe.
 class Schemes {
  public:
   static Schemes& instance() {
@@ -47,7 +47,7 @@ class Schemes {
       {"env", env_scheme}, {"tcp", tcp_scheme}, {"file", file_scheme}};
 };
 
-/// The value of options and query together; both is one too many.
+/// The value from the options or the query. Throws AssertionError if both give it.
 std::optional<int> combined(std::string_view url, const RendezvousUrl& parsed, std::string_view key,
                             std::optional<int> given) {
   const auto it = parsed.query.find(key);
@@ -59,8 +59,8 @@ std::optional<int> combined(std::string_view url, const RendezvousUrl& parsed, s
   return value;
 }
 
-/// Keys of its own for this rendezvous: numbered per rank in the store itself, so that it works for ranks that are
-/// threads and for processes that were restarted alike.
+/// Gives this rendezvous keys of its own. The store itself counts how many times each rank has begun one, so that this
+/// works for ranks that are threads as well as for processes that were restarted.
 StorePtr own_keys(const StorePtr& store, int rank, const std::string& name, Deadline deadline) {
   const auto base = fmt::format("rendezvous/{}", name);
   const auto number = store->add(fmt::format("{}/begun/{}", base, rank), 1, deadline);
@@ -103,8 +103,7 @@ TcpStoreOptions protected_options(const RendezvousRequest& request, const std::s
 RendezvousResult rendezvous(std::string_view url, RendezvousOptions options) {
   const auto parsed = parse_rendezvous_url(url);
   const auto handler = Schemes::instance().find(parsed.scheme);
-  if (options.timeout.count() <= 0) throw ValueError("rendezvous: the timeout must be positive");
-  const auto deadline = Deadline::after(options.timeout);
+  const auto deadline = Timeout(options.timeout).deadline_or(options.timeout);
   const RendezvousRequest request{.url = std::string(url),
                                   .rank = combined(url, parsed, "rank", options.rank),
                                   .size = combined(url, parsed, "world_size", options.size),

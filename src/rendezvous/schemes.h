@@ -14,12 +14,12 @@ RendezvousResult env_scheme(const RendezvousRequest& request);
 RendezvousResult tcp_scheme(const RendezvousRequest& request);
 RendezvousResult file_scheme(const RendezvousRequest& request);
 
-/// Shared by the schemes: the rank and size that URL or options must give. ValueError naming what is missing or out of
-/// range.
+/// Throws a ValueError that names what is missing unless the URL or the options give both rank and size.
 void require_rank_and_size(const RendezvousRequest& request);
-/// Refuses parameters that the scheme does not know.
+/// Throws ValueError if the URL has a parameter other than rank and world_size.
 void refuse_unknown_query(const RendezvousUrl& url, const std::string& text);
-/// Secret, TLS and timeouts that environment and request give for a store on TCP or a unix socket.
+/// Options with the secret, TLS and timeout that the environment and the request give for a store on TCP or a unix
+/// socket.
 TcpStoreOptions protected_options(const RendezvousRequest& request, const std::string& secret_file);
 
 }  // namespace cohort

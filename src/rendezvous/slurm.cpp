@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-//
-// SLURM's compressed lists. Only the first host is ever needed, so ranges are read, not expanded: a list of a million
-// hosts costs what its text costs.
+#include "rendezvous/slurm.h"
+
 #include <cohort/error.h>
-#include <cohort/launch.h>
 
 #include <fmt/format.h>
 
@@ -11,6 +9,7 @@
 
 namespace cohort {
 
+/// Ranges are read but not expanded, so a list of a million hosts costs no more than its text.
 std::string first_slurm_host(std::string_view node_list) {
   const auto malformed = [node_list] { return ValueError(fmt::format("\"{}\" is not a SLURM node list", node_list)); };
   std::string host;

@@ -11,14 +11,14 @@ namespace cohort {
 
 namespace {
 
-/// FNV-1a: the same everywhere, unlike std::hash.
+/// FNV-1a, which gives the same value everywhere, unlike std::hash.
 std::uint32_t stable_hash(std::string_view text) {
   std::uint32_t hash = 2166136261U;
   for (const auto c : text) hash = (hash ^ static_cast<std::uint8_t>(c)) * 16777619U;
   return hash;
 }
 
-/// A port that all ranks compute alike, below the range the kernel hands out and off the launcher's own.
+/// A port that all ranks compute alike. It is below the range that the kernel hands out, and is not the launcher's own.
 std::uint16_t derived_port(const Launch& launch) {
   constexpr std::uint32_t first = 20000;
   constexpr std::uint32_t count = 8000;
@@ -58,7 +58,7 @@ ValueError missing(std::string_view variable, const Launch& launch) {
 }
 
 StorePlan on_one_host(const Launch& launch) {
-  // The name must differ between jobs of one user on one host, and agree between the ranks of one.
+  // The name must differ between the jobs of one user on one host, and be the same for all ranks of a job.
   std::string job = launch.job;
   if (launch.launcher == Launcher::by_hand || launch.launcher == Launcher::torchrun || job.empty()) {
     if (!launch.master_port) throw missing("MASTER_PORT", launch);
@@ -68,7 +68,7 @@ StorePlan on_one_host(const Launch& launch) {
   StorePlan plan;
   plan.endpoint = Endpoint::unix_socket(fmt::format("@cohort/{}/{}", ::geteuid(), job));
   plan.job_id = job;
-  // An abstract name has at most 107 characters; a longer job name is as good by its hash.
+  // An abstract name has at most 107 characters, so the hash stands for a longer job name.
   if (plan.endpoint.path.size() > 100) {
     plan.endpoint.path =
         fmt::format("@cohort/{}/{:08x}-{}", ::geteuid(), stable_hash(job), job.substr(job.size() - 40));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Where the store of a launched job is, who hosts it and what protects it: decided from the environment alone, the same
-// on every rank, before anything is opened.
+// Decides where the store of a launched job is, who hosts it and what protects it. The decision uses the environment
+// alone, before anything is opened, and is the same on every rank.
 #pragma once
 
 #include <cohort/endpoint.h>
@@ -14,13 +14,13 @@ namespace cohort {
 
 struct StorePlan {
   Endpoint endpoint;
-  bool launcher_hosts = false;  ///< else rank 0 does
+  bool launcher_hosts = false;  ///< otherwise rank 0 does
   std::string job_id;
-  std::string secret_file;  ///< empty: none
+  std::string secret_file;  ///< empty: no secret
   bool insecure = false;
 };
 
-/// ValueError: an address, a port or a secret is needed and not given; says which and how.
+/// Throws a ValueError that says what to set if an address, a port or a secret is needed and not given.
 StorePlan plan_store(const Launch& launch, const Env& env);
 
 }  // namespace cohort

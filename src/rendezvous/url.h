@@ -12,13 +12,13 @@ namespace cohort {
 
 struct RendezvousUrl {
   std::string scheme;
-  std::string host;          ///< without brackets; empty when there is none
-  std::optional<long> port;  ///< as written, also out of range
+  std::string host;          ///< without brackets; empty if there is none
+  std::optional<long> port;  ///< as written, even if out of range
   std::string path;          ///< percent-decoded, with its leading slash
   std::map<std::string, std::string, std::less<>> query;
 };
 
-/// ValueError when it is not a URL, a port is not a number, or a query names a key twice.
+/// Throws ValueError if the text is not a URL, the port is not a number, or the query names a key twice.
 RendezvousUrl parse_rendezvous_url(std::string_view text);
 
 }  // namespace cohort

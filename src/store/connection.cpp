@@ -12,6 +12,7 @@
 
 #include "core/bytes.h"
 #include "core/log_format.h"
+#include "store/reply.h"
 #include "store/socket.h"
 
 namespace cohort {
@@ -22,15 +23,17 @@ using handshake::Verdict;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-/// How long a server may take for its half of the handshake. Its own limit for ours is shorter.
+/// How long a server may take for its half of the handshake. Its own timeout for our half is shorter.
 constexpr seconds handshake_patience{5};
-/// A rank whose holder was just killed is free as soon as the kernel has told the server.
+/// How long a taken rank is asked for again: when its holder has just been killed, it is free as soon as the kernel has
+/// told the server.
 constexpr seconds rank_taken_patience{1};
-/// After its deadline a call still waits this long for the answer to its cancellation.
+/// How long a call still waits after its deadline for the reply to its cancellation.
 constexpr seconds cancel_patience{1};
 
-/// Between attempts: short while the job is starting, so that clients that came first join within milliseconds of the
-/// server; longer when it takes long, so that thousands of clients do not storm a host that is not up.
+/// The pause between attempts to connect. It is short while the job is starting, so that clients that were there first
+/// join within milliseconds of the server's start, and grows when that takes long, so that thousands of clients do not
+/// storm a host that is not up.
 class Backoff {
  public:
   void rest(Deadline deadline) {
@@ -39,7 +42,7 @@ class Backoff {
                               : waited < seconds(60) ? milliseconds(50)
                                                      : milliseconds(500);
     next_ = std::min<std::chrono::microseconds>(next_ * 2, most);
-    // Jitter: clients that failed together do not come back together.
+    // Jitter, so that clients that failed together do not try again together.
     const std::chrono::microseconds pause(
         std::uniform_int_distribution<long>(next_.count() / 2, next_.count())(random_));
     std::this_thread::sleep_for(std::min<Deadline::Clock::duration>(pause, deadline.remaining()));
@@ -59,28 +62,28 @@ bool receive_exactly(Stream& stream, std::string& into, std::size_t size, Deadli
   return true;
 }
 
-/// One attempt to introduce ourselves. What it found out, if it was not welcomed, in words for the final error.
-struct Introduction {
-  bool is_welcome = false;
+/// The outcome of one attempt to connect and authenticate.
+struct Attempt {
+  bool is_authenticated = false;
   bool is_final = false;  ///< trying again would not help
-  std::string reason;
+  std::string reason;     ///< why it failed, for the final error
   Stream stream;
   handshake::Limits limits;
 };
 
-Introduction failed(std::string reason) {
-  Introduction introduction;
-  introduction.reason = std::move(reason);
-  return introduction;
+Attempt failed(std::string reason) {
+  Attempt attempt;
+  attempt.reason = std::move(reason);
+  return attempt;
 }
 
-Introduction refused(std::string reason) {
-  auto introduction = failed(std::move(reason));
-  introduction.is_final = true;
-  return introduction;
+Attempt refused(std::string reason) {
+  auto attempt = failed(std::move(reason));
+  attempt.is_final = true;
+  return attempt;
 }
 
-Introduction judge(const handshake::Welcome& welcome, const ConnectionOptions& options) {
+Attempt outcome_of(const handshake::Welcome& welcome, const ConnectionOptions& options) {
   switch (welcome.verdict) {
     case Verdict::welcome:
       return {};
@@ -95,12 +98,12 @@ Introduction judge(const handshake::Welcome& welcome, const ConnectionOptions& o
     case Verdict::rank_taken:
       return failed(fmt::format("rank {} is held by another process", options.rank.value_or(-1)));
     case Verdict::too_many:
-      return failed("it has as many connections as it takes");
+      return failed("it has as many connections as it accepts");
   }
   return refused("it answered in a way this version does not know");
 }
 
-Introduction introduce(Stream stream, const ConnectionOptions& options, Deadline deadline) {
+Attempt authenticate(Stream stream, const ConnectionOptions& options, Deadline deadline) {
   constexpr auto silent =
       "it accepts connections but does not answer as a Cohort store; the port may be in use by "
       "another program";
@@ -132,35 +135,35 @@ Introduction introduce(Stream stream, const ConnectionOptions& options, Deadline
   if (!receive_exactly(stream, bytes, handshake::welcome_size, deadline)) return failed(silent);
   const auto welcome = handshake::decode_welcome(bytes);
   if (!welcome) return refused("it answered in a way this version does not know");
-  auto introduction = judge(*welcome, options);
-  if (!introduction.reason.empty()) return introduction;
+  auto attempt = outcome_of(*welcome, options);
+  if (!attempt.reason.empty()) return attempt;
   if (!handshake::equal(welcome->proof, handshake::server_proof(secret, *hello, claim))) {
     return refused("it does not know the job's secret, so it is not this job's store");
   }
-  introduction.is_welcome = true;
-  introduction.stream = std::move(stream);
-  introduction.limits = welcome->limits;
-  return introduction;
+  attempt.is_authenticated = true;
+  attempt.stream = std::move(stream);
+  attempt.limits = welcome->limits;
+  return attempt;
 }
 
-Introduction connect_and_introduce(const ConnectionOptions& options, const std::vector<SocketAddress>& addresses,
-                                   Deadline deadline) {
+Attempt connect_and_authenticate(const ConnectionOptions& options, const std::vector<SocketAddress>& addresses,
+                                 Deadline deadline) {
   std::string reason;
   for (const auto& address : addresses) {
     if (!options.secret && !options.insecure && !address.is_loopback()) {
       return refused(
           "it is beyond this host, and neither a secret (COHORT_SECRET_FILE) nor COHORT_INSECURE=1 is given");
     }
-    auto attempt = try_connect(address, earlier(deadline, Deadline::after(handshake_patience)));
-    if (!attempt.socket) {
-      reason = std::generic_category().message(attempt.error);
+    auto connected = try_connect(address, earlier(deadline, Deadline::after(handshake_patience)));
+    if (!connected.socket) {
+      reason = std::generic_category().message(connected.error);
       continue;
     }
     try {
-      return introduce(Stream(std::move(attempt.socket)), options,
-                       earlier(deadline, Deadline::after(handshake_patience)));
+      return authenticate(Stream(std::move(connected.socket)), options,
+                          earlier(deadline, Deadline::after(handshake_patience)));
     } catch (const NetworkError& e) {
-      // TLS that cannot agree will not agree next time; a connection that broke may be a server that is stopping.
+      // A failed TLS negotiation would fail again; a connection that broke may be a server that is stopping.
       const bool is_tls = e.message().starts_with("TLS");
       if (is_tls) return refused(e.message());
       reason = e.message();
@@ -180,24 +183,24 @@ StoreConnection::StoreConnection(const ConnectionOptions& options, Deadline dead
   bool warned = false;
   Deadline::Clock::duration resolved_after{};
   for (;;) {
-    Introduction introduction;
+    Attempt attempt;
     try {
       if (addresses.empty()) addresses = resolve(options.endpoint, deadline);
-      introduction = connect_and_introduce(options, addresses, deadline);
+      attempt = connect_and_authenticate(options, addresses, deadline);
     } catch (const SocketError& e) {
-      introduction.reason = e.message();  // a name may appear in the name service later than its host
+      attempt.reason = e.message();  // the name service may learn a host's name only after the host is up
     }
-    if (introduction.is_welcome) {
-      stream_ = std::move(introduction.stream);
-      limits_ = introduction.limits;
+    if (attempt.is_authenticated) {
+      stream_ = std::move(attempt.stream);
+      limits_ = attempt.limits;
       return;
     }
-    // An attempt that the deadline cut short knows less than the one before it.
-    if (reason.empty() || !deadline.expired()) reason = introduction.reason;
+    // An attempt that the deadline cut short says less than the one before it.
+    if (reason.empty() || !deadline.expired()) reason = attempt.reason;
     const auto waited = std::chrono::steady_clock::now() - start;
-    const bool rank_taken = introduction.reason.starts_with("rank ");
-    if (introduction.is_final || (rank_taken && waited > rank_taken_patience)) {
-      throw NetworkError(fmt::format("store at {}: {}", where_, introduction.reason), {.rank = options.rank});
+    const bool rank_taken = attempt.reason.starts_with("rank ");
+    if (attempt.is_final || (rank_taken && waited > rank_taken_patience)) {
+      throw NetworkError(fmt::format("store at {}: {}", where_, attempt.reason), {.rank = options.rank});
     }
     if (deadline.expired()) {
       throw TimeoutError(fmt::format("no store at {} after {:.1f} s: {}; is rank 0, or the launcher, running there?",
@@ -205,7 +208,7 @@ StoreConnection::StoreConnection(const ConnectionOptions& options, Deadline dead
                          {.rank = options.rank});
     }
     if (!warned && waited > seconds(10)) {
-      log_warn("still no store at {}: {}", where_, introduction.reason);
+      log_warn("still no store at {}: {}", where_, attempt.reason);
       warned = true;
     }
     backoff.rest(deadline);
@@ -216,7 +219,7 @@ StoreConnection::StoreConnection(const ConnectionOptions& options, Deadline dead
   }
 }
 
-void StoreConnection::check_limits(const wire::Request& request) const {
+void StoreConnection::check_limits(const StoreRequest& request) const {
   if (request.keys.size() > limits_.keys) {
     throw StoreError(fmt::format("{} keys at once: the store takes at most {}", request.keys.size(), limits_.keys));
   }
@@ -251,47 +254,56 @@ void StoreConnection::interrupt() {
   if (stream_.is_open()) ::shutdown(stream_.descriptor(), SHUT_RDWR);
 }
 
-OwnedReply StoreConnection::call(const wire::Request& request, Deadline deadline) {
+StoreReply StoreConnection::call(const StoreRequest& request, Deadline deadline, wire::Kind kind) {
+  const Turn::Holder turn(turn_, deadline);
+  if (!turn) {
+    throw StoreTimeoutError("another thread's call on this store took until the deadline: give each thread a clone()");
+  }
   if (owner_ != ::getpid()) {
     throw Error(fmt::format("the store at {} was connected before fork(): make a new one in the child", where_));
   }
   if (!stream_.is_open()) throw NetworkError(fmt::format("store at {}: the connection was lost earlier", where_));
   check_limits(request);
   outbox_.clear();
-  wire::encode(request, outbox_);
-  OwnedReply reply;
+  wire::encode(request, outbox_, kind);
+  std::string bytes;
+  std::optional<wire::Reply> reply;
   try {
     // A request that went out in part cannot be taken back, so a send that does not finish ends the connection.
     const auto send_by = deadline.expired() ? Deadline::after(cancel_patience) : deadline;
     if (stream_.send(outbox_, send_by)) {
-      if (receive_reply(reply, deadline)) return reply;
-      outbox_.clear();
-      wire::encode({wire::Op::cancel, 0, 0, {}, {}}, outbox_);
-      const auto patience = Deadline::after(cancel_patience);
-      if (stream_.send(outbox_, patience) && receive_reply(reply, patience)) return reply;
+      reply = receive_reply(bytes, deadline);
+      if (!reply) {
+        outbox_.clear();
+        wire::encode({}, outbox_, wire::Kind::cancel);
+        const auto patience = Deadline::after(cancel_patience);
+        if (stream_.send(outbox_, patience)) reply = receive_reply(bytes, patience);
+      }
     }
   } catch (const NetworkError& e) {
     fail(e);
   }
-  close();
-  throw StoreTimeoutError(fmt::format("the store at {} does not answer; the connection was given up", where_));
+  if (!reply) {
+    close();
+    throw StoreTimeoutError(fmt::format("the store at {} does not answer; the connection was given up", where_));
+  }
+  if (reply->status != wire::Status::ok) throw_store_error(request, reply->status, reply->values);
+  return owned(*reply);
 }
 
-bool StoreConnection::receive_reply(OwnedReply& into, Deadline deadline) {
+std::optional<wire::Reply> StoreConnection::receive_reply(std::string& bytes, Deadline deadline) {
   constexpr std::size_t usual = 4096;
-  auto& bytes = into.bytes;
   while (bytes.size() < wire::length_size) {
-    if (!stream_.receive(bytes, usual, deadline)) return false;
+    if (!stream_.receive(bytes, usual, deadline)) return std::nullopt;
   }
   const std::size_t size = load_le<std::uint32_t>(bytes.data());
   if (size > limits_.frame) throw NetworkError("it sent a reply larger than its own limit");
   while (bytes.size() < wire::length_size + size) {
-    if (!stream_.receive(bytes, wire::length_size + size - bytes.size(), deadline)) return false;
+    if (!stream_.receive(bytes, wire::length_size + size - bytes.size(), deadline)) return std::nullopt;
   }
-  const auto reply = wire::decode_reply(std::string_view(bytes).substr(wire::length_size));
-  if (!reply) throw NetworkError("it sent a reply that makes no sense");
-  into.reply = *reply;
-  return true;
+  auto reply = wire::decode_reply(std::string_view(bytes).substr(wire::length_size));
+  if (!reply) throw NetworkError("it sent a malformed reply");
+  return reply;
 }
 
 }  // namespace cohort

@@ -7,7 +7,7 @@
 #include <cohort/endpoint.h>
 #include <cohort/error.h>
 #include <cohort/secret.h>
-#include <cohort/store_server.h>
+#include <cohort/store_request.h>
 
 #include <unistd.h>
 
@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 
+#include "core/turn.h"
 #include "store/handshake.h"
 #include "store/socket.h"
 #include "store/stream.h"
@@ -27,7 +28,7 @@ struct ConnectionOptions {
   Endpoint endpoint;
   std::optional<Secret> secret;
   bool insecure = false;
-  std::shared_ptr<SSL_CTX> tls;  ///< null: none
+  std::shared_ptr<SSL_CTX> tls;  ///< null: no TLS
   std::string tls_name;
   std::string job_id;
   std::optional<int> rank;
@@ -35,37 +36,32 @@ struct ConnectionOptions {
   bool is_worker = false;
 };
 
-/// A reply and the bytes its values point into. Moving it keeps them valid: a reply is longer than what a std::string
-/// stores inside itself.
-struct OwnedReply {
-  std::string bytes;
-  wire::Reply reply;
-};
-
 class StoreConnection {
  public:
-  /// Connects and proves itself, trying again until the deadline while the server is not there yet. TimeoutError: it
-  /// never came. NetworkError: somebody is there, and it is not our store or does not want us.
+  /// Connects and authenticates, and tries again until the deadline while there is no server yet. Throws TimeoutError
+  /// if none appeared, and NetworkError if what listens there is not this job's store or refused the connection.
   StoreConnection(const ConnectionOptions& options, Deadline deadline);
 
-  /// Sends a request and returns its reply. A request that waits is cancelled at the deadline: the reply then says so,
-  /// and the connection stays good. A server that does not answer even that is given up: StoreTimeoutError, as is
-  /// every later call a NetworkError.
-  OwnedReply call(const wire::Request& request, Deadline deadline);
+  /// Sends a request and returns its result or throws its error. One call runs at a time; others wait for their turn. A
+  /// request that still waits at the deadline is cancelled, and the connection stays usable. A server that does not
+  /// even answer the cancellation is given up: the call throws StoreTimeoutError, and later ones NetworkError.
+  StoreReply call(const StoreRequest& request, Deadline deadline, wire::Kind kind = wire::Kind::operation);
 
   void notice_silence(std::chrono::milliseconds after) { cohort::notice_silence(stream_.descriptor(), after); }
-  /// From another thread than the one that is in call(): that one fails, as does every later one.
+  /// Makes a call() that runs in another thread fail, and every later one.
   void interrupt();
 
  private:
-  void check_limits(const wire::Request& request) const;
-  bool receive_reply(OwnedReply& into, Deadline deadline);
+  void check_limits(const StoreRequest& request) const;
+  /// Receives a reply into `bytes`, which its values point into; nullopt if the deadline passed first.
+  std::optional<wire::Reply> receive_reply(std::string& bytes, Deadline deadline);
   void close();
   [[noreturn]] void fail(const NetworkError& cause);
 
   std::string where_;
   pid_t owner_ = ::getpid();
-  std::mutex closing_;  ///< a descriptor that is closed here must not be somebody else's there
+  Turn turn_;
+  std::mutex closing_;  ///< so that interrupt() never uses a descriptor that has been closed and reused
   Stream stream_;
   handshake::Limits limits_;
   std::string outbox_;

@@ -2,13 +2,13 @@
 //
 // File layout, little-endian: a 64-byte header {magic[8], committed end u64, users that joined u64}, then records
 // {kind u8, key length u32, value length u32, key, value}. A writer holds the lock, writes its record past the
-// committed end and only then moves the end, so a writer killed half-way leaves bytes nobody reads and the next one
-// overwrites.
+// committed end and only then moves the end, so a writer that is killed half-way leaves bytes that nobody reads and the
+// next writer overwrites.
 //
 // Two kinds of locks, both of the open file description (F_OFD_*), so that they belong to one FileStore and vanish with
-// its process, however it dies:
-//   byte 0                     held by whoever reads or writes the log
-//   byte 2^40 + n              held by the n-th user for as long as it lives: who is alive is asked of the kernel
+// its process, however that ends:
+//   byte 0                     held while the log is read or written
+//   byte 2^40 + n              held by the n-th user for as long as it lives, so that the kernel knows who is alive
 #include <cohort/error.h>
 #include <cohort/file_store.h>
 
@@ -26,8 +26,8 @@
 
 #include "core/bytes.h"
 #include "core/file_descriptor.h"
-#include "core/parse.h"
-#include "store/wait_error.h"
+#include "store/reply.h"
+#include "store/table.h"
 
 namespace cohort {
 
@@ -43,7 +43,7 @@ enum class Record : std::uint8_t { set = 1, erase = 2 };
 
 constexpr std::chrono::milliseconds longest_pause{10};
 
-/// Pauses between looks at the file: short at first, so that a quick answer is seen quickly.
+/// The pause between looks at the file: short at first, so that a quick answer is seen quickly.
 class Pause {
  public:
   void rest(Deadline deadline) {
@@ -112,7 +112,7 @@ void write_u64(const std::string& path, int fd, std::uint64_t value, off_t at) {
   write_exactly(path, fd, bytes, at);
 }
 
-/// Byte 0, for a scope.
+/// Locks byte 0 for a scope.
 class ScopedLock {
  public:
   ScopedLock(const std::string& path, int fd, short type, Deadline deadline) : fd_(fd) {
@@ -154,15 +154,15 @@ bool same_file(int fd, const std::string& path) {
 
 }  // namespace
 
-/// One user of the file: joins on construction, lives as long as the store and its clones, removes the file if it was
-/// the last.
+/// One user of the file. It joins on construction, lives as long as the store and its clones, and removes the file if it
+/// was the last user.
 class FileStore::Membership {
  public:
   Membership(std::string path, int world_size, Deadline deadline) : path_(std::move(path)), world_size_(world_size) {
     for (;;) {
       fd_ = open_or_create(path_, deadline);
       const ScopedLock lock(path_, fd_.get(), F_WRLCK, deadline);
-      // Between open and lock the last user of an earlier job may have removed the file: then this is not it any more.
+      // Between open and lock the last user of an earlier job may have removed the file. Then open the new one.
       if (!same_file(fd_.get(), path_)) continue;
       join();
       return;
@@ -178,7 +178,7 @@ class FileStore::Membership {
           same_file(fd_.get(), path_)) {
         ::unlink(path_.c_str());
       }
-    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): a file that cannot be locked is left to the others
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): if the file cannot be locked, it is left to the others
     }
   }
 
@@ -208,7 +208,7 @@ class FileStore::Membership {
     }
     const bool all_were_here = world_size_ > 0 && joined >= static_cast<std::uint64_t>(world_size_);
     if (all_were_here && !others_alive(fd_.get())) {
-      initialise();  // a job whose every rank was killed left this
+      initialise();  // left by a job whose ranks were all killed
       joined = 0;
     }
     if (!try_lock(fd_.get(), F_WRLCK, first_user_lock + static_cast<off_t>(joined))) fail(path_, "lock as user");
@@ -228,38 +228,102 @@ class FileStore::Membership {
   FileDescriptor fd_;
 };
 
-/// The log and what it says, as far as it was read.
+/// The log and the map it describes, as far as it has been read.
 class FileStore::Log {
  public:
-  using Map = std::unordered_map<std::string, std::string>;
-
   explicit Log(std::string path) : path_(std::move(path)), fd_(::open(path_.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW)) {
     if (!fd_) fail(path_, "open");
   }
 
-  /// Runs `f(map)` with the log read to its end and nobody writing. What `f` hands to write() is in the log when this
-  /// returns.
-  template <class F>
-  auto update(Deadline deadline, F&& f) {
-    const std::lock_guard guard(mutex_);
-    const ScopedLock lock(path_, fd_.get(), F_WRLCK, deadline);
-    catch_up();
-    return f(map_);
-  }
-
-  /// Runs `f(map)` with what is committed now.
-  template <class F>
-  auto look(Deadline deadline, F&& f) {
-    const std::lock_guard guard(mutex_);
-    // Unlocked peek: if the end has not moved, nothing was written. A torn read merely takes the lock for nothing.
-    if (read_u64(path_, fd_.get(), end_at) != static_cast<std::uint64_t>(end_)) {
-      const ScopedLock lock(path_, fd_.get(), F_RDLCK, deadline);
-      catch_up();
+  StoreReply execute(const StoreRequest& request, Deadline deadline) {
+    switch (request.op) {
+      case StoreOp::get:
+      case StoreOp::wait:
+        return wait_for(request, deadline);
+      case StoreOp::check:
+      case StoreOp::num_keys: {
+        const std::lock_guard guard(mutex_);
+        follow(deadline);
+        if (request.op == StoreOp::check) return {.number = missing(request.keys).empty() ? 1 : 0};
+        return {.number = static_cast<std::int64_t>(map_.size())};
+      }
+      default: {
+        const std::lock_guard guard(mutex_);
+        const ScopedLock lock(path_, fd_.get(), F_WRLCK, deadline);
+        catch_up();
+        return change(request);
+      }
     }
-    return f(map_);
   }
 
-  /// Only from inside update().
+ private:
+  StoreReply wait_for(const StoreRequest& request, Deadline deadline) {
+    for (Pause pause;; pause.rest(deadline)) {
+      const std::lock_guard guard(mutex_);
+      follow(deadline);
+      const auto absent = missing(request.keys);
+      if (absent.empty()) {
+        StoreReply reply;
+        if (request.op == StoreOp::wait) return reply;
+        for (const auto key : request.keys) reply.values.push_back(*find(key));
+        return reply;
+      }
+      if (deadline.expired()) throw_store_error(request, wire::Status::cancelled, absent);
+    }
+  }
+
+  /// Executes a request that changes the map, with the log read to its end and locked.
+  StoreReply change(const StoreRequest& request) {
+    const auto key = request.keys.front();
+    const auto* const value = find(key);
+    switch (request.op) {
+      case StoreOp::set:
+        for (std::size_t i = 0; i < request.keys.size(); ++i) write(Record::set, request.keys[i], request.values[i]);
+        return {};
+      case StoreOp::add: {
+        const auto sum = sum_with(value, request.number);
+        if (!sum) throw_store_error(request, wire::Status::not_a_number, {});
+        write(Record::set, key, std::to_string(*sum));
+        return {.number = *sum};
+      }
+      case StoreOp::compare_set: {
+        const auto expected = request.values[0];
+        if (!matches(value, expected)) return {.values = {value == nullptr ? std::string(expected) : *value}};
+        write(Record::set, key, request.values[1]);
+        return {.values = {std::string(request.values[1])}};
+      }
+      case StoreOp::append:
+        write(Record::set, key, std::string(value == nullptr ? std::string_view() : *value).append(request.values[0]));
+        return {};
+      case StoreOp::delete_key:
+        write(Record::erase, key, {});
+        return {.number = 1};
+      default:
+        throw NotSupportedError("a FileStore does not have this operation");
+    }
+  }
+
+  const std::string* find(std::string_view key) const {
+    const auto it = map_.find(key);
+    return it == map_.end() ? nullptr : &it->second;
+  }
+  std::vector<std::string_view> missing(const std::vector<std::string_view>& keys) const {
+    std::vector<std::string_view> absent;
+    for (const auto key : keys) {
+      if (!map_.contains(key)) absent.push_back(key);
+    }
+    return absent;
+  }
+
+  /// Brings the map up to date with what is committed now.
+  void follow(Deadline deadline) {
+    // This look needs no lock: if the end has not moved, nothing was written. A torn read only takes the lock in vain.
+    if (read_u64(path_, fd_.get(), end_at) == static_cast<std::uint64_t>(end_)) return;
+    const ScopedLock lock(path_, fd_.get(), F_RDLCK, deadline);
+    catch_up();
+  }
+
+  /// Requires that the log is locked for writing and read to its end.
   void write(Record kind, std::string_view key, std::string_view value) {
     constexpr std::size_t most = std::numeric_limits<std::uint32_t>::max();
     if (key.size() > most || value.size() > most) throw StoreError("file store: keys and values are under 4 GiB");
@@ -274,7 +338,6 @@ class FileStore::Log {
     apply(kind, std::string(key), std::string(value));
   }
 
- private:
   void catch_up() {
     const auto committed = read_u64(path_, fd_.get(), end_at);
     struct stat status {};
@@ -311,14 +374,14 @@ class FileStore::Log {
   std::string path_;
   FileDescriptor fd_;
   std::mutex mutex_;
-  Map map_;
+  std::unordered_map<std::string, std::string, TextHash, std::equal_to<>> map_;
   off_t end_ = header_size;
 };
 
 FileStore::FileStore(std::string path, int world_size, std::chrono::milliseconds timeout) {
   if (world_size == 0) throw ValueError("FileStore: a world size of 0; use -1 when it is not known");
   set_timeout(timeout);
-  membership_ = std::make_shared<Membership>(std::move(path), world_size, Deadline::after_or_never(timeout));
+  membership_ = std::make_shared<Membership>(std::move(path), world_size, Deadline::after(timeout));
   log_ = std::make_unique<Log>(membership_->path());
 }
 
@@ -337,85 +400,8 @@ StorePtr FileStore::clone() {
   return StorePtr(new FileStore(membership_, timeout()));  // NOLINT: the constructor is private
 }
 
-void FileStore::do_set(std::string_view key, std::string_view value, Deadline deadline) {
-  log_->update(deadline, [&](Log::Map&) { log_->write(Record::set, key, value); });
-}
-
-std::string FileStore::do_get(std::string_view key, Deadline deadline) {
-  const std::string name(key);
-  Pause pause;
-  for (;;) {
-    std::string value;
-    const bool found = log_->look(deadline, [&](Log::Map& map) {
-      const auto it = map.find(name);
-      if (it != map.end()) value = it->second;
-      return it != map.end();
-    });
-    if (found) return value;
-    if (deadline.expired()) throw StoreTimeoutError(describe_missing({name}));
-    pause.rest(deadline);
-  }
-}
-
-std::int64_t FileStore::do_add(std::string_view key, std::int64_t amount, Deadline deadline) {
-  return log_->update(deadline, [&](Log::Map& map) {
-    std::int64_t sum = amount;
-    if (const auto it = map.find(std::string(key)); it != map.end()) {
-      const auto number = parse_integer<std::int64_t>(it->second);
-      if (!number || __builtin_add_overflow(*number, amount, &sum)) throw ValueError(describe_not_a_number(key));
-    }
-    log_->write(Record::set, key, std::to_string(sum));
-    return sum;
-  });
-}
-
-std::string FileStore::do_compare_set(std::string_view key, std::string_view expected, std::string_view desired,
-                                      Deadline deadline) {
-  return log_->update(deadline, [&](Log::Map& map) {
-    const auto it = map.find(std::string(key));
-    if (it == map.end() && !expected.empty()) return std::string(expected);
-    if (it != map.end() && it->second != expected) return it->second;
-    log_->write(Record::set, key, desired);
-    return std::string(desired);
-  });
-}
-
-void FileStore::do_wait(const Keys& keys, Deadline deadline) {
-  Pause pause;
-  for (;;) {
-    auto missing = log_->look(deadline, [&](Log::Map& map) {
-      Keys absent;
-      for (const auto& key : keys) {
-        if (!map.contains(key)) absent.push_back(key);
-      }
-      return absent;
-    });
-    if (missing.empty()) return;
-    if (deadline.expired()) throw StoreTimeoutError(describe_missing(missing));
-    pause.rest(deadline);
-  }
-}
-
-bool FileStore::do_check(const Keys& keys, Deadline deadline) {
-  return log_->look(deadline, [&](Log::Map& map) {
-    return std::all_of(keys.begin(), keys.end(), [&map](const std::string& key) { return map.contains(key); });
-  });
-}
-
-bool FileStore::do_delete_key(std::string_view key, Deadline deadline) {
-  log_->update(deadline, [&](Log::Map&) { log_->write(Record::erase, key, {}); });
-  return true;
-}
-
-std::int64_t FileStore::do_num_keys(Deadline deadline) {
-  return log_->look(deadline, [](Log::Map& map) { return static_cast<std::int64_t>(map.size()); });
-}
-
-void FileStore::do_append(std::string_view key, std::string_view value, Deadline deadline) {
-  log_->update(deadline, [&](Log::Map& map) {
-    const auto it = map.find(std::string(key));
-    log_->write(Record::set, key, it == map.end() ? std::string(value) : it->second + std::string(value));
-  });
+StoreReply FileStore::execute(const StoreRequest& request, Deadline deadline) {
+  return log_->execute(request, deadline);
 }
 
 }  // namespace cohort

@@ -46,7 +46,7 @@ std::string head(std::uint8_t flags) {
   return bytes;
 }
 
-/// The flags, if the bytes begin as a message of this version does; cuts the head off.
+/// Returns the flags and removes the head, if the bytes are a message of this version and size.
 std::optional<std::uint8_t> take_head(std::string_view& bytes, std::size_t size) {
   if (bytes.size() != size || !bytes.starts_with(magic)) return std::nullopt;
   if (load_le<std::uint8_t>(bytes.data() + 8) != version) return std::nullopt;
@@ -55,7 +55,7 @@ std::optional<std::uint8_t> take_head(std::string_view& bytes, std::size_t size)
   return flags;
 }
 
-std::string unauthenticated(const Claim& claim) {
+std::string encode_without_proof(const Claim& claim) {
   const auto flags = static_cast<std::uint8_t>((claim.rank ? flag_rank : 0) | (claim.is_host ? flag_host : 0) |
                                                (claim.is_worker ? flag_worker : 0));
   auto bytes = head(flags);
@@ -68,17 +68,17 @@ std::string unauthenticated(const Claim& claim) {
 
 Proof proof_of(std::string_view label, const Secret* secret, const Hello& hello, const Claim& claim) {
   return proof_under(secret == nullptr ? std::span<const std::uint8_t>() : secret->bytes(),
-                     std::string(label) + encode(hello) + unauthenticated(claim));
+                     std::string(label) + encode(hello) + encode_without_proof(claim));
 }
 
 }  // namespace
 
-Proof proof_under(std::span<const std::uint8_t> key, std::string_view said) {
+Proof proof_under(std::span<const std::uint8_t> key, std::string_view text) {
   Proof proof{};
   unsigned size = 0;
   static constexpr std::uint8_t no_key = 0;
   if (::HMAC(EVP_sha256(), key.empty() ? &no_key : key.data(), static_cast<int>(key.size()),
-             reinterpret_cast<const unsigned char*>(said.data()), said.size(), proof.data(), &size) == nullptr ||
+             reinterpret_cast<const unsigned char*>(text.data()), text.size(), proof.data(), &size) == nullptr ||
       size != proof.size()) {
     throw Error("HMAC-SHA256 failed");
   }
@@ -124,7 +124,7 @@ std::string encode(const Hello& hello) {
 }
 
 std::string encode(const Claim& claim, const Proof& proof) {
-  auto bytes = unauthenticated(claim);
+  auto bytes = encode_without_proof(claim);
   append(bytes, proof);
   return bytes;
 }
@@ -151,25 +151,25 @@ bool could_be_claim(std::string_view bytes) {
   return bytes.substr(0, known) == std::string_view(beginning).substr(0, known);
 }
 
-std::optional<AuthenticatedClaim> decode_claim(std::string_view bytes) {
+std::optional<ClaimWithProof> decode_claim(std::string_view bytes) {
   const auto flags = take_head(bytes, claim_size);
   if (!flags) return std::nullopt;
-  AuthenticatedClaim authenticated{};
+  ClaimWithProof decoded{};
   const auto rank = load_le<std::int32_t>(bytes.data());
   bytes.remove_prefix(sizeof(rank));
   if ((*flags & flag_rank) != 0) {
     if (rank < 0) return std::nullopt;
-    authenticated.claim.rank = rank;
+    decoded.claim.rank = rank;
   } else if (rank != -1) {
     return std::nullopt;
   }
-  authenticated.claim.is_host = (*flags & flag_host) != 0;
-  authenticated.claim.is_worker = (*flags & flag_worker) != 0;
-  authenticated.claim.process = take<16>(bytes);
-  authenticated.claim.nonce = take<32>(bytes);
-  authenticated.claim.job = take<16>(bytes);
-  authenticated.proof = take<32>(bytes);
-  return authenticated;
+  decoded.claim.is_host = (*flags & flag_host) != 0;
+  decoded.claim.is_worker = (*flags & flag_worker) != 0;
+  decoded.claim.process = take<16>(bytes);
+  decoded.claim.nonce = take<32>(bytes);
+  decoded.claim.job = take<16>(bytes);
+  decoded.proof = take<32>(bytes);
+  return decoded;
 }
 
 std::optional<Welcome> decode_welcome(std::string_view bytes) {

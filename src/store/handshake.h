@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// How a connection to a store begins, before anything else is read from it:
+// How the two ends of a store connection authenticate each other, before anything else is read from it. There are three
+// messages:
 //
-//   server → client   Hello    {magic, version, asks for a secret?, server nonce}
+//   server → client   Hello    {magic, version, whether a secret is required, server nonce}
 //   client → server   Claim    {magic, version, flags, rank, process nonce, client nonce, job tag, proof}
-//   server → client   Welcome  {verdict, limits, proof}
+//   server → client   Welcome  {magic, version, verdict, limits, proof}
 //
-// Both proofs are HMAC-SHA256 under the job's secret over everything both sides said (each with its own label, so that
-// one cannot be replayed as the other): the client proves it first, then the server. With no secret (one host, where
-// the kernel vouches for the user, or a job that chose to be insecure) the key is empty and the proofs only show that
-// both ends speak the protocol. All messages have a fixed size, so a stranger cannot make the server buffer anything.
-// The rank and the process's nonce are part of the proof: a process that knows the secret can still not take a rank
-// that another live process holds.
+// Each proof is an HMAC-SHA256 under the job's secret over the Hello and the Claim, with a label that differs between
+// client and server, so that one proof cannot be replayed as the other. The client proves first, then the server.
+// Without a secret (on one host, where the kernel vouches for the user, or in a job that chose to be insecure) the key
+// is empty, and the proofs only show that both ends speak the protocol. All messages have a fixed size, so an
+// unauthenticated client cannot make the server buffer anything. The rank and the process's nonce are covered by the
+// proof: even a process that knows the secret cannot take a rank that another live process holds.
 #pragma once
 
 #include <cohort/secret.h>
@@ -37,14 +38,14 @@ struct Hello {
 
 struct Claim {
   std::optional<int> rank;
-  bool is_host = false;    ///< the process that hosts the server: it does not wait for itself to leave
+  bool is_host = false;    ///< comes from the process that hosts the server, which does not wait for itself to leave
   bool is_worker = false;  ///< counts towards the number of workers the host waits for
   ProcessNonce process{};
   Nonce nonce{};
   JobTag job{};
 };
 
-/// What the server takes, so that a client can refuse too much itself and keep its connection.
+/// What the server accepts, so that a client can refuse a larger request itself and keep its connection.
 struct Limits {
   std::uint32_t key = 0;
   std::uint32_t value = 0;
@@ -52,6 +53,7 @@ struct Limits {
   std::uint32_t keys = 0;
 };
 
+/// The server's decision on a claim.
 enum class Verdict : std::uint8_t { welcome, wrong_secret, wrong_job, rank_taken, too_many };
 inline constexpr Verdict last_verdict = Verdict::too_many;
 
@@ -65,34 +67,34 @@ inline constexpr std::size_t hello_size = 8 + 4 + 32;
 inline constexpr std::size_t claim_size = 8 + 4 + 4 + 16 + 32 + 16 + 32;
 inline constexpr std::size_t welcome_size = 8 + 4 + 16 + 32;
 
-/// Makes OpenSSL ready now. It takes itself down in an exit handler; an exit handler of ours that still serves
-/// connections must be registered after that one, that is, after this call.
+/// Initialises OpenSSL, which registers an exit handler that shuts it down. An exit handler of ours that still serves
+/// connections has to run before that one, so it must be registered after this call.
 void prepare_crypto();
 
 Nonce fresh_nonce();
-/// Tells jobs without a secret apart; zero for an empty id.
+/// Distinguishes jobs that have no secret; zero for an empty id.
 JobTag tag_of(std::string_view job_id);
 
-/// `secret` may be null.
+/// `secret` is null if the job has none.
 Proof client_proof(const Secret* secret, const Hello& hello, const Claim& claim);
 Proof server_proof(const Secret* secret, const Hello& hello, const Claim& claim);
-/// In time that does not depend on where they differ.
+/// Takes the same time wherever the two differ.
 bool equal(const Proof& a, const Proof& b);
 /// HMAC-SHA256.
-Proof proof_under(std::span<const std::uint8_t> key, std::string_view said);
+Proof proof_under(std::span<const std::uint8_t> key, std::string_view text);
 
 std::string encode(const Hello& hello);
 std::string encode(const Claim& claim, const Proof& proof);
 std::string encode(const Welcome& welcome);
 
-/// Nothing: these bytes are not that message (of this version).
+/// The decoders return nullopt if the bytes are not such a message of this version.
 std::optional<Hello> decode_hello(std::string_view bytes);
-struct AuthenticatedClaim {
+struct ClaimWithProof {
   Claim claim;
   Proof proof;
 };
-std::optional<AuthenticatedClaim> decode_claim(std::string_view bytes);
-/// Whether these first bytes can still become a claim of this version.
+std::optional<ClaimWithProof> decode_claim(std::string_view bytes);
+/// Whether a claim of this version can begin with these bytes.
 bool could_be_claim(std::string_view bytes);
 std::optional<Welcome> decode_welcome(std::string_view bytes);
 

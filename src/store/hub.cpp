@@ -49,7 +49,7 @@ void Hub::connection_closed(bool was_authenticated, bool was_rejected) {
   if (was_rejected) ++stats_.rejected;
 }
 
-void Hub::connection_proven() {
+void Hub::connection_authenticated() {
   const std::lock_guard lock(mutex_);
   --stats_.unauthenticated;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What the connections of one server share: the table, who holds which rank, how much memory is taken. Lives on the
-// server's event loop; only the counters at the end are read from other threads.
+// What the connections of one server share: the table, which process holds which rank, how much memory is taken. It
+// lives on the server's event loop; only the counters at the end are read from other threads.
 #pragma once
 
 #include <cohort/deadline.h>
@@ -36,17 +36,17 @@ class Hub {
 
   /// Whether `more` bytes fit the memory limit now.
   bool has_room(std::size_t more) const { return table_.bytes() + buffered_ + more <= options_.limits.memory; }
-  /// Bytes that connections hold in transit.
+  /// Counts bytes that connections hold in transit.
   void buffered(std::ptrdiff_t change) { buffered_ += static_cast<std::size_t>(change); }
 
-  /// Judges a claim whose proof was right, and books it: welcome, wrong_job, rank_taken or too_many. One that is
-  /// welcome must leave() in the end.
+  /// Decides on a claim whose proof was right: welcome, wrong_job, rank_taken or too_many. A claim that is welcome is
+  /// counted, and must leave() in the end.
   handshake::Verdict enter(const handshake::Claim& claim);
   void leave(const handshake::Claim& claim);
 
-  /// Counters, from any thread.
+  /// The functions below may be called from any thread.
   void connection_accepted();
-  void connection_proven();
+  void connection_authenticated();
   void connection_closed(bool was_authenticated, bool was_rejected);
   StoreServer::Stats stats() const;
   StoreServer::Joined wait_for_workers(std::size_t workers, Deadline deadline);
@@ -67,7 +67,7 @@ class Hub {
   std::condition_variable changed_;
   StoreServer::Stats stats_;
   std::size_t clients_ = 0;          ///< authenticated connections other than the host's own
-  std::size_t foreign_clients_ = 0;  ///< of these, the ones of other processes
+  std::size_t foreign_clients_ = 0;  ///< of these, the ones from other processes
   std::size_t workers_ = 0;
   std::set<int> worker_ranks_;
 };

@@ -64,7 +64,7 @@ Secret Secret::load(const std::string& path) {
     throw ValueError(fmt::format("secret file {}: it belongs to user {}, not to you", path, status.st_uid));
   }
   std::array<char, 2 * size + 1> text{};
-  // pread: several processes may hold the same open file, and with it the same position.
+  // pread, because several processes may share the open file and its position.
   const auto n = ::pread(fd.get(), text.data(), text.size(), 0);
   Secret secret;
   bool good = n >= static_cast<ssize_t>(2 * size);

@@ -22,12 +22,12 @@ namespace cohort {
 using Socket = asio::generic::stream_protocol::socket;
 using TlsSocket = asio::ssl::stream<Socket>;
 
-/// What the server keeps of a connection, whatever it is made of.
+/// A connection as the server sees it, with or without TLS.
 class SessionHandle {
  public:
   virtual ~SessionHandle() = default;
   virtual bool is_authenticated() const = 0;
-  /// Ends it without another word: the handshake took too long, or the server stops.
+  /// Closes it without sending anything more: the handshake took too long, or the server stops.
   virtual void close(bool as_rejected) = 0;
 };
 
@@ -61,20 +61,20 @@ class Session final : public SessionHandle, public std::enable_shared_from_this<
     hub_.connection_closed(was_authenticated, as_rejected || conversation_->is_rejected());
     asio::error_code ignored;
     stream_.lowest_layer().close(ignored);
-    // Handlers in flight still hold this object; what the client held ends now.
+    // Handlers in flight still hold this object, but what the client held ends now.
     conversation_.reset();
     inbox_ = {};
     gone_(this);
   }
 
  private:
-  /// Small, because most connections are idle and each has one. Larger requests grow it while they last.
+  /// Small, because each connection has one and most are idle. It grows while larger requests arrive.
   static constexpr std::size_t idle_inbox = 1024;
   static constexpr std::size_t busy_inbox = std::size_t{256} * 1024;
 
   void begin() {
     asio::error_code ignored;
-    stream_.lowest_layer().non_blocking(true, ignored);  // for send_now(); asynchronous calls do not mind
+    stream_.lowest_layer().non_blocking(true, ignored);  // for send_now(); asynchronous calls work either way
     write();
     read();
   }
@@ -95,7 +95,7 @@ class Session final : public SessionHandle, public std::enable_shared_from_this<
     if (error) return close(!conversation_->is_authenticated());
     const bool was_authenticated = conversation_->is_authenticated();
     feed({inbox_.data(), size});
-    if (!was_authenticated && conversation_->is_authenticated()) hub_.connection_proven();
+    if (!was_authenticated && conversation_->is_authenticated()) hub_.connection_authenticated();
     const bool filled = size == inbox_.size();
     if (filled && inbox_.size() < busy_inbox) {
       inbox_.resize(std::min(inbox_.size() * 4, busy_inbox));
@@ -138,8 +138,9 @@ class Session final : public SessionHandle, public std::enable_shared_from_this<
                       });
   }
 
-  /// Most answers fit the socket's buffer; sending them here spares the loop a round. What is left, errors, and what
-  /// has consequences (closing, more requests to execute) goes the asynchronous way: we may be inside the conversation.
+  /// Most replies fit the socket's buffer, and sending them here saves a round of the event loop. The rest of a reply,
+  /// errors, and whatever has consequences (closing, more requests to execute) are handled asynchronously, because this
+  /// may run inside the conversation.
   std::size_t send_now() {
     if constexpr (std::is_same_v<Stream, Socket>) {
       if (closing_ || conversation_->has_backlog()) return 0;

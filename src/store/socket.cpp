@@ -42,12 +42,12 @@ SocketAddress unix_address(const std::string& path) {
   std::memcpy(un->sun_path, path.data(), path.size());
   const bool is_abstract = path[0] == '@';
   if (is_abstract) un->sun_path[0] = '\0';
-  // The length delimits an abstract name; a path ends at its zero byte, which counts.
+  // The length delimits an abstract name; a path ends with a zero byte, which is part of the length.
   address.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size() + (is_abstract ? 0 : 1));
   return address;
 }
 
-/// What the resolver said, shared with the thread that asks it.
+/// The result of a name look-up, shared with the thread that makes it.
 struct Lookup {
   std::mutex mutex;
   std::condition_variable answered;
@@ -56,8 +56,8 @@ struct Lookup {
   std::vector<SocketAddress> addresses;
 };
 
-/// Look-ups that outlived their deadline: nothing interrupts getaddrinfo, so their threads are kept until they end and
-/// joined by the next look-up. Never destroyed: one still running at exit ends with the process.
+/// Look-ups that outlived their deadline. Nothing interrupts getaddrinfo, so their threads are kept until they end, and
+/// are joined by the next look-up. Never destroyed: a look-up that still runs at exit ends with the process.
 class LateLookups {
  public:
   static LateLookups& instance() {
@@ -107,8 +107,8 @@ void look_up(const std::string& host, const std::string& port, Lookup& lookup) {
   lookup.answered.notify_all();
 }
 
-/// Nobody listens, but the kernel gave the client the very port it connects to, and TCP allows two open calls to meet:
-/// the client would talk to itself, and hold the port that the server is about to bind.
+/// When nobody listens, the kernel may give the client the very port that it connects to, and TCP's simultaneous open
+/// then connects the client to itself. It would occupy the port that the server is about to bind.
 bool is_connected_to_itself(int fd) {
   SocketAddress here;
   SocketAddress there;
@@ -151,7 +151,7 @@ std::vector<SocketAddress> resolve(const Endpoint& endpoint, Deadline deadline) 
   if (endpoint.kind == Endpoint::Kind::unix_socket) return {unix_address(endpoint.path)};
   const auto port = std::to_string(endpoint.port);
   auto lookup = std::make_shared<Lookup>();
-  // An address needs no resolver, and so no thread.
+  // An address needs no name service, and so no thread.
   in6_addr scratch{};
   const bool numeric = ::inet_pton(AF_INET, endpoint.host.c_str(), &scratch) == 1 ||
                        ::inet_pton(AF_INET6, endpoint.host.c_str(), &scratch) == 1;
@@ -190,7 +190,7 @@ FileDescriptor listen_on(const Endpoint& endpoint) {
   if (!fd) throw SocketError(fmt::format("socket for {}: {}", to_string(endpoint), reason(errno)));
   const int on = 1;
   if (family != AF_UNIX) ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  // [::] would take IPv4 as well; "binds exactly what it is told" means IPv6 alone.
+  // [::] would accept IPv4 as well, but a server binds exactly what it is told: IPv6 alone.
   if (family == AF_INET6) ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on));
   if (::bind(fd.get(), address.get(), address.size) != 0) {
     const int error = errno;
@@ -220,7 +220,7 @@ Endpoint bound_endpoint(int fd) {
   return Endpoint::parse(address.storage.ss_family == AF_UNIX ? text : "tcp://" + text);
 }
 
-ConnectAttempt try_connect(const SocketAddress& address, Deadline deadline) {
+Connected try_connect(const SocketAddress& address, Deadline deadline) {
   const int family = address.storage.ss_family;
   FileDescriptor fd(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return {FileDescriptor(), errno};
@@ -230,7 +230,7 @@ ConnectAttempt try_connect(const SocketAddress& address, Deadline deadline) {
     if (family != AF_UNIX && is_connected_to_itself(fd.get())) return {FileDescriptor(), ECONNREFUSED};
     return {std::move(fd), 0};
   }
-  // A full backlog is EAGAIN on unix sockets, which then cannot be waited for: the caller tries again.
+  // A full backlog of a unix socket is EAGAIN and cannot be waited for: the caller tries again.
   if (errno != EINPROGRESS) return {FileDescriptor(), errno};
   if (!wait_ready(fd.get(), POLLOUT, deadline)) return {FileDescriptor(), ETIMEDOUT};
   int error = 0;
@@ -252,7 +252,7 @@ bool wait_ready(int fd, short events, Deadline deadline) {
 }
 
 void notice_silence(int fd, std::chrono::milliseconds after) {
-  // Half of the time idle, the rest in probes of a second or more.
+  // The probes start after half of the time and come once a second or less often.
   const auto whole = std::max<std::int64_t>(2, after.count() / 1000);
   const int on = 1;
   const auto idle = static_cast<int>(whole - whole / 2);

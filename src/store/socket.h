@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Sockets for endpoints: resolving, binding exactly what was asked for, connecting by a deadline.
+// Sockets for endpoints: resolve names, bind exactly what was asked for, connect by a deadline.
 #pragma once
 
 #include <cohort/deadline.h>
@@ -26,29 +26,29 @@ struct SocketAddress {
 
 std::string to_string(const SocketAddress& address);
 
-/// All addresses of the endpoint. A name that does not resolve is a SocketError, one whose resolver does not answer in
-/// time a TimeoutError: the look-up runs on a helper thread, since getaddrinfo has no deadline of its own.
+/// Returns all addresses of the endpoint. Throws SocketError if the name does not resolve, and TimeoutError if the name
+/// service does not answer in time: the look-up runs on a helper thread, because getaddrinfo has no deadline.
 std::vector<SocketAddress> resolve(const Endpoint& endpoint, Deadline deadline);
 
-/// A listening socket on the endpoint's first address and on no other. SocketError if it is taken; says by what name.
+/// Returns a listening socket on the endpoint's first address and on no other. Throws SocketError if it is taken.
 FileDescriptor listen_on(const Endpoint& endpoint);
 
-/// The endpoint a listening socket is bound to. ValueError if `fd` is not one.
+/// The endpoint that a listening socket is bound to. Throws ValueError if `fd` is not a listening socket.
 Endpoint bound_endpoint(int fd);
 
-/// The result of one attempt to connect: the socket, or the errno of the failure.
-struct ConnectAttempt {
+/// A connected socket, or the errno of the failure.
+struct Connected {
   FileDescriptor socket;
   int error = 0;
 };
-/// Non-blocking socket; returns by the deadline.
-ConnectAttempt try_connect(const SocketAddress& address, Deadline deadline);
+/// Returns by the deadline. The socket is non-blocking.
+Connected try_connect(const SocketAddress& address, Deadline deadline);
 
-/// Waits until `fd` is ready for `events` (POLLIN, POLLOUT). False: the deadline passed.
+/// Waits until `fd` is ready for `events` (POLLIN, POLLOUT). Returns false if the deadline passed first.
 bool wait_ready(int fd, short events, Deadline deadline);
 
-/// Has the kernel end a TCP connection whose other side's host has not been heard of for this long, whether idle or
-/// not. Nothing for other sockets.
+/// Makes the kernel end a TCP connection, idle or not, when nothing has been heard from the peer's host for this long.
+/// Does nothing to other sockets.
 void notice_silence(int fd, std::chrono::milliseconds after);
 
 /// Whether the process at the other end of a unix socket runs as this user or as root.

@@ -17,89 +17,95 @@ StoreCollectives::StoreCollectives(StorePtr store, int rank, int world_size)
 
 std::string StoreCollectives::use(std::string_view key) {
   if (!used_.emplace(key).second) {
-    throw ValueError(fmt::format("store collective: the key \"{}\" was used before; each call needs its own", key));
+    throw ValueError(
+        fmt::format("store collective: the key \"{}\" was used before; each call needs a key of its own", key));
   }
   return std::string(key);
 }
 
-std::vector<std::string> StoreCollectives::keys_of_all(const std::string& key) const {
+std::string StoreCollectives::key_of_rank(std::string_view key, int rank) const {
+  return fmt::format("{}/{}", key, rank);
+}
+
+std::vector<std::string> StoreCollectives::keys_of_all(std::string_view key) const {
   std::vector<std::string> keys;
   keys.reserve(static_cast<std::size_t>(world_size_));
-  for (int rank = 0; rank < world_size_; ++rank) keys.push_back(fmt::format("{}/{}", key, rank));
+  for (int rank = 0; rank < world_size_; ++rank) keys.push_back(key_of_rank(key, rank));
   return keys;
 }
 
-void StoreCollectives::wait_for_all(const std::string& key, Deadline deadline) {
-  // Each rank leaves its own mark (for the error below) and counts; the last to count opens the gate, so that one wait
-  // on one key serves all.
-  store_->set(fmt::format("{}/{}", key, rank_), "", deadline);
+/// Each rank sets its own key, for the error of wait_for_all(), and adds to the count. The last one opens the gate, so
+/// that all ranks wait for a single key.
+void StoreCollectives::arrive(const std::string& key, Deadline deadline) {
+  store_->set(key_of_rank(key, rank_), "", deadline);
   if (store_->add(key + "/count", 1, deadline) == world_size_) store_->set(key + "/gate", "", deadline);
+}
+
+void StoreCollectives::wait_for_all(const std::string& key, Deadline deadline) {
+  arrive(key, deadline);
   try {
     store_->wait({key + "/gate"}, deadline);
   } catch (const StoreTimeoutError&) {
     std::vector<int> missing;
-    const auto marks = keys_of_all(key);
     for (int rank = 0; rank < world_size_; ++rank) {
-      if (!store_->check({marks[static_cast<std::size_t>(rank)]}, std::chrono::seconds(5))) missing.push_back(rank);
+      if (!store_->check({key_of_rank(key, rank)}, std::chrono::seconds(5))) missing.push_back(rank);
     }
     if (missing.empty()) throw;
     throw StoreTimeoutError(
-        fmt::format("\"{}\": {} of {} ranks came; missing: {}", key, world_size_ - static_cast<int>(missing.size()),
+        fmt::format("\"{}\": {} of {} ranks arrived; missing: {}", key, world_size_ - static_cast<int>(missing.size()),
                     world_size_, fmt::join(missing, ", ")),
         {.op = "store barrier", .rank = missing.front()});
   }
 }
 
-void StoreCollectives::barrier(std::string_view key, Within within, bool block) {
+void StoreCollectives::barrier(std::string_view key, Timeout timeout, bool block) {
   const auto name = use(key);
-  const auto deadline = within.or_after(default_timeout);
-  if (block) return wait_for_all(name, deadline);
-  store_->set(fmt::format("{}/{}", name, rank_), "", deadline);
-  if (store_->add(name + "/count", 1, deadline) == world_size_) store_->set(name + "/gate", "", deadline);
+  const auto deadline = timeout.deadline_or(default_timeout);
+  block ? wait_for_all(name, deadline) : arrive(name, deadline);
 }
 
-std::int64_t StoreCollectives::all_sum(std::string_view key, std::int64_t value, Within within) {
+std::int64_t StoreCollectives::all_sum(std::string_view key, std::int64_t value, Timeout timeout) {
   const auto name = use(key);
-  const auto deadline = within.or_after(default_timeout);
+  const auto deadline = timeout.deadline_or(default_timeout);
   store_->add(name + "/sum", value, deadline);
   wait_for_all(name, deadline);
   return store_->add(name + "/sum", 0, deadline);
 }
 
-void StoreCollectives::broadcast_send(std::string_view key, std::string_view value, Within within) {
-  store_->set(use(key), value, within.or_after(default_timeout));
+void StoreCollectives::broadcast_send(std::string_view key, std::string_view value, Timeout timeout) {
+  store_->set(use(key), value, timeout.deadline_or(default_timeout));
 }
 
-std::string StoreCollectives::broadcast_recv(std::string_view key, Within within) {
-  return store_->get(use(key), within.or_after(default_timeout));
+std::string StoreCollectives::broadcast_recv(std::string_view key, Timeout timeout) {
+  return store_->get(use(key), timeout.deadline_or(default_timeout));
 }
 
-void StoreCollectives::gather_send(std::string_view key, std::string_view value, Within within) {
-  store_->set(fmt::format("{}/{}", use(key), rank_), value, within.or_after(default_timeout));
+void StoreCollectives::gather_send(std::string_view key, std::string_view value, Timeout timeout) {
+  store_->set(key_of_rank(use(key), rank_), value, timeout.deadline_or(default_timeout));
 }
 
-std::vector<std::string> StoreCollectives::gather_recv(std::string_view key, std::string_view value, Within within) {
+std::vector<std::string> StoreCollectives::gather_recv(std::string_view key, std::string_view value, Timeout timeout) {
   const auto name = use(key);
-  const auto deadline = within.or_after(default_timeout);
-  store_->set(fmt::format("{}/{}", name, rank_), value, deadline);
+  const auto deadline = timeout.deadline_or(default_timeout);
+  store_->set(key_of_rank(name, rank_), value, deadline);
   return store_->multi_get(keys_of_all(name), deadline);
 }
 
 std::string StoreCollectives::scatter_send(std::string_view key, const std::vector<std::string>& values,
-                                           Within within) {
+                                           Timeout timeout) {
   if (values.size() != static_cast<std::size_t>(world_size_)) {
     throw ValueError(fmt::format("scatter: {} values for {} ranks", values.size(), world_size_));
   }
-  store_->multi_set(keys_of_all(use(key)), values, within.or_after(default_timeout));
+  store_->multi_set(keys_of_all(use(key)), values, timeout.deadline_or(default_timeout));
   return values[static_cast<std::size_t>(rank_)];
 }
 
-std::string StoreCollectives::scatter_recv(std::string_view key, Within within) {
-  return store_->get(fmt::format("{}/{}", use(key), rank_), within.or_after(default_timeout));
+std::string StoreCollectives::scatter_recv(std::string_view key, Timeout timeout) {
+  return store_->get(key_of_rank(use(key), rank_), timeout.deadline_or(default_timeout));
 }
 
-std::vector<std::string> StoreCollectives::all_gather(std::string_view key, std::string_view value, Within within) {
-  return gather_recv(key, value, within);
+std::vector<std::string> StoreCollectives::all_gather(std::string_view key, std::string_view value, Timeout timeout) {
+  return gather_recv(key, value, timeout);
 }
 
 }  // namespace cohort

@@ -23,10 +23,10 @@ namespace cohort {
 
 namespace {
 
-/// For a peer whose host vanished without a word; a client may ask for less (Op::will).
+/// After this much silence a client's host counts as gone; a client may ask for less with its will.
 constexpr std::chrono::seconds usual_silence{60};
 
-/// Before anything listens: who could reach it must not be more than who may.
+/// Called before anything listens: a server that other hosts can reach needs a secret, or the user's consent.
 void check_exposure(const Endpoint& endpoint, const StoreServerOptions& options) {
   if (endpoint.kind == Endpoint::Kind::unix_socket || options.secret || options.insecure) return;
   if (is_loopback(endpoint.host)) return;
@@ -64,7 +64,7 @@ class StoreServer::Impl {
         accept_pause_(context_) {
     auto listener = make_listener(options_);
     endpoint_ = bound_endpoint(listener.get());
-    // The name users know stays; only the port may have been chosen by the kernel.
+    // Keep the host as the user wrote it; only the port may have been chosen by the kernel.
     if (options_.listen_fd < 0 && endpoint_.kind == Endpoint::Kind::tcp) endpoint_.host = options_.endpoint.host;
     if (options_.tls) {
       tls_.emplace(make_tls_context(*options_.tls, TlsRole::server).release());
@@ -125,7 +125,7 @@ class StoreServer::Impl {
         admit(std::move(socket));
         return accept();
       }
-      // Out of descriptors or the like: rest a little instead of spinning, connections wait in the backlog.
+      // Out of descriptors or the like: pause instead of spinning; connections wait in the backlog meanwhile.
       log_warn("store: accept: {}; trying again", error.message());
       accept_pause_.expires_after(std::chrono::milliseconds(20));
       accept_pause_.async_wait([this](const asio::error_code& cancelled) {
@@ -160,23 +160,23 @@ class StoreServer::Impl {
     auto session = std::make_shared<Session<Stream>>(std::move(stream), hub_,
                                                      [this](SessionHandle* gone) { sessions_.erase(gone); });
     sessions_.emplace(session.get(), session);
-    unproven_.emplace_back(Deadline::after(options_.handshake_timeout), session);
-    if (unproven_.size() == 1) watch_handshakes();
+    unauthenticated_.emplace_back(Deadline::after(options_.handshake_timeout), session);
+    if (unauthenticated_.size() == 1) watch_handshakes();
     session->start();
   }
 
-  /// All handshakes have the same time, so the queue is in order of deadline and one timer serves it.
+  /// All handshakes have the same timeout, so the queue is in order of deadlines and one timer serves it.
   void watch_handshakes() {
-    handshake_timer_.expires_at(unproven_.front().first.when());
+    handshake_timer_.expires_at(unauthenticated_.front().first.when());
     handshake_timer_.async_wait([this](const asio::error_code& cancelled) {
       if (cancelled) return;
-      while (!unproven_.empty() && unproven_.front().first.expired()) {
-        const auto session = unproven_.front().second.lock();
-        unproven_.pop_front();
+      while (!unauthenticated_.empty() && unauthenticated_.front().first.expired()) {
+        const auto session = unauthenticated_.front().second.lock();
+        unauthenticated_.pop_front();
         if (session && !session->is_authenticated()) session->close(true);
       }
-      while (!unproven_.empty() && unproven_.front().second.expired()) unproven_.pop_front();
-      if (!unproven_.empty()) watch_handshakes();
+      while (!unauthenticated_.empty() && unauthenticated_.front().second.expired()) unauthenticated_.pop_front();
+      if (!unauthenticated_.empty()) watch_handshakes();
     });
   }
 
@@ -189,7 +189,7 @@ class StoreServer::Impl {
   std::optional<asio::ssl::context> tls_;
   Endpoint endpoint_;
   std::unordered_map<SessionHandle*, std::shared_ptr<SessionHandle>> sessions_;
-  std::deque<std::pair<Deadline, std::weak_ptr<SessionHandle>>> unproven_;
+  std::deque<std::pair<Deadline, std::weak_ptr<SessionHandle>>> unauthenticated_;
   asio::executor_work_guard<asio::io_context::executor_type>* work_ = nullptr;
   std::thread thread_;
 };
@@ -200,11 +200,11 @@ StoreServer::~StoreServer() = default;
 const Endpoint& StoreServer::endpoint() const {
   return impl_->endpoint();
 }
-StoreServer::Joined StoreServer::wait_for_workers(std::size_t workers, Deadline deadline) {
-  return impl_->hub().wait_for_workers(workers, deadline);
+StoreServer::Joined StoreServer::wait_for_workers(std::size_t workers, Timeout timeout) {
+  return impl_->hub().wait_for_workers(workers, timeout.deadline_or(no_timeout));
 }
-bool StoreServer::wait_until_left(Deadline deadline, Clients clients) {
-  return impl_->hub().wait_until_left(deadline, clients);
+bool StoreServer::wait_until_left(Timeout timeout, Clients clients) {
+  return impl_->hub().wait_until_left(timeout.deadline_or(no_timeout), clients);
 }
 StoreServer::Stats StoreServer::stats() const {
   return impl_->stats();

@@ -87,7 +87,7 @@ bool Stream::receive(std::string& into, std::size_t most, Deadline deadline) {
         if (result != 1) in_time = await_tls(result, deadline);
         continue;
       }
-      // Replies take a while: waiting first and reading once beats reading twice.
+      // A reply takes a while, so waiting first and reading once is faster than reading twice.
       in_time = wait_ready(socket_.get(), POLLIN, deadline);
       if (!in_time) break;
       const auto n = ::recv(socket_.get(), into.data() + before, most, 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A client's connection: blocking calls that end by a deadline, over a socket with or without TLS.
+// A client's byte stream over a socket, with or without TLS. Its calls block, but not beyond their deadline.
 #pragma once
 
 #include <cohort/deadline.h>
@@ -16,14 +16,14 @@ namespace cohort {
 class Stream {
  public:
   Stream() = default;
-  /// `socket` is connected and non-blocking.
+  /// `socket` has to be connected and non-blocking.
   explicit Stream(FileDescriptor socket) : socket_(std::move(socket)) {}
 
   bool is_open() const { return static_cast<bool>(socket_); }
   int descriptor() const { return socket_.get(); }
   void close();
 
-  /// The calls below return false when the deadline passes first, and throw NetworkError when the connection fails.
+  /// The functions below return false if the deadline passes first, and throw NetworkError if the connection fails.
 
   bool start_tls(TlsSession session, Deadline deadline);
   bool send(std::string_view bytes, Deadline deadline);
@@ -31,7 +31,7 @@ class Stream {
   bool receive(std::string& into, std::size_t most, Deadline deadline);
 
  private:
-  /// Waits for what OpenSSL asks for; throws if it is an error.
+  /// Waits until OpenSSL can go on; throws if `result` is an error.
   bool await_tls(int result, Deadline deadline);
 
   FileDescriptor socket_;

@@ -8,6 +8,127 @@
 
 namespace cohort {
 
+using wire::Status;
+
+std::optional<std::int64_t> sum_with(const std::string* value, std::int64_t amount) {
+  if (value == nullptr) return amount;
+  const auto number = parse_integer<std::int64_t>(*value);
+  std::int64_t sum = 0;
+  if (!number || __builtin_add_overflow(*number, amount, &sum)) return std::nullopt;
+  return sum;
+}
+
+void Table::execute(const StoreRequest& request, Caller& caller) {
+  const auto key = request.keys.empty() ? std::string_view() : request.keys.front();
+  wire::Reply reply;
+  std::optional<std::string> popped;
+  switch (request.op) {
+    case StoreOp::set:
+      for (std::size_t i = 0; i < request.keys.size(); ++i) set(request.keys[i], request.values[i]);
+      break;
+    case StoreOp::get:
+      if (!contains_all(request)) return enlist(request, caller);
+      reply.values = values_of(request.keys);
+      break;
+    case StoreOp::wait:
+      if (!contains_all(request)) return enlist(request, caller);
+      break;
+    case StoreOp::add: {
+      const auto sum = add(key, request.number);
+      if (!sum) reply.status = Status::not_a_number;
+      reply.number = sum.value_or(0);
+      break;
+    }
+    case StoreOp::compare_set:
+      reply.values = {compare_set(key, request.values[0], request.values[1])};
+      break;
+    case StoreOp::check:
+      reply.number = contains_all(request) ? 1 : 0;
+      break;
+    case StoreOp::delete_key:
+      reply.number = erase(key) ? 1 : 0;
+      break;
+    case StoreOp::num_keys:
+      reply.number = static_cast<std::int64_t>(size());
+      break;
+    case StoreOp::append:
+      append(key, request.values[0]);
+      break;
+    case StoreOp::queue_push:
+      queue_push(key, std::string(request.values[0]));
+      break;
+    case StoreOp::queue_pop:
+      popped = queue_pop(key);
+      if (!popped && request.block) return enlist(request, caller);
+      if (popped) {
+        reply.values = {*popped};
+        reply.popped = &*popped;
+      } else {
+        reply.status = Status::queue_empty;
+      }
+      break;
+    case StoreOp::queue_len:
+      reply.number = static_cast<std::int64_t>(queue_len(key));
+      break;
+  }
+  caller.answer_(reply);
+}
+
+void Table::enlist(const StoreRequest& request, Caller& caller) {
+  caller.op_ = request.op;
+  caller.missing_ = 0;
+  caller.keys_.reserve(request.keys.size());
+  caller.entries_.reserve(request.keys.size());
+  for (const auto key : request.keys) {
+    const auto it = obtain(key);
+    auto& entry = it->second;
+    caller.keys_.push_back(it->first);
+    if (request.op == StoreOp::queue_pop) {
+      entry.poppers.push_back(&caller);
+    } else {
+      // A key that is named twice counts once. No other caller has been enlisted since, so this one would be the last.
+      if (!entry.waiters.empty() && entry.waiters.back() == &caller) continue;
+      entry.waiters.push_back(&caller);
+      if (!entry.is_present(request.op)) ++caller.missing_;
+    }
+    caller.entries_.push_back(it);
+  }
+}
+
+void Table::withdraw(Caller& caller) {
+  caller.keys_.clear();
+  for (const auto it : std::exchange(caller.entries_, {})) {
+    if (caller.op_ == StoreOp::queue_pop) {
+      std::erase(it->second.poppers, &caller);
+    } else {
+      auto& waiters = it->second.waiters;
+      *std::find(waiters.begin(), waiters.end(), &caller) = waiters.back();
+      waiters.pop_back();
+    }
+    release_if_unused(it);
+  }
+}
+
+void Table::complete(Caller& caller) {
+  const auto keys = std::exchange(caller.keys_, {});
+  withdraw(caller);
+  // All keys are present, so their entries have outlived the withdrawal.
+  wire::Reply reply;
+  if (caller.op_ == StoreOp::get) reply.values = values_of(keys);
+  caller.answer_(reply);
+}
+
+void Table::cancel(Caller& caller) {
+  if (!caller.is_waiting()) return;
+  // A missing key's entry may go with the withdrawal, and its key with it.
+  std::vector<std::string> missing;
+  for (const auto key : caller.keys_) {
+    if (!contains(key, caller.op_)) missing.emplace_back(key);
+  }
+  withdraw(caller);
+  caller.answer_({.status = Status::cancelled, .values = {missing.begin(), missing.end()}});
+}
+
 Table::Entries::iterator Table::obtain(std::string_view key) {
   const auto it = entries_.find(key);
   if (it != entries_.end()) return it;
@@ -16,40 +137,36 @@ Table::Entries::iterator Table::obtain(std::string_view key) {
 }
 
 void Table::release_if_unused(Entries::iterator it) {
-  const auto& entry = it->second;
-  if (entry.present(false) || !entry.waiters.empty() || !entry.poppers.empty()) return;
+  if (!it->second.is_unused()) return;
   bytes_ -= it->first.size() + entry_overhead;
   entries_.erase(it);
 }
 
-/// Applies a change to one entry and tells its waiters what it meant for them. Those it completes fire at the end, when
-/// the table is consistent, so they may look at it.
+/// Applies a change to one entry and adjusts the counts of those who wait for it. The callers it completes are answered
+/// at the end, when the table is consistent.
 template <class Change>
 void Table::change(Entries::iterator it, Change&& apply) {
   auto& entry = it->second;
-  const bool had_value = entry.present(true);
-  const bool had_any = entry.present(false);
+  const bool had_value = entry.is_present(StoreOp::get);
+  const bool had_any = entry.is_present(StoreOp::wait);
   apply(entry);
-  const bool has_value = entry.present(true);
-  const bool has_any = entry.present(false);
+  const bool has_value = entry.is_present(StoreOp::get);
+  const bool has_any = entry.is_present(StoreOp::wait);
   if (had_any != has_any) has_any ? ++present_ : --present_;
   if (had_value == has_value && had_any == has_any) return;
 
-  std::vector<Waiter*> complete;
-  for (auto* const waiter : entry.waiters) {
-    const bool before = waiter->values_only_ ? had_value : had_any;
-    const bool after = waiter->values_only_ ? has_value : has_any;
+  std::vector<Caller*> ready;
+  for (auto* const caller : entry.waiters) {
+    const bool before = caller->op_ == StoreOp::get ? had_value : had_any;
+    const bool after = caller->op_ == StoreOp::get ? has_value : has_any;
     if (before == after) continue;
     if (!after) {
-      ++waiter->missing_;
-    } else if (--waiter->missing_ == 0) {
-      complete.push_back(waiter);
+      ++caller->missing_;
+    } else if (--caller->missing_ == 0) {
+      ready.push_back(caller);
     }
   }
-  for (auto* const waiter : complete) {
-    forget(*waiter);
-    waiter->ready_();
-  }
+  for (auto* const caller : ready) complete(*caller);
 }
 
 void Table::put(Entries::iterator it, std::string value) {
@@ -69,22 +186,37 @@ const std::string* Table::find(std::string_view key) const {
   return it == entries_.end() || !it->second.value ? nullptr : &*it->second.value;
 }
 
+std::vector<std::string_view> Table::values_of(const std::vector<std::string_view>& keys) const {
+  std::vector<std::string_view> values;
+  values.reserve(keys.size());
+  for (const auto key : keys) values.emplace_back(*find(key));
+  return values;
+}
+
+bool Table::contains(std::string_view key) const {
+  return contains(key, StoreOp::check);
+}
+
+bool Table::contains(std::string_view key, StoreOp to) const {
+  const auto it = entries_.find(key);
+  return it != entries_.end() && it->second.is_present(to);
+}
+
+bool Table::contains_all(const StoreRequest& request) const {
+  return std::ranges::all_of(request.keys, [&](std::string_view key) { return contains(key, request.op); });
+}
+
 std::optional<std::int64_t> Table::add(std::string_view key, std::int64_t amount) {
-  std::int64_t sum = amount;
-  if (const auto* const value = find(key)) {
-    const auto number = parse_integer<std::int64_t>(*value);
-    if (!number || __builtin_add_overflow(*number, amount, &sum)) return std::nullopt;
-  }
-  put(obtain(key), std::to_string(sum));
+  const auto sum = sum_with(find(key), amount);
+  if (sum) put(obtain(key), std::to_string(*sum));
   return sum;
 }
 
-std::string Table::compare_set(std::string_view key, std::string_view expected, std::string_view desired) {
+std::string_view Table::compare_set(std::string_view key, std::string_view expected, std::string_view desired) {
   const auto* const value = find(key);
-  if (value == nullptr && !expected.empty()) return std::string(expected);
-  if (value != nullptr && *value != expected) return *value;
-  put(obtain(key), std::string(desired));
-  return std::string(desired);
+  if (!matches(value, expected)) return value == nullptr ? expected : std::string_view(*value);
+  set(key, desired);
+  return desired;
 }
 
 void Table::append(std::string_view key, std::string_view value) {
@@ -94,14 +226,9 @@ void Table::append(std::string_view key, std::string_view value) {
   bytes_ += value.size();
 }
 
-bool Table::contains(std::string_view key) const {
-  const auto it = entries_.find(key);
-  return it != entries_.end() && it->second.present(false);
-}
-
 bool Table::erase(std::string_view key) {
   const auto it = entries_.find(key);
-  if (it == entries_.end() || !it->second.present(false)) return false;
+  if (it == entries_.end() || !it->second.is_present(StoreOp::delete_key)) return false;
   change(it, [&](Entry& entry) {
     if (entry.value) bytes_ -= entry.value->size();
     for (const auto& item : entry.queue) bytes_ -= item.size();
@@ -114,11 +241,10 @@ bool Table::erase(std::string_view key) {
 
 void Table::queue_push(std::string_view key, std::string value) {
   const auto it = obtain(key);
-  if (auto& poppers = it->second.poppers; !poppers.empty()) {
-    auto* const first = poppers.front();
-    forget(*first);
-    first->receive_(std::move(value));
-    return;
+  if (!it->second.poppers.empty()) {
+    auto* const first = it->second.poppers.front();
+    withdraw(*first);
+    return first->answer_({.values = {value}, .popped = &value});
   }
   change(it, [&](Entry& entry) {
     bytes_ += value.size();
@@ -142,50 +268,6 @@ std::optional<std::string> Table::queue_pop(std::string_view key) {
 std::size_t Table::queue_len(std::string_view key) const {
   const auto it = entries_.find(key);
   return it == entries_.end() ? 0 : it->second.queue.size();
-}
-
-bool Table::contains_all(const std::vector<std::string_view>& keys, bool values_only) const {
-  return std::all_of(keys.begin(), keys.end(),
-                     [&](std::string_view key) { return values_only ? find(key) != nullptr : contains(key); });
-}
-
-bool Table::wait(const std::vector<std::string_view>& keys, bool values_only, Waiter& waiter) {
-  if (contains_all(keys, values_only)) return true;
-  waiter.values_only_ = values_only;
-  waiter.missing_ = 0;
-  waiter.on_.reserve(keys.size());
-  for (const auto key : keys) {
-    const auto it = obtain(key);
-    // A key named twice counts once; nobody else enlisted since, so this waiter would be the last.
-    if (!it->second.waiters.empty() && it->second.waiters.back() == &waiter) continue;
-    it->second.waiters.push_back(&waiter);
-    waiter.on_.push_back(it);
-    if (!it->second.present(values_only)) ++waiter.missing_;
-  }
-  return false;
-}
-
-void Table::forget(Waiter& waiter) {
-  const auto on = std::exchange(waiter.on_, {});
-  for (const auto it : on) {
-    auto& waiters = it->second.waiters;
-    *std::find(waiters.begin(), waiters.end(), &waiter) = waiters.back();
-    waiters.pop_back();
-    release_if_unused(it);
-  }
-}
-
-void Table::wait_pop(std::string_view key, Popper& popper) {
-  const auto it = obtain(key);
-  popper.on_ = it;
-  popper.place_ = it->second.poppers.insert(it->second.poppers.end(), &popper);
-}
-
-void Table::forget(Popper& popper) {
-  if (!popper.place_) return;
-  popper.on_->second.poppers.erase(*popper.place_);
-  popper.place_.reset();
-  release_if_unused(popper.on_);
 }
 
 }  // namespace cohort

@@ -1,61 +1,77 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What a store holds, and who waits for it: the state machine behind HashStore (under a mutex) and the TCP server (on
-// its event loop). Not thread-safe; never blocks; never throws but for memory.
+// What a store holds and who waits for it: the state machine behind HashStore (under a mutex) and the TCP server (on
+// its event loop). It is not thread-safe, never blocks, and throws only when memory runs out.
 //
-// Waiting is exact and cheap: a waiter counts the keys it misses. A key that comes or goes adjusts the count of those
-// who wait for it, O(1) each, so a set() costs nothing for waiters on other keys, and a wait for n keys costs n once.
+// Waiting is exact and cheap: a caller that waits counts the keys it misses. A key that appears or disappears adjusts
+// the counts of those who wait for it, O(1) each, so a set() costs nothing for callers that wait for other keys, and a
+// wait for n keys costs n once.
 #pragma once
+
+#include <cohort/store_request.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <list>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
+#include "store/wire.h"
+
 namespace cohort {
+
+/// For maps with text keys that are looked up by std::string_view.
+struct TextHash {
+  using is_transparent = void;
+  std::size_t operator()(std::string_view text) const noexcept { return std::hash<std::string_view>{}(text); }
+};
+
+/// The rule of add(): the sum of a value (null: no value) and `amount`; nullopt if the value is not a decimal number or
+/// the sum does not fit.
+std::optional<std::int64_t> sum_with(const std::string* value, std::int64_t amount);
+
+/// The rule of compare_set(): whether the key is set.
+inline bool matches(const std::string* value, std::string_view expected) {
+  return value == nullptr ? expected.empty() : *value == expected;
+}
 
 class Table {
   struct Entry;
-  struct TextHash {
-    using is_transparent = void;
-    std::size_t operator()(std::string_view text) const noexcept { return std::hash<std::string_view>{}(text); }
-  };
   using Entries = std::unordered_map<std::string, Entry, TextHash, std::equal_to<>>;
 
  public:
-  /// Waits for keys to exist. Fires once, from inside the operation that completed it; forget() it before it dies.
-  class Waiter {
+  /// Executes requests, one at a time.
+  class Caller {
    public:
-    explicit Waiter(std::function<void()> ready) : ready_(std::move(ready)) {}
-    Waiter(const Waiter&) = delete;
-    Waiter& operator=(const Waiter&) = delete;
+    /// `answer` is called exactly once for each request: inside execute() if the reply is ready, otherwise inside the
+    /// operation that completes it or inside cancel(). The reply is valid during that call. `answer` must not change
+    /// the table.
+    Caller(Table& table, std::function<void(const wire::Reply&)> answer) : table_(table), answer_(std::move(answer)) {}
+    ~Caller() { withdraw(); }
+    Caller(const Caller&) = delete;
+    Caller& operator=(const Caller&) = delete;
+
+    /// Takes a well-formed request (store_request.h) while none is waiting. Its keys and values need not outlive the
+    /// call.
+    void execute(const StoreRequest& request) { table_.execute(request, *this); }
+    bool is_waiting() const { return !entries_.empty(); }
+    /// Answers the waiting request, if there is one, with Status::cancelled.
+    void cancel() { table_.cancel(*this); }
+    /// Forgets the waiting request, if there is one, without an answer.
+    void withdraw() { table_.withdraw(*this); }
 
    private:
     friend class Table;
-    std::function<void()> ready_;
-    std::vector<Entries::iterator> on_;  ///< one per key, empty when not waiting
+    Table& table_;
+    std::function<void(const wire::Reply&)> answer_;
+    StoreOp op_ = StoreOp::wait;
+    std::vector<std::string_view> keys_;      ///< as requested; they point to the keys of the entries
+    std::vector<Entries::iterator> entries_;  ///< each one once; empty when nothing waits
     std::size_t missing_ = 0;
-    bool values_only_ = false;
-  };
-
-  /// Waits its turn to pop from a queue.
-  class Popper {
-   public:
-    explicit Popper(std::function<void(std::string)> receive) : receive_(std::move(receive)) {}
-    Popper(const Popper&) = delete;
-    Popper& operator=(const Popper&) = delete;
-
-   private:
-    friend class Table;
-    std::function<void(std::string)> receive_;
-    std::optional<std::list<Popper*>::iterator> place_;
-    Entries::iterator on_;
   };
 
   /// What an entry costs beside its key and value, roughly.
@@ -66,40 +82,44 @@ class Table {
   Table& operator=(const Table&) = delete;
 
   void set(std::string_view key, std::string_view value);
-  /// Null when there is no value (there may be a queue).
+  /// Null if there is no value; there may still be a queue.
   const std::string* find(std::string_view key) const;
-  /// Nothing when the value is no decimal number or the sum does not fit; the value is then as before.
-  std::optional<std::int64_t> add(std::string_view key, std::int64_t amount);
-  std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired);
-  void append(std::string_view key, std::string_view value);
-  /// A value or a non-empty queue.
+  /// Whether there is a value or a queue that is not empty.
   bool contains(std::string_view key) const;
-  bool contains_all(const std::vector<std::string_view>& keys, bool values_only) const;
-  bool erase(std::string_view key);
   std::size_t size() const noexcept { return present_; }
-  /// Bytes of keys and values, for limits; what the containers themselves take is estimated per entry.
+  /// Bytes of keys and values, for limits. What the containers themselves take is estimated per entry.
   std::size_t bytes() const noexcept { return bytes_; }
-
-  void queue_push(std::string_view key, std::string value);
-  std::optional<std::string> queue_pop(std::string_view key);
-  std::size_t queue_len(std::string_view key) const;
-
-  /// True: all there, the waiter was not enlisted. `values_only`: a queue does not count (get, multi_get).
-  bool wait(const std::vector<std::string_view>& keys, bool values_only, Waiter& waiter);
-  void forget(Waiter& waiter);
-  /// Enlists at the end of those who pop from `key`.
-  void wait_pop(std::string_view key, Popper& popper);
-  void forget(Popper& popper);
 
  private:
   struct Entry {
     std::optional<std::string> value;
     std::deque<std::string> queue;
-    std::vector<Waiter*> waiters;
-    std::list<Popper*> poppers;
+    std::vector<Caller*> waiters;  ///< of get and wait
+    std::deque<Caller*> poppers;   ///< of queue_pop, in the order they came
 
-    bool present(bool values_only) const { return value.has_value() || (!values_only && !queue.empty()); }
+    bool is_present(StoreOp to) const { return value.has_value() || (to != StoreOp::get && !queue.empty()); }
+    bool is_unused() const { return !value && queue.empty() && waiters.empty() && poppers.empty(); }
   };
+
+  void execute(const StoreRequest& request, Caller& caller);
+  void cancel(Caller& caller);
+  void withdraw(Caller& caller);
+
+  /// To a get a queue is not there; to everything else it is.
+  bool contains(std::string_view key, StoreOp to) const;
+  bool contains_all(const StoreRequest& request) const;
+  std::optional<std::int64_t> add(std::string_view key, std::int64_t amount);
+  std::string_view compare_set(std::string_view key, std::string_view expected, std::string_view desired);
+  void append(std::string_view key, std::string_view value);
+  bool erase(std::string_view key);
+  void queue_push(std::string_view key, std::string value);
+  std::optional<std::string> queue_pop(std::string_view key);
+  std::size_t queue_len(std::string_view key) const;
+
+  void enlist(const StoreRequest& request, Caller& caller);
+  void complete(Caller& caller);
+  std::vector<std::string_view> values_of(const std::vector<std::string_view>& keys) const;
+
   Entries::iterator obtain(std::string_view key);
   void release_if_unused(Entries::iterator it);
   template <class Change>

@@ -13,8 +13,8 @@ namespace cohort {
 
 std::string tls_reason(const SSL* session) {
   if (session != nullptr) {
-    const auto verdict = ::SSL_get_verify_result(session);
-    if (verdict != X509_V_OK) return ::X509_verify_cert_error_string(verdict);
+    const auto result = ::SSL_get_verify_result(session);
+    if (result != X509_V_OK) return ::X509_verify_cert_error_string(result);
   }
   const auto code = ::ERR_peek_last_error();
   ::ERR_clear_error();
@@ -36,7 +36,7 @@ TlsContext make_tls_context(const TlsOptions& options, TlsRole role) {
   if (!context) throw Error("TLS: " + tls_reason(nullptr));
   auto* const ctx = context.get();
   ::SSL_CTX_set_min_proto_version(ctx, TLS1_3_VERSION);
-  // Sessions are not resumed: a resumed one would not show its certificate again.
+  // Sessions are not resumed, because a resumed one does not present its certificate again.
   ::SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF);
   ::SSL_CTX_set_num_tickets(ctx, 0);
   ::SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);

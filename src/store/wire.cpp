@@ -34,18 +34,34 @@ bool take(std::string_view& lengths, std::string_view& bytes, std::size_t count,
   return true;
 }
 
+/// On the wire an operation has the number of its StoreOp; what is not an operation follows.
+constexpr auto last_operation = static_cast<std::uint8_t>(StoreOp::queue_len);
+constexpr std::uint8_t will_code = last_operation + 1;
+constexpr std::uint8_t cancel_code = last_operation + 2;
+
+constexpr std::uint8_t flag_block = 1;
+
+std::uint8_t code_of(Kind kind, StoreOp op) {
+  if (kind == Kind::will) return will_code;
+  return kind == Kind::cancel ? cancel_code : static_cast<std::uint8_t>(op);
+}
+
 }  // namespace
 
-std::size_t encoded_size(const Request& request) {
+std::size_t encoded_size(const StoreRequest& request) {
   return length_size + request_head + total(request.keys) + total(request.values);
 }
 
-void encode(const Request& request, std::string& to) {
+std::size_t encoded_size(const Reply& reply) {
+  return length_size + reply_head + total(reply.values);
+}
+
+void encode(const StoreRequest& request, std::string& to, Kind kind) {
   const auto size = encoded_size(request);
   to.reserve(to.size() + size);
   append_le(to, static_cast<std::uint32_t>(size - length_size));
-  append_le(to, static_cast<std::uint8_t>(request.op));
-  append_le(to, request.flags);
+  append_le(to, code_of(kind, request.op));
+  append_le(to, request.op == StoreOp::queue_pop && request.block ? flag_block : std::uint8_t{0});
   append_le(to, std::uint16_t{0});
   append_le(to, request.number);
   append_le(to, static_cast<std::uint32_t>(request.keys.size()));
@@ -57,9 +73,9 @@ void encode(const Request& request, std::string& to) {
 }
 
 void encode(const Reply& reply, std::string& to) {
-  const auto size = reply_head + total(reply.values);
-  to.reserve(to.size() + length_size + size);
-  append_le(to, static_cast<std::uint32_t>(size));
+  const auto size = encoded_size(reply);
+  to.reserve(to.size() + size);
+  append_le(to, static_cast<std::uint32_t>(size - length_size));
   append_le(to, static_cast<std::uint8_t>(reply.status));
   append_le(to, std::uint8_t{0});
   append_le(to, std::uint16_t{0});
@@ -71,12 +87,19 @@ void encode(const Reply& reply, std::string& to) {
 
 std::optional<Request> decode_request(std::string_view body) {
   if (body.size() < request_head) return std::nullopt;
-  const auto op = load_le<std::uint8_t>(body.data());
-  if (op > static_cast<std::uint8_t>(last_op)) return std::nullopt;
+  const auto code = load_le<std::uint8_t>(body.data());
+  if (code > cancel_code) return std::nullopt;
   Request request;
-  request.op = static_cast<Op>(op);
-  request.flags = load_le<std::uint8_t>(body.data() + 1);
-  request.number = load_le<std::int64_t>(body.data() + 4);
+  auto& [kind, content] = request;
+  if (code == will_code) {
+    kind = Kind::will;
+  } else if (code == cancel_code) {
+    kind = Kind::cancel;
+  } else {
+    content.op = static_cast<StoreOp>(code);
+  }
+  content.block = (load_le<std::uint8_t>(body.data() + 1) & flag_block) != 0;
+  content.number = load_le<std::int64_t>(body.data() + 4);
   const std::size_t keys = load_le<std::uint32_t>(body.data() + 12);
   const std::size_t values = load_le<std::uint32_t>(body.data() + 16);
   auto bytes = body.substr(request_head);
@@ -84,7 +107,7 @@ std::optional<Request> decode_request(std::string_view body) {
   if (lengths_size > bytes.size()) return std::nullopt;
   auto lengths = bytes.substr(0, lengths_size);
   bytes.remove_prefix(lengths_size);
-  if (!take(lengths, bytes, keys, request.keys) || !take(lengths, bytes, values, request.values)) return std::nullopt;
+  if (!take(lengths, bytes, keys, content.keys) || !take(lengths, bytes, values, content.values)) return std::nullopt;
   if (!bytes.empty()) return std::nullopt;
   return request;
 }

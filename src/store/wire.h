@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The store's protocol after the handshake: frames of a u32 length and a body, little-endian. The client sends requests
-// one at a time, the server answers each exactly once; a request that waits is answered when it is ready or cancelled.
+// The store's protocol after the handshake: frames of a u32 length and a body, little-endian. The client sends one
+// request at a time, and the server sends exactly one reply to each. A request that waits is answered when it is ready
+// or cancelled.
 //
 //   request  {op u8, flags u8, 0 u16, number i64, keys u32, values u32, length u32 each, bytes}
 //   reply    {status u8, 0 u8 u16, number i64, values u32, length u32 each, bytes}
 //
-// Decoders are plain functions over bytes; what they return points into those bytes.
+// Encoders and decoders are plain functions over bytes. What a decoder returns points into those bytes.
 #pragma once
+
+#include <cohort/store_request.h>
 
 #include <cstdint>
 #include <optional>
@@ -17,62 +20,50 @@
 
 namespace cohort::wire {
 
-enum class Op : std::uint8_t {
-  set,          ///< keys, values; each key gets the value beside it
-  get,          ///< keys; waits; reply: values
-  add,          ///< key, number; reply: number
-  compare_set,  ///< key, {expected, desired}; reply: value
-  wait,         ///< keys; waits
-  check,        ///< keys; reply: number 1 or 0
-  erase,        ///< key; reply: number 1 or 0
-  count,        ///< reply: number
-  append,       ///< key, value
-  push,         ///< key, value
-  pop,          ///< key; flag block: waits; reply: value
-  length,       ///< key; reply: number
-  will,    ///< keys, values: set when this connection ends, however it ends; replaces an earlier will. A number: how
-           ///< many milliseconds of silence are its end
-  cancel,  ///< ends the waiting request, if there is one, with Status::cancelled; has no reply of its own
+enum class Kind : std::uint8_t {
+  operation,  ///< an operation of Store
+  will,       ///< keys and values to set when this connection ends, however it ends; replaces an earlier will. A number
+              ///< above 0: the connection counts as ended after that many milliseconds of silence
+  cancel,     ///< ends the waiting request, if there is one, with Status::cancelled; has no reply of its own
 };
-inline constexpr Op last_op = Op::cancel;
-inline constexpr std::uint8_t flag_block = 1;
+
+struct Request {
+  Kind kind = Kind::operation;
+  StoreRequest content{};  ///< of a will: keys, values and number; of a cancel: nothing
+};
 
 enum class Status : std::uint8_t {
   ok,
   cancelled,  ///< values: the keys that are missing
   not_a_number,
   queue_empty,
-  refused,  ///< values: one text
+  refused,  ///< values: one text that says why
 };
 inline constexpr Status last_status = Status::refused;
 
-struct Request {
-  Op op = Op::set;
-  std::uint8_t flags = 0;
-  std::int64_t number = 0;
-  std::vector<std::string_view> keys{};
-  std::vector<std::string_view> values{};
-};
-
+/// `values` point into the store's table or into the bytes of a frame.
 struct Reply {
   Status status = Status::ok;
   std::int64_t number = 0;
   std::vector<std::string_view> values{};
+  /// The string that the only value points into, where it was popped from a queue: the receiver may move it.
+  std::string* popped = nullptr;
 };
 
 inline constexpr std::size_t length_size = 4;
 inline constexpr std::size_t request_head = 20;
 inline constexpr std::size_t reply_head = 16;
 
-/// Size of the frame that encode() would append, without encoding it.
-std::size_t encoded_size(const Request& request);
+/// The size of the frame that encode() would append.
+std::size_t encoded_size(const StoreRequest& request);
+std::size_t encoded_size(const Reply& reply);
 
 /// Append a whole frame, length included.
-void encode(const Request& request, std::string& to);
+void encode(const StoreRequest& request, std::string& to, Kind kind = Kind::operation);
 void encode(const Reply& reply, std::string& to);
 
-/// Decode a frame's body. Nothing: malformed. Counts are checked against the bytes that are there before anything is
-/// allocated for them.
+/// Decode a frame's body; nullopt if it is malformed. Counts are checked against the size of the body before anything
+/// is allocated for them.
 std::optional<Request> decode_request(std::string_view body);
 std::optional<Reply> decode_reply(std::string_view body);
 

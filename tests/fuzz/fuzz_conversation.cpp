@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The server's whole side of two connections: the first byte says how each further piece of input is cut and to whom it
-// goes; one client has authenticated itself, the other is a stranger.
+// The server's side of three connections. A byte before each piece of input says how long the piece is and which
+// connection it goes to; two of the clients have authenticated, the third has not.
 #include <cstdlib>
 
 #include "store/conversation.h"
@@ -33,17 +33,17 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   cohort::Hub hub(small());
   auto member = authenticated(hub);
   auto other = authenticated(hub);
-  auto stranger = std::make_unique<cohort::Conversation>(hub, [] {});
+  auto unauthenticated = std::make_unique<cohort::Conversation>(hub, [] {});
   std::string_view rest(reinterpret_cast<const char*>(data), size);
   while (!rest.empty()) {
     const auto control = static_cast<std::uint8_t>(rest[0]);
     rest.remove_prefix(1);
     const auto piece = rest.substr(0, control & 0x3fU);
     rest.remove_prefix(piece.size());
-    auto& target = (control & 0x80U) != 0 ? stranger : (control & 0x40U) != 0 ? other : member;
+    auto& target = (control & 0x80U) != 0 ? unauthenticated : (control & 0x40U) != 0 ? other : member;
     if (!target) continue;
     const auto next = target->feed(piece);
-    if (&target == &stranger && target->is_authenticated()) std::abort();
+    if (&target == &unauthenticated && target->is_authenticated()) std::abort();
     target->take_outbox();
     if (next == cohort::Conversation::Next::close) target.reset();
     if (hub.table().bytes() > (1U << 18U)) std::abort();

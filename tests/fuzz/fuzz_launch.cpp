@@ -5,6 +5,7 @@
 #include <cohort/launch.h>
 
 #include "core/parse.h"
+#include "rendezvous/slurm.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);

@@ -3,6 +3,7 @@
 // The variables are those the launchers were seen to set.
 #include <cohort/launch.h>
 
+#include "rendezvous/slurm.h"
 #include "support/expect_error.h"
 
 namespace cohort::test {

@@ -224,7 +224,7 @@ TEST(RendezvousTest, MissingRanksAreNamedWithinTheTimeout) {
   const auto port = free_port();
   const auto took = time_of([&] {
     EXPECT_ERROR(StoreTimeoutError, rendezvous("env://", in(by_hand(0, 4, port), 300ms)),
-                 "1 of 4 ranks came; missing: 1, 2, 3");
+                 "1 of 4 ranks arrived; missing: 1, 2, 3");
   });
   EXPECT_LT(took, 5s);
 }

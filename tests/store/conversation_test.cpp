@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The server's half of the protocol, byte by byte, without sockets.
+// The server's side of the protocol, byte by byte, without sockets.
 #include "store/conversation.h"
 
 #include <gmock/gmock.h>
@@ -12,15 +12,13 @@ namespace cohort::test {
 namespace {
 
 using handshake::Verdict;
-using wire::Op;
-using wire::Status;
 
 /// A client that talks to a Conversation directly.
 class Peer {
  public:
   explicit Peer(Hub& hub) : conversation(std::make_unique<Conversation>(hub, [this] { ++woken; })) {}
 
-  Verdict introduce(const Secret* secret, std::optional<int> rank = {}, std::uint8_t process = 0) {
+  Verdict authenticate(const Secret* secret, std::optional<int> rank = {}, std::uint8_t process = 0) {
     const auto hello = handshake::decode_hello(conversation->take_outbox());
     handshake::Claim claim;
     claim.rank = rank;
@@ -30,9 +28,9 @@ class Peer {
     return handshake::decode_welcome(conversation->take_outbox())->verdict;
   }
 
-  Conversation::Next send(const wire::Request& request) {
+  Conversation::Next send(const StoreRequest& request, wire::Kind kind = wire::Kind::operation) {
     std::string frame;
-    wire::encode(request, frame);
+    wire::encode(request, frame, kind);
     return conversation->feed(frame);
   }
   /// The replies that are there, as text.
@@ -76,8 +74,8 @@ TEST_F(ConversationTest, TakesItsInputInAnyPieces) {
   ASSERT_TRUE(hello);
   const handshake::Claim claim;
   auto bytes = handshake::encode(claim, handshake::client_proof(nullptr, *hello, claim));
-  wire::encode({Op::set, 0, 0, {"k"}, {"v"}}, bytes);
-  wire::encode({Op::get, 0, 0, {"k"}, {}}, bytes);
+  wire::encode({.op = StoreOp::set, .keys = {"k"}, .values = {"v"}}, bytes);
+  wire::encode({.op = StoreOp::get, .keys = {"k"}}, bytes);
   for (const char byte : bytes) EXPECT_EQ(peer.conversation->feed({&byte, 1}), Conversation::Next::more);
   EXPECT_TRUE(peer.conversation->is_authenticated());
   peer.conversation->take_outbox();
@@ -87,7 +85,7 @@ TEST_F(ConversationTest, TakesItsInputInAnyPieces) {
 TEST_F(ConversationTest, NothingIsParsedBeforeTheProof) {
   Peer peer(hub);
   std::string frame;
-  wire::encode({Op::set, 0, 0, {"k"}, {"v"}}, frame);
+  wire::encode({.op = StoreOp::set, .keys = {"k"}, .values = {"v"}}, frame);
   frame.resize(handshake::claim_size, 'x');
   EXPECT_EQ(peer.conversation->feed(frame), Conversation::Next::close);
   EXPECT_TRUE(peer.conversation->is_rejected());
@@ -106,71 +104,72 @@ TEST_F(ConversationTest, AWrongSecretIsRefused) {
   options.secret = Secret::generate();
   Hub guarded(options);
   const auto wrong = Secret::generate();
-  EXPECT_EQ(Peer(guarded).introduce(&*options.secret), Verdict::welcome);
-  EXPECT_EQ(Peer(guarded).introduce(&wrong), Verdict::wrong_secret);
-  EXPECT_EQ(Peer(guarded).introduce(nullptr), Verdict::wrong_secret);
+  EXPECT_EQ(Peer(guarded).authenticate(&*options.secret), Verdict::welcome);
+  EXPECT_EQ(Peer(guarded).authenticate(&wrong), Verdict::wrong_secret);
+  EXPECT_EQ(Peer(guarded).authenticate(nullptr), Verdict::wrong_secret);
 }
 
 TEST_F(ConversationTest, ARankBelongsToOneProcess) {
   auto holder = std::make_unique<Peer>(hub);
-  EXPECT_EQ(holder->introduce(nullptr, 1, 7), Verdict::welcome);
+  EXPECT_EQ(holder->authenticate(nullptr, 1, 7), Verdict::welcome);
   auto second_of_holder = std::make_unique<Peer>(hub);
-  EXPECT_EQ(second_of_holder->introduce(nullptr, 1, 7), Verdict::welcome) << "clones and further connections are fine";
-  EXPECT_EQ(Peer(hub).introduce(nullptr, 1, 8), Verdict::rank_taken);
-  EXPECT_EQ(Peer(hub).introduce(nullptr, 2, 8), Verdict::welcome);
+  EXPECT_EQ(second_of_holder->authenticate(nullptr, 1, 7), Verdict::welcome)
+      << "clones and further connections are fine";
+  EXPECT_EQ(Peer(hub).authenticate(nullptr, 1, 8), Verdict::rank_taken);
+  EXPECT_EQ(Peer(hub).authenticate(nullptr, 2, 8), Verdict::welcome);
   holder.reset();
-  EXPECT_EQ(Peer(hub).introduce(nullptr, 1, 8), Verdict::rank_taken) << "the holder still has a connection";
+  EXPECT_EQ(Peer(hub).authenticate(nullptr, 1, 8), Verdict::rank_taken) << "the holder still has a connection";
   second_of_holder.reset();
-  EXPECT_EQ(Peer(hub).introduce(nullptr, 1, 8), Verdict::welcome) << "a dead process's rank is free";
+  EXPECT_EQ(Peer(hub).authenticate(nullptr, 1, 8), Verdict::welcome) << "a dead process's rank is free";
 }
 
 TEST_F(ConversationTest, WaitsAreCompletedByOthers) {
   Peer waiter(hub);
   Peer setter(hub);
-  waiter.introduce(nullptr);
-  setter.introduce(nullptr);
-  waiter.send({Op::get, 0, 0, {"a", "b"}, {}});
+  waiter.authenticate(nullptr);
+  setter.authenticate(nullptr);
+  waiter.send({.op = StoreOp::get, .keys = {"a", "b"}});
   EXPECT_TRUE(waiter.replies().empty());
-  setter.send({Op::set, 0, 0, {"a", "b"}, {"1", "2"}});
+  setter.send({.op = StoreOp::set, .keys = {"a", "b"}, .values = {"1", "2"}});
   EXPECT_EQ(waiter.woken, 1);
   EXPECT_THAT(waiter.replies(), ::testing::ElementsAre("0:0:1:2"));
-  waiter.send({Op::pop, wire::flag_block, 0, {"q"}, {}});
-  setter.send({Op::push, 0, 0, {"q"}, {"x"}});
+  waiter.send({.op = StoreOp::queue_pop, .keys = {"q"}});
+  setter.send({.op = StoreOp::queue_push, .keys = {"q"}, .values = {"x"}});
   EXPECT_THAT(waiter.replies(), ::testing::ElementsAre("0:0:x"));
 }
 
 TEST_F(ConversationTest, CancelAnswersWhatWaitsAndNothingElse) {
   Peer peer(hub);
-  peer.introduce(nullptr);
-  peer.send({Op::cancel, 0, 0, {}, {}});
+  peer.authenticate(nullptr);
+  peer.send({}, wire::Kind::cancel);
   EXPECT_TRUE(peer.replies().empty());
-  peer.send({Op::set, 0, 0, {"a"}, {"1"}});
-  peer.send({Op::wait, 0, 0, {"a", "b"}, {}});
-  peer.send({Op::cancel, 0, 0, {}, {}});
-  peer.send({Op::cancel, 0, 0, {}, {}});
+  peer.send({.op = StoreOp::set, .keys = {"a"}, .values = {"1"}});
+  peer.send({.op = StoreOp::wait, .keys = {"a", "b"}});
+  peer.send({}, wire::Kind::cancel);
+  peer.send({}, wire::Kind::cancel);
   EXPECT_THAT(peer.replies(), ::testing::ElementsAre("0:0", "1:0:b"));
-  peer.send({Op::set, 0, 0, {"b"}, {"late"}});
+  peer.send({.op = StoreOp::set, .keys = {"b"}, .values = {"late"}});
   EXPECT_THAT(peer.replies(), ::testing::ElementsAre("0:0")) << "the cancelled wait is forgotten";
 }
 
 TEST_F(ConversationTest, ASecondRequestWhileOneWaitsEndsTheConnection) {
   Peer peer(hub);
-  peer.introduce(nullptr);
-  peer.send({Op::wait, 0, 0, {"a"}, {}});
-  EXPECT_EQ(peer.send({Op::count, 0, 0, {}, {}}), Conversation::Next::close);
+  peer.authenticate(nullptr);
+  peer.send({.op = StoreOp::wait, .keys = {"a"}});
+  EXPECT_EQ(peer.send({.op = StoreOp::num_keys}), Conversation::Next::close);
 }
 
 TEST_F(ConversationTest, LimitsRefuseTheRequestAndKeepTheConnection) {
   Peer peer(hub);
-  peer.introduce(nullptr);
+  peer.authenticate(nullptr);
   const std::string long_key(17, 'k');
   const std::string long_value(101, 'v');
-  EXPECT_EQ(peer.send({Op::set, 0, 0, {long_key}, {""}}), Conversation::Next::more);
-  peer.send({Op::set, 0, 0, {"k"}, {long_value}});
-  peer.send({Op::check, 0, 0, {"1", "2", "3", "4", "5"}, {}});
-  peer.send({Op::set, 0, 0, {"k"}, {std::string_view(long_value).substr(0, 60)}});
-  peer.send({Op::append, 0, 0, {"k"}, {std::string_view(long_value).substr(0, 60)}});
-  peer.send({Op::add, 0, 0, {}, {}});
+  EXPECT_EQ(peer.send({.op = StoreOp::set, .keys = {long_key}, .values = {""}}), Conversation::Next::more);
+  peer.send({.op = StoreOp::set, .keys = {"k"}, .values = {long_value}});
+  peer.send({.op = StoreOp::check, .keys = {"1", "2", "3", "4", "5"}});
+  peer.send({.op = StoreOp::set, .keys = {"k"}, .values = {std::string_view(long_value).substr(0, 60)}});
+  peer.send({.op = StoreOp::append, .keys = {"k"}, .values = {std::string_view(long_value).substr(0, 60)}});
+  peer.send({.op = StoreOp::add});
   const auto replies = peer.replies();
   ASSERT_EQ(replies.size(), 6U);
   EXPECT_THAT(replies[0], ::testing::HasSubstr("a key of 17 bytes"));
@@ -183,12 +182,12 @@ TEST_F(ConversationTest, LimitsRefuseTheRequestAndKeepTheConnection) {
 
 TEST_F(ConversationTest, MemoryIsBounded) {
   Peer peer(hub);
-  peer.introduce(nullptr);
+  peer.authenticate(nullptr);
   const std::string value(100, 'v');
   std::string refusal;
   for (int i = 0; i < 100 && refusal.empty(); ++i) {
     const auto key = std::to_string(i);
-    peer.send({Op::set, 0, 0, {key}, {value}});
+    peer.send({.op = StoreOp::set, .keys = {key}, .values = {value}});
     const auto reply = peer.replies().at(0);
     if (reply != "0:0") refusal = reply;
   }
@@ -198,7 +197,7 @@ TEST_F(ConversationTest, MemoryIsBounded) {
 
 TEST_F(ConversationTest, AnOversizedFrameIsRefusedByItsLengthAlone) {
   Peer peer(hub);
-  peer.introduce(nullptr);
+  peer.authenticate(nullptr);
   EXPECT_EQ(peer.conversation->feed(std::string("\xff\xff\xff\x7f", 4)), Conversation::Next::close);
   EXPECT_THAT(peer.replies().at(0), ::testing::HasSubstr("over the store's limit"));
 }
@@ -210,12 +209,12 @@ TEST_F(ConversationTest, AnswersThatNobodyReadsDoNotPileUp) {
   options.limits.memory = 64 << 20;
   Hub large(options);
   Peer peer(large);
-  peer.introduce(nullptr);
+  peer.authenticate(nullptr);
   const std::string value(1 << 19, 'v');
-  peer.send({Op::set, 0, 0, {"k"}, {value}});
+  peer.send({.op = StoreOp::set, .keys = {"k"}, .values = {value}});
   peer.replies();
   std::string many;
-  for (int i = 0; i < 100; ++i) wire::encode({Op::get, 0, 0, {"k"}, {}}, many);
+  for (int i = 0; i < 100; ++i) wire::encode({.op = StoreOp::get, .keys = {"k"}}, many);
   peer.conversation->feed(many);
   EXPECT_TRUE(peer.conversation->has_backlog());
   EXPECT_LT(peer.conversation->outbox().size(), 4U << 20U);
@@ -230,17 +229,17 @@ TEST_F(ConversationTest, AnswersThatNobodyReadsDoNotPileUp) {
 TEST_F(ConversationTest, TheWillIsDoneWhenTheConnectionEnds) {
   auto dying = std::make_unique<Peer>(hub);
   Peer heir(hub);
-  dying->introduce(nullptr);
-  heir.introduce(nullptr);
-  dying->send({Op::will, 0, 0, {"gone"}, {"rank 1"}});
-  heir.send({Op::get, 0, 0, {"gone"}, {}});
+  dying->authenticate(nullptr);
+  heir.authenticate(nullptr);
+  dying->send({.keys = {"gone"}, .values = {"rank 1"}}, wire::Kind::will);
+  heir.send({.op = StoreOp::get, .keys = {"gone"}});
   EXPECT_TRUE(heir.replies().empty());
   dying.reset();
   EXPECT_THAT(heir.replies(), ::testing::ElementsAre("0:0:rank 1"));
   auto revoked = std::make_unique<Peer>(hub);
-  revoked->introduce(nullptr);
-  revoked->send({Op::will, 0, 0, {"second"}, {""}});
-  revoked->send({Op::will, 0, 0, {}, {}});
+  revoked->authenticate(nullptr);
+  revoked->send({.keys = {"second"}, .values = {""}}, wire::Kind::will);
+  revoked->send({}, wire::Kind::will);
   revoked.reset();
   EXPECT_FALSE(hub.table().contains("second"));
 }

@@ -59,7 +59,7 @@ TEST(StoreCollectivesTest, BarrierNamesWhoIsMissing) {
   as_threads(2, [&](int rank) {
     StoreCollectives all(store, rank == 0 ? 0 : 2, 4);
     const auto message = message_of<StoreTimeoutError>([&] { all.barrier("b", 100ms); });
-    EXPECT_THAT(message, ::testing::HasSubstr("2 of 4 ranks came; missing: 1, 3"));
+    EXPECT_THAT(message, ::testing::HasSubstr("2 of 4 ranks arrived; missing: 1, 3"));
   });
 }
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What every store must do, run on each kind. Two handles: `store` and `other` see the same data.
+// What every store must do, run on each kind of store. The two handles `store` and `other` see the same data.
 #include <cohort/error.h>
+#include <cohort/prefix_store.h>
 
 #include <future>
 #include <map>
+#include <thread>
 
 #include "support/expect_error.h"
 #include "support/ranks.h"
@@ -79,6 +81,7 @@ TEST_P(StoreConformance, StoreTimeoutIsTheDefault) {
   EXPECT_GE(took, 60ms);
   EXPECT_LT(took, 2s);
   EXPECT_THROW(store->set_timeout(-1ms), ValueError);
+  EXPECT_THROW(store->set_timeout(0ms), ValueError);
   {
     const StoreTimeoutGuard guard(*store, 7s);
     EXPECT_EQ(store->timeout(), 7s);
@@ -86,12 +89,22 @@ TEST_P(StoreConformance, StoreTimeoutIsTheDefault) {
   EXPECT_EQ(store->timeout(), 60ms);
 }
 
-TEST_P(StoreConformance, ZeroTimeoutWaitsForever) {
+TEST_P(StoreConformance, NoTimeoutWaitsForever) {
   store->set_timeout(10ms);
-  auto waiting = std::async(std::launch::async, [this] { return store->get("eventually", 0ms); });
+  auto waiting = std::async(std::launch::async, [this] { return store->get("eventually", no_timeout); });
   EXPECT_EQ(waiting.wait_for(100ms), std::future_status::timeout);
   other->set("eventually", "yes");
   EXPECT_EQ(waiting.get(), "yes");
+  store->set_timeout(no_timeout);
+  EXPECT_EQ(store->get("eventually"), "yes");
+}
+
+TEST_P(StoreConformance, ATimeoutIsPositive) {
+  store->set("there", "");
+  EXPECT_ERROR(ValueError, store->get("there", 0ms), "must be positive");
+  EXPECT_ERROR(ValueError, store->wait({"there"}, -1s), "must be positive");
+  EXPECT_ERROR(ValueError, store->set("unset", "", 0s), "must be positive");
+  EXPECT_FALSE(store->check({"unset"}));
 }
 
 TEST_P(StoreConformance, AddCreatesAndIncrements) {
@@ -350,27 +363,33 @@ TEST(FileStoreQueues, AreRefused) {
   EXPECT_THROW(store->queue_len("q"), NotSupportedError);
 }
 
-/// The least a store of one's own must define.
+/// The least that a store of one's own has to define. This one is a map in which nobody sets what another waits for.
 class MinimalStore final : public Store {
  public:
   bool has_extended_api() const override { return false; }
   bool has_queues() const override { return false; }
-  StorePtr clone() override { return inner_; }
+  StorePtr clone() override { return nullptr; }
 
  private:
-  void do_set(std::string_view k, std::string_view v, Deadline d) override { inner_->set(k, v, d); }
-  std::string do_get(std::string_view k, Deadline d) override { return inner_->get(k, d); }
-  std::int64_t do_add(std::string_view k, std::int64_t n, Deadline d) override { return inner_->add(k, n, d); }
-  std::string do_compare_set(std::string_view k, std::string_view e, std::string_view v, Deadline d) override {
-    return inner_->compare_set(k, e, v, d);
+  StoreReply execute(const StoreRequest& request, Deadline deadline) override {
+    EXPECT_EQ(request.keys.size(), 1U);
+    const std::string key(request.keys[0]);
+    switch (request.op) {
+      case StoreOp::set:
+        values_[key] = request.values[0];
+        return {};
+      case StoreOp::get:
+        if (values_.contains(key)) return {.values = {values_[key]}};
+        std::this_thread::sleep_until(deadline.when());
+        throw StoreTimeoutError("no such key");
+      case StoreOp::delete_key:
+        return {.number = values_.erase(key) > 0 ? 1 : 0};
+      default:
+        return {};
+    }
   }
-  void do_wait(const Keys& k, Deadline d) override { inner_->wait(k, d); }
-  bool do_check(const Keys& k, Deadline) override { return inner_->check(k); }
-  bool do_delete_key(std::string_view k, Deadline) override { return inner_->delete_key(k); }
-  std::int64_t do_num_keys(Deadline) override { return inner_->num_keys(); }
-  void do_append(std::string_view k, std::string_view v, Deadline d) override { inner_->append(k, v, d); }
 
-  std::shared_ptr<HashStore> inner_ = std::make_shared<HashStore>();
+  std::map<std::string, std::string> values_;
 };
 
 TEST(StoreFallbacks, MultiOperationsLoopOverSingleOnes) {
@@ -380,6 +399,21 @@ TEST(StoreFallbacks, MultiOperationsLoopOverSingleOnes) {
   const auto took = time_of([&] { EXPECT_THROW(store.multi_get({"x", "y", "z"}, 100ms), StoreTimeoutError); });
   EXPECT_LT(took, 1s) << "one timeout for the lot, also in the fallback";
   EXPECT_THROW(store.queue_len("q"), NotSupportedError);
+}
+
+TEST(StoreOfOnesOwn, NeedsOneFunction) {
+  const auto inner = std::make_shared<MinimalStore>();
+  PrefixStore store("p", inner);
+  store.multi_set({"a", "b"}, {"1", "2"});
+  EXPECT_EQ(inner->get("p/b"), "2");
+  EXPECT_THAT(store.multi_get({"a", "b"}), ::testing::ElementsAre("1", "2"));
+  EXPECT_TRUE(store.delete_key("a"));
+  EXPECT_FALSE(store.delete_key("a"));
+}
+
+TEST(StoreOfOnesOwn, AReplyWithoutItsValueIsAnError) {
+  MinimalStore store;
+  EXPECT_ERROR(StoreError, store.compare_set("k", "", "v"), "replied with 0 values where 1 are expected");
 }
 
 }  // namespace

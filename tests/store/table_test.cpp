@@ -1,93 +1,141 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "store/table.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace cohort::test {
 namespace {
 
-TEST(TableTest, WaiterFiresOnceAllAreThere) {
-  Table table;
-  int fired = 0;
-  Table::Waiter waiter([&] { ++fired; });
-  EXPECT_FALSE(table.wait({"a", "b"}, false, waiter));
-  table.set("a", "");
-  table.erase("a");
-  table.set("b", "");
-  EXPECT_EQ(fired, 0) << "a is gone again";
-  table.set("a", "");
-  EXPECT_EQ(fired, 1);
-  table.set("a", "again");
-  EXPECT_EQ(fired, 1);
-}
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
-TEST(TableTest, AWaiterMayLookAtTheTable) {
-  Table table;
-  std::string seen;
-  Table::Waiter waiter([&] { seen = *table.find("k"); });
-  table.wait({"k"}, true, waiter);
-  table.set("k", "v");
-  EXPECT_EQ(seen, "v");
-}
+/// Executes requests on a table and keeps the replies as text.
+class Client {
+ public:
+  explicit Client(Table& table)
+      : caller(table, [this](const wire::Reply& reply) {
+          std::string text = reply.status == wire::Status::cancelled ? "cancelled" : std::to_string(reply.number);
+          for (const auto value : reply.values) text += ":" + std::string(value);
+          replies.push_back(text);
+        }) {}
 
-TEST(TableTest, ForgottenWaitersLeaveNothing) {
-  Table table;
-  {
-    Table::Waiter waiter([] { FAIL(); });
-    table.wait({"a", "b", "a"}, false, waiter);
-    EXPECT_EQ(table.size(), 0U) << "a key that is waited for is not a key that is there";
-    table.forget(waiter);
-    table.forget(waiter);
+  void set(std::string_view key, std::string_view value) {
+    caller.execute({.op = StoreOp::set, .keys = {key}, .values = {value}});
   }
-  table.set("a", "");
-  table.set("b", "");
-  table.erase("a");
-  table.erase("b");
+  void push(std::string_view key, std::string_view value) {
+    caller.execute({.op = StoreOp::queue_push, .keys = {key}, .values = {value}});
+  }
+  void execute(StoreOp op, std::vector<std::string_view> on) { caller.execute({.op = op, .keys = std::move(on)}); }
+
+  std::vector<std::string> replies;
+  Table::Caller caller;
+};
+
+class TableTest : public ::testing::Test {
+ protected:
+  Table table;
+  Client client{table};  ///< never waits
+  Client waiter{table};
+};
+
+TEST_F(TableTest, AWaitIsAnsweredOnceAllKeysExist) {
+  waiter.execute(StoreOp::wait, {"a", "b"});
+  client.set("a", "");
+  client.execute(StoreOp::delete_key, {"a"});
+  client.set("b", "");
+  EXPECT_TRUE(waiter.caller.is_waiting()) << "a is gone again";
+  EXPECT_THAT(waiter.replies, IsEmpty());
+  client.set("a", "");
+  EXPECT_FALSE(waiter.caller.is_waiting());
+  EXPECT_THAT(waiter.replies, ElementsAre("0"));
+  client.set("a", "again");
+  EXPECT_THAT(waiter.replies, ElementsAre("0"));
+}
+
+TEST_F(TableTest, AGetIsAnsweredWithTheValuesInTheOrderAsked) {
+  waiter.execute(StoreOp::get, {"b", "a", "b"});
+  client.set("a", "1");
+  client.set("b", "2");
+  EXPECT_THAT(waiter.replies, ElementsAre("0:2:1:2"));
+  waiter.execute(StoreOp::get, {"a"});
+  EXPECT_THAT(waiter.replies, ElementsAre("0:2:1:2", "0:1"));
+}
+
+TEST_F(TableTest, CancelNamesTheMissingKeys) {
+  client.set("a", "");
+  waiter.execute(StoreOp::wait, {"a", "b"});
+  waiter.caller.cancel();
+  waiter.caller.cancel();
+  EXPECT_THAT(waiter.replies, ElementsAre("cancelled:b"));
+  client.set("b", "");
+  EXPECT_EQ(waiter.replies.size(), 1U);
+}
+
+TEST_F(TableTest, WithdrawnCallersLeaveNothing) {
+  {
+    Client gone(table);
+    gone.execute(StoreOp::wait, {"a", "b", "a"});
+    EXPECT_EQ(table.size(), 0U) << "a key that is waited for is not a key that is there";
+    gone.caller.withdraw();
+    gone.caller.withdraw();
+    gone.execute(StoreOp::queue_pop, {"a"});
+  }
+  client.set("a", "");
+  client.set("b", "");
+  client.execute(StoreOp::delete_key, {"a"});
+  client.execute(StoreOp::delete_key, {"b"});
   EXPECT_EQ(table.size(), 0U);
   EXPECT_EQ(table.bytes(), 0U);
 }
 
-TEST(TableTest, BytesAreWhatIsThere) {
-  Table table;
-  table.set("key", std::string(100, 'x'));
+TEST_F(TableTest, BytesAreWhatIsThere) {
+  client.set("key", std::string(100, 'x'));
   const auto one = table.bytes();
   EXPECT_GE(one, 103U);
-  table.set("key", "short");
+  client.set("key", "short");
   EXPECT_EQ(table.bytes(), one - 95);
-  table.append("key", "12345");
+  client.caller.execute({.op = StoreOp::append, .keys = {"key"}, .values = {"12345"}});
   EXPECT_EQ(table.bytes(), one - 90);
-  table.queue_push("key", std::string(50, 'y'));
-  table.queue_pop("key");
+  client.push("key", std::string(50, 'y'));
+  client.execute(StoreOp::queue_pop, {"key"});
   EXPECT_EQ(table.bytes(), one - 90);
-  table.queue_push("q", "z");
-  table.erase("q");
-  table.erase("key");
+  client.push("q", "z");
+  client.execute(StoreOp::delete_key, {"q"});
+  client.execute(StoreOp::delete_key, {"key"});
   EXPECT_EQ(table.bytes(), 0U);
 }
 
-TEST(TableTest, PoppersTakeTurns) {
-  Table table;
-  std::string got;
-  Table::Popper first([&](const std::string& value) { got += "1" + value; });
-  Table::Popper second([&](const std::string& value) { got += "2" + value; });
-  table.wait_pop("q", first);
-  table.wait_pop("q", second);
-  table.queue_push("q", "a");
-  table.queue_push("q", "b");
-  table.queue_push("q", "c");
-  EXPECT_EQ(got, "1a2b");
-  EXPECT_EQ(table.queue_len("q"), 1U);
+TEST_F(TableTest, PoppersTakeTurns) {
+  Client second(table);
+  waiter.execute(StoreOp::queue_pop, {"q"});
+  second.execute(StoreOp::queue_pop, {"q"});
+  client.push("q", "a");
+  client.push("q", "b");
+  client.push("q", "c");
+  EXPECT_THAT(waiter.replies, ElementsAre("0:a"));
+  EXPECT_THAT(second.replies, ElementsAre("0:b"));
+  client.execute(StoreOp::queue_len, {"q"});
+  EXPECT_EQ(client.replies.back(), "1");
 }
 
-TEST(TableTest, AQueueIsNoValueToThoseWhoWantOne) {
-  Table table;
-  int fired = 0;
-  Table::Waiter waiter([&] { ++fired; });
-  table.wait({"k"}, true, waiter);
-  table.queue_push("k", "");
-  EXPECT_EQ(fired, 0);
-  table.set("k", "");
-  EXPECT_EQ(fired, 1);
+TEST_F(TableTest, APoppedValueCanBeMoved) {
+  std::string taken;
+  Table::Caller taker(table, [&](const wire::Reply& reply) { taken = std::move(*reply.popped); });
+  taker.execute({.op = StoreOp::queue_pop, .keys = {"q"}});
+  client.push("q", "while it waits");
+  EXPECT_EQ(taken, "while it waits");
+  client.push("q", "before it asks");
+  taker.execute({.op = StoreOp::queue_pop, .keys = {"q"}});
+  EXPECT_EQ(taken, "before it asks");
+}
+
+TEST_F(TableTest, AQueueIsNoValueToThoseWhoWantOne) {
+  waiter.execute(StoreOp::get, {"k"});
+  client.push("k", "");
+  EXPECT_THAT(waiter.replies, IsEmpty());
+  client.set("k", "v");
+  EXPECT_THAT(waiter.replies, ElementsAre("0:v"));
 }
 
 }  // namespace

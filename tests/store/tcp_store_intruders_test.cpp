@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Strangers at the door: port scanners, garbage, slow and silent clients, huge frames, storms of connections. Each must
-// leave the server as it was and the clients that belong there undisturbed.
+// Unauthenticated clients: port scanners, garbage, slow and silent clients, huge frames, storms of connections. None of
+// them may change the server's state or disturb the job's own clients.
 #include <cohort/tcp_store.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -51,7 +51,7 @@ class Intruders : public ::testing::Test {
   }
   static void send(int fd, std::string_view bytes) { ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
 
-  /// The server still works for those who belong there, and swiftly.
+  /// The server still serves the job's own clients, and quickly.
   void expect_undisturbed() {
     const auto took = time_of([this] {
       client.set("k", "v");
@@ -62,7 +62,7 @@ class Intruders : public ::testing::Test {
     EXPECT_LT(took, 2s);
     EXPECT_EQ(server.stats().keys, 1U);
   }
-  /// Waits until the server has seen all strangers off.
+  /// Waits until the server has closed all unauthenticated connections.
   void expect_all_gone() {
     const auto deadline = Deadline::after(10s);
     while (server.stats().unauthenticated > 0 && !deadline.expired()) std::this_thread::yield();
@@ -141,7 +141,7 @@ TEST_F(Intruders, AForgedClaimIsRefused) {
   const auto welcome = handshake::decode_welcome(std::string_view(answer).substr(handshake::hello_size));
   ASSERT_TRUE(welcome);
   EXPECT_EQ(welcome->verdict, handshake::Verdict::wrong_secret);
-  EXPECT_EQ(welcome->proof, handshake::Proof{}) << "a stranger learns no proof";
+  EXPECT_EQ(welcome->proof, handshake::Proof{}) << "an unauthenticated client learns no proof";
   expect_undisturbed();
 }
 
@@ -171,7 +171,7 @@ TEST_F(Intruders, AServerThatCannotProveTheSecretIsRefused) {
     EXPECT_EQ(::recv(peer.get(), claim.data(), claim.size(), MSG_WAITALL), static_cast<ssize_t>(claim.size()));
     send(peer.get(), handshake::encode(handshake::Welcome{handshake::Verdict::welcome, {8192, 8192, 8192, 1}, {}}));
     char byte = 0;
-    EXPECT_LE(::recv(peer.get(), &byte, 1, 0), 0) << "not a word more is said to it";
+    EXPECT_LE(::recv(peer.get(), &byte, 1, 0), 0) << "nothing more is sent to it";
   });
   EXPECT_ERROR(NetworkError, TcpStore({.endpoint = bound_endpoint(impostor.get()), .timeout = 10s, .secret = secret}),
                "does not know the job's secret");
@@ -179,8 +179,7 @@ TEST_F(Intruders, AServerThatCannotProveTheSecretIsRefused) {
 }
 
 TEST_F(Intruders, HalfOpenConnectionsOfMembersHoldNothing) {
-  // A member that has authenticated itself closes its half and goes on reading: the server closes the other half, and the rank
-  // is free.
+  // An authenticated client closes its half and goes on reading: the server closes the other half, and the rank is free.
   const auto fd = connect();
   const auto hello = read_hello(fd.get());
   handshake::Claim claim;
@@ -205,14 +204,14 @@ TEST_F(Intruders, AStormOfConnectionsIsBounded) {
   for (int i = 0; i < 200; ++i) storm.push_back(try_connect(address, Deadline::after(5s)).socket);
   const auto deadline = Deadline::after(10s);
   while (small.stats().accepted < 200 && !deadline.expired()) EXPECT_LE(small.stats().unauthenticated, 11U);
-  // Members get in once the strangers have been seen off, and no more of them than the limit.
+  // Clients can authenticate again once those connections are closed, and no more of them than the limit.
   std::vector<std::unique_ptr<TcpStore>> members;
   for (int i = 0; i < 4; ++i) {
     members.push_back(
         std::make_unique<TcpStore>(TcpStoreOptions{.endpoint = small.endpoint(), .timeout = 10s, .secret = secret}));
   }
   EXPECT_ERROR(TimeoutError, TcpStore({.endpoint = small.endpoint(), .timeout = 200ms, .secret = secret}),
-               "as many connections as it takes");
+               "as many connections as it accepts");
   members.pop_back();
   TcpStore one_more({.endpoint = small.endpoint(), .timeout = 10s, .secret = secret});
 }
@@ -223,7 +222,7 @@ TEST_F(Intruders, AUnixSocketIsForItsUser) {
   TcpStore host({.endpoint = endpoint, .is_host = true});
   as_processes(1, [&](int) {
     if (::setuid(65534) != 0) return 1;
-    // The server drops a stranger, and a stranger's client would not trust the server either; root it must trust.
+    // The server drops a client of another user, and such a client would not trust the server either. Root is trusted.
     EXPECT_ERROR(TimeoutError, TcpStore({.endpoint = endpoint, .timeout = 300ms}), "closed by the other side");
     return 0;
   });

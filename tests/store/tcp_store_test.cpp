@@ -300,7 +300,7 @@ TEST(TcpStoreTest, OtherThreadsWaitNoLongerThanTheirDeadline) {
   TcpStore host(loopback_host());
   TcpStore store(client_of(host));
   auto blocked = std::async(std::launch::async, [&] { return store.get("late", 20s); });
-  // The call below may come first or second: if second, it waits its turn, at most as long as it said.
+  // The call below may be first or second. If it is second, it waits for its turn, at most until its own timeout.
   bool was_second = false;
   while (!was_second) {
     try {

@@ -9,7 +9,6 @@
 namespace cohort::test {
 namespace {
 
-using wire::Op;
 using wire::Status;
 
 std::string_view body(const std::string& frame) {
@@ -18,23 +17,36 @@ std::string_view body(const std::string& frame) {
 
 TEST(WireTest, RequestsRoundTrip) {
   const std::string zeros("\0\0", 2);
-  const wire::Request request{Op::compare_set, wire::flag_block, -42, {"key", ""}, {zeros, "value"}};
+  const StoreRequest request{.op = StoreOp::queue_pop, .keys = {"key", ""}, .values = {zeros, "value"}, .number = -42};
   std::string frame;
   wire::encode(request, frame);
   EXPECT_EQ(frame.size(), wire::encoded_size(request));
   const auto decoded = wire::decode_request(body(frame));
   ASSERT_TRUE(decoded);
-  EXPECT_EQ(decoded->op, request.op);
-  EXPECT_EQ(decoded->flags, request.flags);
-  EXPECT_EQ(decoded->number, -42);
-  EXPECT_EQ(decoded->keys, request.keys);
-  EXPECT_EQ(decoded->values, request.values);
+  EXPECT_EQ(decoded->kind, wire::Kind::operation);
+  EXPECT_EQ(decoded->content.op, request.op);
+  EXPECT_TRUE(decoded->content.block);
+  EXPECT_EQ(decoded->content.number, -42);
+  EXPECT_EQ(decoded->content.keys, request.keys);
+  EXPECT_EQ(decoded->content.values, request.values);
+}
+
+TEST(WireTest, KindsRoundTrip) {
+  for (const auto kind : {wire::Kind::operation, wire::Kind::will, wire::Kind::cancel}) {
+    std::string frame;
+    wire::encode({.op = StoreOp::queue_pop, .keys = {"k"}, .block = false}, frame, kind);
+    const auto decoded = wire::decode_request(body(frame));
+    ASSERT_TRUE(decoded);
+    EXPECT_EQ(decoded->kind, kind);
+    EXPECT_FALSE(decoded->content.block);
+  }
 }
 
 TEST(WireTest, RepliesRoundTrip) {
   const wire::Reply reply{Status::cancelled, 1LL << 40, {"a", "", "ccc"}};
   std::string frame;
   wire::encode(reply, frame);
+  EXPECT_EQ(frame.size(), wire::encoded_size(reply));
   const auto decoded = wire::decode_reply(body(frame));
   ASSERT_TRUE(decoded);
   EXPECT_EQ(decoded->status, reply.status);
@@ -44,7 +56,7 @@ TEST(WireTest, RepliesRoundTrip) {
 
 TEST(WireTest, EveryCutAndEveryExtraByteIsRefused) {
   std::string frame;
-  wire::encode({Op::set, 0, 7, {"key"}, {"value"}}, frame);
+  wire::encode({.op = StoreOp::set, .keys = {"key"}, .values = {"value"}, .number = 7}, frame);
   const auto whole = body(frame);
   for (std::size_t size = 0; size < whole.size(); ++size) EXPECT_FALSE(wire::decode_request(whole.substr(0, size)));
   EXPECT_FALSE(wire::decode_request(std::string(whole) + "x"));

@@ -126,7 +126,8 @@ void GlooBackend::prove(Deadline deadline) {
       exchange.recv(std::as_writable_bytes(std::span(theirs[index_of(each)])), each);
     }
     if (!exchange.finish(deadline)) {
-      throw OperationTimeoutError("not all ranks completed authentication", {.group = parts_.group, .op = "new_group"});
+      throw OperationTimeoutError("not all ranks completed authentication in time",
+                                  {.group = parts_.group, .op = "new_group"});
     }
   } catch (const Error&) {
     throw;
