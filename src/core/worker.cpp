@@ -49,9 +49,10 @@ Worker::Next Worker::Job::step_or_log(Lock& lock) noexcept {
   try {
     return step(lock);
   } catch (...) {
+    if (lock.owns_lock()) lock.unlock();  // a log sink may be anybody's code
     log_current_exception();
   }
-  if (!lock.owns_lock()) lock.lock();
+  lock.lock();
   return Next::again();
 }
 

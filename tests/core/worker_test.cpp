@@ -172,6 +172,7 @@ TEST_F(WorkerTest, WhoeverHoldsTheMutexCanWakeIt) {
     job_->wake();
   }
   while (job_->steps == before) std::this_thread::yield();
+  worker_.reset();  // its last step asks is_ready
 }
 
 TEST_F(WorkerTest, AWakeDuringAStepIsNotLost) {
@@ -201,9 +202,11 @@ TEST_F(WorkerTest, IsNotWokenIfItLooksInTimeByItself) {
 
 TEST_F(WorkerTest, IsWokenIfItWouldLookTooLate) {
   for (const auto sleeps : {Worker::Clock::duration(1h), Worker::Clock::duration::max()}) {
-    job_->when_empty = [sleeps] {
-      return Next::idle(sleeps == sleeps.max() ? Worker::Time::max() : Worker::Clock::now() + sleeps);
-    };
+    worker_->submit([&] {
+      job_->when_empty = [sleeps] {
+        return Next::idle(sleeps == sleeps.max() ? Worker::Time::max() : Worker::Clock::now() + sleeps);
+      };
+    });
     run([] {});
     await_sleep();
     std::latch is_done{1};
