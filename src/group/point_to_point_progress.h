@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Progress of asynchronous sends and receives: one thread per group, started by the first of them, advances all that are
-// under way, in no particular order, and rests while none of them moves.
+// Progress of asynchronous sends and receives: one thread per group, started by the first of them, advances all that
+// are under way, in no particular order, and rests while none of them moves.
 #pragma once
 
 #include <cohort/backend.h>

@@ -9,9 +9,9 @@ namespace cohort {
 
 struct TimerQueue;
 
-/// Calls `ring` at a given time, to end what an engine cannot end by itself, unless it is destroyed before. Costs a lock
-/// and an allocation. The process has one timer thread, which is woken only by a timer that is due before the thread
-/// would look anyway: of successive operations with the same timeout, only the first wakes it.
+/// Calls `ring` at a given time, to end what an engine cannot end by itself, unless it is destroyed before. Costs a
+/// lock and an allocation. The process has one timer thread, which is woken only by a timer that is due before the
+/// thread would look anyway: of successive operations with the same timeout, only the first wakes it.
 class DeadlineTimer {
  public:
   using Time = std::chrono::steady_clock::time_point;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The backend `mpi`: each collective is MPI's own non-blocking one, which is tested until it is done or its deadline has
-// passed. MPI can neither cancel a collective nor abort a communicator. After a missed deadline the group therefore
+// The backend `mpi`: each collective is MPI's own non-blocking one, which is tested until it is done or its deadline
+// has passed. MPI can neither cancel a collective nor abort a communicator. After a missed deadline the group therefore
 // cannot be used any more, and the request, the communicator and whatever memory of ours MPI may still access are never
 // freed (docs/engines-mpi.md says what that means for the caller's memory).
 //
-// All ranks of a collective must make the same MPI call, so the call is chosen only by what all of them know: sizes that
-// the operation itself makes equal. Where memory lies is known to one rank alone; memory that is not contiguous is
+// All ranks of a collective must make the same MPI call, so the call is chosen only by what all of them know: sizes
+// that the operation itself makes equal. Where memory lies is known to one rank alone; memory that is not contiguous is
 // copied.
 #pragma once
 

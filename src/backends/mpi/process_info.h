@@ -30,7 +30,8 @@ std::string encode(const ProcessInfo& info);
 /// Throws a BackendError if the text is not an encoded ProcessInfo.
 ProcessInfo decode_process_info(const std::string& text);
 
-/// Returns what all ranks have written, in rank order. Throws an OperationTimeoutError that names a rank that did not join.
+/// Returns what all ranks have written, in rank order. Throws an OperationTimeoutError that names a rank that did not
+/// join.
 std::vector<ProcessInfo> exchange_process_info(Store& store, const ProcessInfo& self, int rank, int size,
                                                const std::string& group, Deadline deadline);
 

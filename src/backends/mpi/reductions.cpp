@@ -34,8 +34,8 @@ std::uint16_t to_bfloat16(float value) {
 float from_float16(std::uint16_t half) {
   const std::uint32_t magnitude = half & 0x7FFFU;
   const std::uint32_t sign = (half & 0x8000U) << 16U;
-  // The biases of the exponents differ by 112; a multiplication is right for subnormal numbers as well. Infinity and NaN
-  // keep an exponent of all ones.
+  // The biases of the exponents differ by 112; a multiplication is right for subnormal numbers as well. Infinity and
+  // NaN keep an exponent of all ones.
   const float scaled = std::bit_cast<float>(magnitude << 13U) * 0x1p112F;
   const std::uint32_t special = magnitude >= 0x7C00U ? 0x7F800000U : 0U;
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(scaled) | special | sign);
@@ -157,8 +157,9 @@ constexpr Own own() {
   return {dtype, kind, combine_with_kernel<dtype, kind>};
 }
 
-/// MPI does not define what NaN does to a minimum, and our booleans may have any bits set. MPI's integers shorter than 32
-/// bits cannot be relied on: the sums of Open MPI 4.1 saturate (op/avx), and the minima of MPICH 4.0 treat u8 as signed.
+/// MPI does not define what NaN does to a minimum, and our booleans may have any bits set. MPI's integers shorter than
+/// 32 bits cannot be relied on: the sums of Open MPI 4.1 saturate (op/avx), and the minima of MPICH 4.0 treat u8 as
+/// signed.
 constexpr auto own_operations = std::to_array<Own>({
     own<DType::f16, Kind::min>(),         own<DType::f16, Kind::max>(),     own<DType::bf16, Kind::min>(),
     own<DType::bf16, Kind::max>(),        own<DType::f32, Kind::min>(),     own<DType::f32, Kind::max>(),

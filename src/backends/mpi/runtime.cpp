@@ -130,7 +130,7 @@ void Runtime::start(Deadline deadline) {
   if (library_.is_initialized()) {
     accept(library_.thread_level(), false);
   } else {
-    // MPI_Init waits for the other processes of the job, and knows no deadline.
+    // MPI_Init waits for the other processes of the job, and takes no deadline.
     const auto level = std::make_shared<std::atomic<ThreadLevel>>(ThreadLevel::single);
     if (!run_with_deadline([this, level] { *level = library_.initialize(); }, deadline)) {
       is_lost_ = true;

@@ -33,12 +33,12 @@ std::string_view title_of(Flavour flavour);
 /// The package to install.
 std::string_view package_of(Flavour flavour);
 
-/// From the text of MPI_Get_library_version; nullopt if it is neither. Libraries that share MPICH's binary interface count
-/// as MPICH.
+/// From the text of MPI_Get_library_version; nullopt if it is neither. Libraries that share MPICH's binary interface
+/// count as MPICH.
 std::optional<Flavour> flavour_of_version(std::string_view version);
 
-/// `loaded`: the version of the MPI that the program was linked with; empty if there is none. If nothing tells which MPI it
-/// is, throws a ValueError that says how to start the program.
+/// `loaded`: the version of the MPI that the program was linked with; empty if there is none. If nothing tells which
+/// MPI it is, throws a ValueError that says how to start the program.
 Flavour choose_flavour(const Env& env, std::string_view loaded);
 
 /// The version of the MPI that the program was linked with, as far as the dynamic loader can tell; else empty.
@@ -110,8 +110,8 @@ class Runtime {
   std::vector<std::pair<std::size_t, Op>> own_ops_{};
 };
 
-/// Called by exactly these ranks of the world; `group` is the same on all of them and names no other group that is being
-/// made. MPI's call cannot be interrupted: it runs on a thread of its own, which goes on if the deadline passes.
+/// Called by exactly these ranks of the world; `group` is the same on all of them and names no other group that is
+/// being made. MPI's call cannot be interrupted: it runs on a thread of its own, which goes on if the deadline passes.
 Communicator create_communicator(Runtime& runtime, const std::vector<int>& world_ranks, std::string_view group,
                                  Deadline deadline);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Advances a group's staged operations, on one thread that the first of them starts. They are handed to the host's group
-// in the order in which they were issued, so that collectives match on all ranks; their results are copied back as they
-// complete, so that a receive may wait for a send that was issued after it.
+// Advances a group's staged operations, on one thread that the first of them starts. They are handed to the host's
+// group in the order in which they were issued, so that collectives match on all ranks; their results are copied back
+// as they complete, so that a receive may wait for a send that was issued after it.
 #pragma once
 
 #include <exception>
