@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Errors: one family, typed by what went wrong, each carrying who and where.
+// Errors: one family of classes, one per kind of failure. Each error says where it happened and which rank is at fault.
 //
 //   try {
 //     store->get("config");
@@ -19,16 +19,16 @@
 //   TypeError             TypeError              type            a value of the wrong type
 //   KeyError              KeyError               key             an unknown option or key
 //   IndexError            IndexError             index           an index out of range
-//   AssertionError        AssertionError         assertion       something given that must not be (twice, or at all)
+//   AssertionError        AssertionError         assertion       an argument that must not be given (twice, or at all)
 //   NotImplementedError   NotSupportedError      not_supported   a store or backend lacks the operation
 //   DistError             DistributedError       distributed     base of everything below
 //   DistBackendError      BackendError           backend         a backend or communicator failed
 //     (operation timeout) OperationTimeoutError  timeout         an operation missed its deadline
-//     (lost peer)         PeerLostError          peer_lost       a peer died or became unreachable; rank() says who
-//     (mismatch)          MismatchError          mismatch        ranks called different things; rank() says who differs
+//     (lost peer)         PeerLostError          peer_lost       a peer died or is unreachable; context().rank names it
+//     (mismatch)          MismatchError          mismatch        ranks made different calls; context().rank differs
 //     (abort)             AbortedError           aborted         the group was aborted while or before the call
 //   DistStoreError        StoreError             store           the store refused or failed an operation
-//     (wait timeout)      StoreTimeoutError      timeout         a key, or the server's answer, did not come in time
+//     (wait timeout)      StoreTimeoutError      timeout         a key or the server's answer did not arrive in time
 //   DistQueueEmptyError   QueueEmptyError        queue_empty     non-blocking queue_pop on an empty queue
 //   DistNetworkError      NetworkError           network         a connection failed or was refused
 //   SocketError           SocketError            socket          bind, listen or connect failed
@@ -49,7 +49,7 @@
 
 namespace cohort {
 
-enum class ErrorKind : std::uint8_t {
+enum class COHORT_API ErrorKind : std::uint8_t {
   error,
   value,
   type,
@@ -99,124 +99,38 @@ class COHORT_API Error : public std::runtime_error {
   ErrorContext context_;
 };
 
-class COHORT_API ValueError : public Error {
+/// A class of the table at the top of this file: an error of this kind, caught as `Base` as well.
+template <ErrorKind Kind, class Base>
+class COHORT_API ErrorOf : public Base {
  public:
-  explicit ValueError(const std::string& message, ErrorContext context = {})
-      : Error(ErrorKind::value, message, std::move(context)) {}
-};
-
-class COHORT_API TypeError : public Error {
- public:
-  explicit TypeError(const std::string& message, ErrorContext context = {})
-      : Error(ErrorKind::type, message, std::move(context)) {}
-};
-
-class COHORT_API KeyError : public Error {
- public:
-  explicit KeyError(const std::string& message, ErrorContext context = {})
-      : Error(ErrorKind::key, message, std::move(context)) {}
-};
-
-class COHORT_API IndexError : public Error {
- public:
-  explicit IndexError(const std::string& message, ErrorContext context = {})
-      : Error(ErrorKind::index, message, std::move(context)) {}
-};
-
-class COHORT_API AssertionError : public Error {
- public:
-  explicit AssertionError(const std::string& message, ErrorContext context = {})
-      : Error(ErrorKind::assertion, message, std::move(context)) {}
-};
-
-class COHORT_API NotSupportedError : public Error {
- public:
-  explicit NotSupportedError(const std::string& message, ErrorContext context = {})
-      : Error(ErrorKind::not_supported, message, std::move(context)) {}
-};
-
-class COHORT_API DistributedError : public Error {
- public:
-  explicit DistributedError(const std::string& message, ErrorContext context = {})
-      : Error(ErrorKind::distributed, message, std::move(context)) {}
+  explicit ErrorOf(const std::string& message, ErrorContext context = {}) : Base(Kind, message, std::move(context)) {}
 
  protected:
-  using Error::Error;
+  /// For the classes derived from it, which have kinds of their own.
+  ErrorOf(ErrorKind kind, const std::string& message, ErrorContext context) : Base(kind, message, std::move(context)) {}
 };
 
-class COHORT_API BackendError : public DistributedError {
- public:
-  explicit BackendError(const std::string& message, ErrorContext context = {})
-      : DistributedError(ErrorKind::backend, message, std::move(context)) {}
-
- protected:
-  using DistributedError::DistributedError;
-};
-
-class COHORT_API OperationTimeoutError : public BackendError {
- public:
-  explicit OperationTimeoutError(const std::string& message, ErrorContext context = {})
-      : BackendError(ErrorKind::timeout, message, std::move(context)) {}
-};
-
-class COHORT_API PeerLostError : public BackendError {
- public:
-  explicit PeerLostError(const std::string& message, ErrorContext context = {})
-      : BackendError(ErrorKind::peer_lost, message, std::move(context)) {}
-};
-
-class COHORT_API MismatchError : public BackendError {
- public:
-  explicit MismatchError(const std::string& message, ErrorContext context = {})
-      : BackendError(ErrorKind::mismatch, message, std::move(context)) {}
-};
-
-class COHORT_API AbortedError : public BackendError {
- public:
-  explicit AbortedError(const std::string& message, ErrorContext context = {})
-      : BackendError(ErrorKind::aborted, message, std::move(context)) {}
-};
-
-class COHORT_API StoreError : public DistributedError {
- public:
-  explicit StoreError(const std::string& message, ErrorContext context = {})
-      : DistributedError(ErrorKind::store, message, std::move(context)) {}
-
- protected:
-  using DistributedError::DistributedError;
-};
-
-class COHORT_API StoreTimeoutError : public StoreError {
- public:
-  explicit StoreTimeoutError(const std::string& message, ErrorContext context = {})
-      : StoreError(ErrorKind::timeout, message, std::move(context)) {}
-};
-
-class COHORT_API QueueEmptyError : public StoreError {
- public:
-  explicit QueueEmptyError(const std::string& message, ErrorContext context = {})
-      : StoreError(ErrorKind::queue_empty, message, std::move(context)) {}
-};
-
-class COHORT_API NetworkError : public DistributedError {
- public:
-  explicit NetworkError(const std::string& message, ErrorContext context = {})
-      : DistributedError(ErrorKind::network, message, std::move(context)) {}
-
- protected:
-  using DistributedError::DistributedError;
-};
-
-class COHORT_API SocketError : public NetworkError {
- public:
-  explicit SocketError(const std::string& message, ErrorContext context = {})
-      : NetworkError(ErrorKind::socket, message, std::move(context)) {}
-};
-
-class COHORT_API TimeoutError : public NetworkError {
- public:
-  explicit TimeoutError(const std::string& message, ErrorContext context = {})
-      : NetworkError(ErrorKind::timeout, message, std::move(context)) {}
-};
+// These are classes, not aliases, so that they can be forward-declared and so that debuggers and the message about an
+// uncaught exception show the short name.
+// clang-format off
+struct COHORT_API ValueError            : ErrorOf<ErrorKind::value, Error>              { using ErrorOf::ErrorOf; };
+struct COHORT_API TypeError             : ErrorOf<ErrorKind::type, Error>               { using ErrorOf::ErrorOf; };
+struct COHORT_API KeyError              : ErrorOf<ErrorKind::key, Error>                { using ErrorOf::ErrorOf; };
+struct COHORT_API IndexError            : ErrorOf<ErrorKind::index, Error>              { using ErrorOf::ErrorOf; };
+struct COHORT_API AssertionError        : ErrorOf<ErrorKind::assertion, Error>          { using ErrorOf::ErrorOf; };
+struct COHORT_API NotSupportedError     : ErrorOf<ErrorKind::not_supported, Error>      { using ErrorOf::ErrorOf; };
+struct COHORT_API DistributedError      : ErrorOf<ErrorKind::distributed, Error>        { using ErrorOf::ErrorOf; };
+struct COHORT_API BackendError          : ErrorOf<ErrorKind::backend, DistributedError> { using ErrorOf::ErrorOf; };
+struct COHORT_API OperationTimeoutError : ErrorOf<ErrorKind::timeout, BackendError>     { using ErrorOf::ErrorOf; };
+struct COHORT_API PeerLostError         : ErrorOf<ErrorKind::peer_lost, BackendError>   { using ErrorOf::ErrorOf; };
+struct COHORT_API MismatchError         : ErrorOf<ErrorKind::mismatch, BackendError>    { using ErrorOf::ErrorOf; };
+struct COHORT_API AbortedError          : ErrorOf<ErrorKind::aborted, BackendError>     { using ErrorOf::ErrorOf; };
+struct COHORT_API StoreError            : ErrorOf<ErrorKind::store, DistributedError>   { using ErrorOf::ErrorOf; };
+struct COHORT_API StoreTimeoutError     : ErrorOf<ErrorKind::timeout, StoreError>       { using ErrorOf::ErrorOf; };
+struct COHORT_API QueueEmptyError       : ErrorOf<ErrorKind::queue_empty, StoreError>   { using ErrorOf::ErrorOf; };
+struct COHORT_API NetworkError          : ErrorOf<ErrorKind::network, DistributedError> { using ErrorOf::ErrorOf; };
+struct COHORT_API SocketError           : ErrorOf<ErrorKind::socket, NetworkError>      { using ErrorOf::ErrorOf; };
+struct COHORT_API TimeoutError          : ErrorOf<ErrorKind::timeout, NetworkError>     { using ErrorOf::ErrorOf; };
+// clang-format on
 
 }  // namespace cohort

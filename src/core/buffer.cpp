@@ -38,7 +38,7 @@ std::int64_t checked_count(const Dims& sizes, std::size_t element_size) {
   return count;
 }
 
-/// Strides that say no more than the sizes do; dimensions of size 1 may have any stride.
+/// Whether the strides are those of contiguous memory; dimensions of size 1 may have any stride.
 bool are_contiguous(const Dims& sizes, const Dims& strides) {
   std::int64_t expected = 1;
   for (std::size_t i = sizes.size(); i-- > 0;) {

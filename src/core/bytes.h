@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Integers to and from little-endian bytes, wherever they lie.
+// Converts integers to and from little-endian bytes, which need not be aligned.
 #pragma once
 
 #include <array>

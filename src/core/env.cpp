@@ -123,7 +123,7 @@ bool truth_of(std::string_view name, std::string_view text) {
   return *value;
 }
 
-/// So many records fit into memory anywhere; a larger number is a slip.
+/// This many records fit into memory anywhere; a larger number is likely a mistake.
 constexpr std::size_t longest_trace = std::size_t{1} << 24U;
 
 std::size_t trace_size_of(const Env& env, std::size_t otherwise) {
@@ -139,7 +139,7 @@ std::size_t trace_size_of(const Env& env, std::size_t otherwise) {
   return otherwise;
 }
 
-/// "USR2", "SIGUSR2" or "12". Not the ones nobody can catch, nor those that report a fault of the program itself.
+/// Accepts "USR2", "SIGUSR2" or "12", but not the signals that cannot be caught or that report a fault of the program.
 int signal_of(std::string_view name, std::string_view text) {
   if (text.empty()) return 0;
   const auto wanted = text.starts_with("SIG") ? text.substr(3) : text;

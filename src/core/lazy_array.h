@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// An array of zeros that takes memory as it is touched, page by page: for rings and tables that most programs use
-// little of. Its elements begin as the system's pages do, so T must be something that is zero when its bytes are (the
-// library's atomics are).
+// An array of zeros that takes memory page by page, as it is touched: for rings and tables of which most programs use
+// only a little. Its elements are never constructed, so T must be a type whose zero value has all bytes zero, as the
+// standard library's atomics do.
 #pragma once
 
 #include <sys/mman.h>

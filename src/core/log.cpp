@@ -56,7 +56,7 @@ void write_to_stderr(const LogRecord& record) {
   const auto line =
       fmt::format("{:%H:%M:%S}.{:03} {} {}{}\n", fmt::localtime(std::chrono::system_clock::to_time_t(now)), millis,
                   initial, who, record.message);
-  // One write per line: lines of several processes on one terminal do not mix.
+  // One write per line, so that lines of several processes on one terminal do not mix.
   static_cast<void>(std::fwrite(line.data(), 1, line.size(), stderr));
 }
 

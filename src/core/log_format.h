@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Formatting logging for the library's own sources; the arguments are only formatted when the level is on.
+// Logging with format strings, for the library's own sources. Arguments are formatted only if the level is on.
 #pragma once
 
 #include <cohort/log.h>

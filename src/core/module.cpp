@@ -12,13 +12,13 @@ namespace cohort {
 
 namespace {
 
-/// dlerror() says it once, and the next call may be anybody's.
+/// dlerror() returns a message only once, and any other call may replace it.
 std::string loaders_words() {
   const char* const words = ::dlerror();  // NOLINT(concurrency-mt-unsafe): glibc's is per thread
   return words == nullptr ? "unknown error" : words;
 }
 
-/// Whether `symbol` is what the whole program sees, from anywhere but `library`.
+/// Whether the whole program sees a `symbol` that does not come from `library`.
 bool has_another(std::string_view library, const char* symbol) {
   if (symbol == nullptr) return false;
   void* const seen = ::dlsym(RTLD_DEFAULT, symbol);
@@ -29,7 +29,7 @@ bool has_another(std::string_view library, const char* symbol) {
 }
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int own_first = 0;  // sanitizers take no part in a lookup that begins with the module
+constexpr int own_first = 0;  // with it, sanitizers would not see the calls
 #else
 constexpr int own_first = RTLD_DEEPBIND;
 #endif
@@ -45,10 +45,10 @@ Module Module::of_engine(std::string_view engine, std::string_view path, std::st
   candidates.push_back(file);  // by this object's RUNPATH, which the build and the installation set
   candidates.push_back(fmt::format("{}/{}", COHORT_MODULE_DIR, file));
   Module module;
-  // Only where it must be: a module that looks at itself first does not see an allocator that was preloaded.
+  // Only where necessary: a module that binds to itself first does not use an allocator that was preloaded.
   const int order = has_another(library, symbol) ? own_first : 0;
   for (const auto& each : candidates) {
-    // Local: what an engine brings along is nobody else's.
+    // Local, so that the symbols of an engine's libraries are visible to nobody else.
     module.handle_ = ::dlopen(each.c_str(), RTLD_NOW | RTLD_LOCAL | order);
     if (module.handle_ != nullptr) {
       module.why_not_.clear();

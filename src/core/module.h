@@ -10,24 +10,26 @@
 
 namespace cohort {
 
-/// Once loaded it stays: what it started (threads, exit handlers) cannot be taken back.
+/// A module is never unloaded, because what it started (threads, exit handlers) cannot be undone.
 class Module {
  public:
-  /// One of ours, by the name of its engine ("gloo" is libcohort_gloo.so): looked for in the folders of `path`
-  /// (COHORT_MODULE_PATH, separated by colons), then beside this library, then where it was installed.
+  /// Loads a module of Cohort by the name of its engine ("gloo" is libcohort_gloo.so). It is searched for in the
+  /// folders of `path` (COHORT_MODULE_PATH, separated by colons), then beside this library, then where it was
+  /// installed.
   ///
-  /// `library` and one `symbol` of it: what the engine is made of ("libgloo"). A program may hold another version of it
-  /// inside a library of its own, as PyTorch's libtorch does, and the loader would bind the engine to that.
+  /// `library` is what the engine is made of ("libgloo"), and `symbol` one of its symbols. A program may contain
+  /// another version inside a library of its own, as PyTorch's libtorch does; the loader must not bind the engine to
+  /// that one.
   static Module of_engine(std::string_view engine, std::string_view path, std::string_view library = {},
                           const char* symbol = nullptr);
-  /// The first of these libraries that the loader finds; one that the process has loaded already comes first.
+  /// Loads the first of these libraries that the loader finds, preferring one that the process has loaded already.
   static Module of_system(std::span<const std::string> names);
 
   bool is_loaded() const noexcept { return handle_ != nullptr; }
-  /// Why it is not, in the loader's words.
+  /// Why the module could not be loaded: the loader's message.
   const std::string& why_not() const noexcept { return why_not_; }
 
-  /// Null if it is not there.
+  /// Returns null if there is no such symbol.
   template <class Function>
   Function find(const char* symbol) const {
     return reinterpret_cast<Function>(address(symbol));

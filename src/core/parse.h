@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Text to values without exceptions, locale or silent truncation: the whole text must be the value.
+// Converts text to values, without exceptions, locales or silent truncation. The whole text must be the value.
 #pragma once
 
 #include <charconv>
@@ -20,13 +20,13 @@ std::optional<T> parse_integer(std::string_view text) {
   return value;
 }
 
-/// y/yes/1/t/true/on and n/no/0/f/false/off in any case.
+/// Accepts y/yes/1/t/true/on and n/no/0/f/false/off, in upper or lower case.
 std::optional<bool> parse_bool(std::string_view text);
 
-/// "a,b,,c" at ',' gives four pieces; an empty text gives one empty piece.
+/// Splitting "a,b,,c" at ',' gives four pieces; an empty text gives one empty piece.
 std::vector<std::string_view> split(std::string_view text, char separator);
 
-/// The candidate nearest to `word` by edit distance, if near enough to be a likely slip; empty otherwise.
+/// The candidate nearest to `word` by edit distance if `word` is likely a typing error for it; else empty.
 std::string_view did_you_mean(std::string_view word, const std::vector<std::string_view>& candidates);
 
 }  // namespace cohort

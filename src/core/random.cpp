@@ -32,8 +32,8 @@ ProcessNonce& nonce_of_process() {
   return nonce;
 }
 
-// No mutex, which another thread could hold at the moment of a fork: the child would wait for it forever. Before a fork
-// the nonce is there, and after it the child, which has one thread, makes its own.
+// There is no mutex, because another thread could hold it at the moment of a fork and the child would wait for it for
+// ever. The nonce is made before a fork; after it the child, which has one thread, makes its own.
 int register_fork_handlers() noexcept {
   return ::pthread_atfork([] { nonce_of_process(); }, nullptr,
                           [] { fill_random(std::as_writable_bytes(std::span(nonce_of_process()))); });

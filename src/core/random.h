@@ -8,12 +8,12 @@
 
 namespace cohort {
 
-/// Bytes from the kernel's generator, fit for keys.
+/// Bytes from the kernel's random number generator, suitable for keys.
 void fill_random(std::span<std::byte> bytes);
 
 using ProcessNonce = std::array<std::uint8_t, 16>;
 
-/// Random bytes that tell this process from every other; a forked child has others than its parent.
+/// Random bytes that identify this process. A forked child has other bytes than its parent.
 ProcessNonce process_nonce();
 
 }  // namespace cohort

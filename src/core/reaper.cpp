@@ -13,7 +13,7 @@ namespace cohort {
 
 namespace {
 
-/// Process-wide and thread-safe: threads about to end that could not be joined where they were left.
+/// Process-wide and thread-safe: threads that are about to end and could not be joined by their owners.
 class Reaper {
  public:
   static Reaper& instance() {
@@ -45,7 +45,7 @@ class Reaper {
   }
 
  private:
-  /// In the child of a process that kept some: they are not there, and can neither be joined nor let go.
+  /// In a child process the parent's threads do not exist, and can be neither joined nor detached.
   void disown_after_fork() {
     if (owner_ == ::getpid()) return;
     owner_ = ::getpid();

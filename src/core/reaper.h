@@ -5,8 +5,8 @@
 
 namespace cohort {
 
-/// Joins `thread` now, or, if that is the calling thread itself (an object that owns a thread was destroyed on it),
-/// some time later, at the latest when the process exits.
+/// Joins `thread` now. If it is the calling thread, because the object that owns it is being destroyed on it, the
+/// thread is joined later: by the next call on another thread, or when the process exits.
 void join_now_or_later(std::thread thread);
 
 }  // namespace cohort

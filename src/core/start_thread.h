@@ -9,7 +9,7 @@
 
 namespace cohort {
 
-/// A BackendError where the system has no thread to give (ulimit -u, ulimit -v).
+/// Throws a BackendError if the system has no thread to give (ulimit -u, ulimit -v).
 template <class Body>
 std::thread start_thread(Body&& body) {
   try {

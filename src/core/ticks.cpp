@@ -5,7 +5,7 @@ namespace cohort {
 
 TickClock::TickClock() : start_(read()) {}
 
-/// The best of a few: one that an interrupt tore apart would tilt the scale.
+/// The best of a few readings: one that an interrupt delayed would distort the scale.
 TickClock::Reading TickClock::read() {
   constexpr int attempts = 5;
   Reading best{};
@@ -29,7 +29,7 @@ TickScale TickClock::scale() const {
   const auto now = read();
   const auto ns = duration<double, std::nano>(now.time - start_.time).count();
   const auto counted = static_cast<double>(now.ticks - start_.ticks);
-  // The steady clock gives the rate, since the wall clock may be set; the wall clock is only asked what time it is.
+  // The steady clock gives the rate, since the wall clock may be set; the wall clock gives only the time of day.
   const auto since_reading = duration_cast<nanoseconds>(std::chrono::steady_clock::now() - now.time).count();
   const auto epoch = duration_cast<nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   return {now.ticks, epoch - since_reading, counted > 0 && ns > 0 ? ns / counted : 1.0};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The cheapest clock there is: the processor's counter, which counts up at a constant rate and is the same on all cores
-// of every machine Linux trusts as a clock source. A reading costs a third of std::chrono's and no system call. What it
-// counts in is only found out when somebody wants nanoseconds:
+// The cheapest clock there is: the processor's counter, which runs at a constant rate and is the same on all cores of
+// every machine where Linux uses it as a clock source. Reading it costs a third of what std::chrono costs, and no
+// system call. Its unit is determined only when somebody asks for nanoseconds:
 //
 //   const TickClock clock;                       // early, once
 //   const auto before = ticks(); ...; const auto after = ticks();
@@ -30,7 +30,7 @@ inline std::uint64_t ticks() noexcept {
 #endif
 }
 
-/// How ticks read up to now translate to time.
+/// Converts ticks that were read up to now to time.
 class TickScale {
  public:
   TickScale(std::uint64_t now_ticks, std::int64_t now_epoch_ns, double ns_per_tick)
@@ -38,7 +38,7 @@ class TickScale {
 
   /// Nanoseconds since 1970.
   std::int64_t epoch_ns(std::uint64_t at) const { return now_epoch_ns_ + duration_ns(now_ticks_, at); }
-  /// Negative when `to` is before `from`.
+  /// Negative if `to` is before `from`.
   std::int64_t duration_ns(std::uint64_t from, std::uint64_t to) const {
     return static_cast<std::int64_t>(static_cast<double>(static_cast<std::int64_t>(to - from)) * ns_per_tick_);
   }
@@ -50,7 +50,7 @@ class TickScale {
 };
 
 /// Remembers when it was made, in ticks and on the steady clock. Ticks read between then and scale() are interpolated,
-/// so even two readings right behind each other give times that are off by no more than the clocks are read apart.
+/// so that even the times of two readings in quick succession are off by no more than the delay between the two clocks.
 class TickClock {
  public:
   TickClock();

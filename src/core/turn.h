@@ -8,11 +8,11 @@
 
 namespace cohort {
 
-/// A mutex that is waited for by a deadline. (std::timed_mutex is one too, but GCC 12's thread sanitizer does not see
-/// it being locked.)
+/// A mutex that can be waited for until a deadline. (std::timed_mutex can too, but GCC 12's thread sanitizer does not
+/// see that it is locked.)
 class Turn {
  public:
-  /// Holds the turn for a scope; false if the deadline passed first.
+  /// Holds the turn for a scope. Converts to false if the deadline passed first.
   class Holder {
    public:
     Holder(Turn& turn, Deadline deadline) : turn_(turn), holds_(turn.take(deadline)) {}

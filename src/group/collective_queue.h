@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The order in which a group's collectives run: that in which they were issued, from whichever thread, one at a time.
+// Runs a group's collectives one at a time, in the order in which they were issued, from whichever thread.
 //
 // A blocking operation on an idle group runs on its caller's thread: entering and leaving is one atomic exchange each,
-// since everything there is to know is in one word (the number of the last operation, whether one runs, whether any
-// wait). All others wait in a queue for the collectives's own thread, which is started by the first of them.
+// since one word says everything there is to know (the number of the last operation, whether one runs, whether any are
+// queued). All others wait in a queue for the queue's own thread, which the first of them starts.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <thread>
+#include <utility>
+
+#include "core/worker.h"
 
 namespace cohort {
 
@@ -23,13 +25,11 @@ class CollectiveQueue {
  public:
   using Task = std::function<void(std::uint64_t sequence)>;
 
-  explicit CollectiveQueue(const char* name);
-  /// Runs what is queued. May be called on the collectives's own thread, by its last task.
-  ~CollectiveQueue();
-  CollectiveQueue(const CollectiveQueue&) = delete;
-  CollectiveQueue& operator=(const CollectiveQueue&) = delete;
+  /// `name`: the thread's, at most 15 characters. The destructor runs what is queued; it may be called on the queue's
+  /// own thread, by its last task.
+  explicit CollectiveQueue(const char* name) : worker_(name, core_) {}
 
-  /// The next operation's number if the group is idle: it is the caller's turn now, until leave().
+  /// The next operation's number if the group is idle: it is the caller's turn from now until leave().
   std::optional<std::uint64_t> try_enter() {
     auto word = core_->word.load(std::memory_order_relaxed);
     while ((word & (running | queued)) == 0) {
@@ -40,14 +40,14 @@ class CollectiveQueue {
     return std::nullopt;
   }
   void leave() {
-    if ((core_->word.fetch_and(~running, std::memory_order_release) & queued) != 0) core_->wake();
+    if ((core_->word.fetch_and(~running, std::memory_order_release) & queued) != 0) core_->wake_thread();
   }
 
-  /// Runs later, in turn, on the collectives's thread. The number it gets is returned as well.
+  /// Runs the task later, in turn, on the queue's thread. Returns the number that the task will be given.
   std::uint64_t enqueue(Task task);
-  /// Whether the caller is the collectives's thread.
-  bool is_own_thread() const;
-  /// Until nothing runs and nothing waits. Not on the collectives's own thread.
+  /// Whether the caller is the queue's thread.
+  bool is_own_thread() const { return worker_.is_current(); }
+  /// Waits until nothing runs and nothing is queued. Not to be called on the queue's own thread.
   void wait_until_idle();
 
   std::uint64_t last_sequence() const { return core_->word.load(std::memory_order_relaxed) / one; }
@@ -55,34 +55,31 @@ class CollectiveQueue {
  private:
   static constexpr std::uint64_t running = 1;
   static constexpr std::uint64_t queued = 2;
-  static constexpr std::uint64_t one = 4;  ///< the number of the last operation counts in these
+  static constexpr std::uint64_t one = 4;  ///< the number of the last operation is counted in these
 
-  struct Core {
-    const char* name = "";
+  struct Core final : Worker::Job {
     std::atomic<std::uint64_t> word{0};
-    std::mutex mutex{};
-    std::condition_variable changed{};
+    std::condition_variable progressed{};  ///< for whoever waits until the queue is idle
     std::deque<std::pair<std::uint64_t, Task>> tasks{};
-    bool is_closed = false;
 
-    void wake();
-    void loop();
+    void wake_thread();
+    Worker::Next step(Worker::Lock& lock) override;
   };
 
-  std::shared_ptr<Core> core_;  // the thread's too: it may outlive this object by a moment
-  std::thread thread_;
+  const std::shared_ptr<Core> core_ = std::make_shared<Core>();
+  Worker worker_;
 };
 
-/// Gives back a collectives that try_enter() gave.
+/// Calls leave() at the end of a scope that try_enter() let in.
 class QueueTurn {
  public:
-  explicit QueueTurn(CollectiveQueue& collectives) : lane_(collectives) {}
-  ~QueueTurn() { lane_.leave(); }
+  explicit QueueTurn(CollectiveQueue& queue) : queue_(queue) {}
+  ~QueueTurn() { queue_.leave(); }
   QueueTurn(const QueueTurn&) = delete;
   QueueTurn& operator=(const QueueTurn&) = delete;
 
  private:
-  CollectiveQueue& lane_;
+  CollectiveQueue& queue_;
 };
 
 }  // namespace cohort

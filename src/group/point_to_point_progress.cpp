@@ -3,33 +3,30 @@
 
 #include <cohort/error.h>
 
-#include <pthread.h>
-
+#include <condition_variable>
+#include <list>
 #include <utility>
 
-#include "core/reaper.h"
-#include "core/start_thread.h"
 #include "group/transfer_timeout.h"
 
 namespace cohort {
 
-namespace {
-thread_local const void* courier_of_this_thread = nullptr;
-}
-
-struct PointToPointProgress::Core {
-  std::mutex mutex;
-  std::condition_variable changed;
+struct PointToPointProgress::Core final : Worker::Job {
+  std::condition_variable ended;
   std::list<Item> added;
-  std::size_t pending = 0;  ///< added and not done
-  bool is_closed = false;
+  std::size_t pending = 0;  ///< transfers that were added and have not ended
 
-  void loop();
-  /// Whether any moved to its end.
-  bool advance_all(std::list<Item>& items, bool with_check);
+  // The thread's alone.
+  std::list<Item> items;
+  Deadline::Clock::time_point next_check{};
+
+  Worker::Next step(Worker::Lock& lock) override;
+  void advance_or_rest();
+  /// Returns whether any has ended.
+  bool advance_all(bool with_check);
 };
 
-bool PointToPointProgress::Core::advance_all(std::list<Item>& items, bool with_check) {
+bool PointToPointProgress::Core::advance_all(bool with_check) {
   bool any_ended = false;
   for (auto it = items.begin(); it != items.end();) {
     int source = -1;
@@ -51,67 +48,50 @@ bool PointToPointProgress::Core::advance_all(std::list<Item>& items, bool with_c
       ++it;
       continue;
     }
-    it->transfer.reset();  // before anybody is told: from then on its memory is the caller's
+    it->transfer.reset();  // before anybody is told: from then on the memory is the caller's again
     it->done(source, error);
     it = items.erase(it);
     any_ended = true;
     const std::lock_guard lock(mutex);
     --pending;
-    changed.notify_all();
+    ended.notify_all();
   }
   return any_ended;
 }
 
-void PointToPointProgress::Core::loop() {
-  ::pthread_setname_np(::pthread_self(), "cohort-p2p");
-  courier_of_this_thread = this;
-  std::list<Item> items;
-  auto next_check = Deadline::Clock::now();
-  for (;;) {
-    {
-      std::unique_lock lock(mutex);
-      if (items.empty()) changed.wait(lock, [this] { return is_closed || !added.empty(); });
-      items.splice(items.end(), added);
-      if (items.empty()) return;
-    }
-    const auto now = Deadline::Clock::now();
-    const bool with_check = now >= next_check;
-    if (with_check) next_check = now + std::chrono::milliseconds(20);
-    if (advance_all(items, with_check) || items.empty()) continue;
-    auto until = Deadline::at(next_check);
-    for (auto& item : items) until = earlier(until, item.call.deadline());
-    // Whatever is added meanwhile is advanced by its adder first, so a short rest delays nobody.
-    items.front().backend->rest(until);
-  }
+void PointToPointProgress::Core::advance_or_rest() {
+  const auto now = Deadline::Clock::now();
+  const bool with_check = now >= next_check;
+  if (with_check) next_check = now + std::chrono::milliseconds(20);
+  if (advance_all(with_check) || items.empty()) return;
+  auto until = Deadline::at(next_check);
+  for (auto& item : items) until = earlier(until, item.call.deadline());
+  // Whoever adds a transfer meanwhile has advanced it first, so a short rest delays nobody.
+  items.front().backend->rest(until);
 }
 
-PointToPointProgress::PointToPointProgress() : core_(std::make_shared<Core>()) {}
-
-PointToPointProgress::~PointToPointProgress() {
-  {
-    const std::lock_guard lock(core_->mutex);
-    core_->is_closed = true;
-    core_->changed.notify_all();
-  }
-  join_now_or_later(std::move(thread_));
+Worker::Next PointToPointProgress::Core::step(Worker::Lock& lock) {
+  items.splice(items.end(), added);
+  if (items.empty()) return Worker::Next::idle();
+  lock.unlock();
+  advance_or_rest();
+  lock.lock();
+  return Worker::Next::again();
 }
+
+PointToPointProgress::PointToPointProgress() : core_(std::make_shared<Core>()), worker_("cohort-p2p", core_) {}
 
 void PointToPointProgress::add(BackendPtr backend, std::unique_ptr<Transfer> transfer, const Call& call,
                                ErrorContext context, Done done) {
-  const std::lock_guard lock(core_->mutex);
-  if (!thread_.joinable()) thread_ = start_thread([core = core_] { core->loop(); });
-  core_->added.push_back({std::move(backend), std::move(transfer), call, std::move(context), std::move(done)});
-  ++core_->pending;
-  core_->changed.notify_all();
-}
-
-bool PointToPointProgress::is_own_thread() const {
-  return courier_of_this_thread == core_.get();
+  worker_.submit([&] {
+    core_->added.push_back({std::move(backend), std::move(transfer), call, std::move(context), std::move(done)});
+    ++core_->pending;
+  });
 }
 
 void PointToPointProgress::wait_until_idle() {
-  std::unique_lock lock(core_->mutex);
-  core_->changed.wait(lock, [this] { return core_->pending == 0; });
+  Worker::Lock lock(core_->mutex);
+  core_->ended.wait(lock, [this] { return core_->pending == 0; });
 }
 
 }  // namespace cohort

@@ -1,35 +1,31 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Sees asynchronous sends and receives through: one thread per group, started by the first of them, advances all that
-// are under way, in no order, and rests while none moves.
+// Progress of asynchronous sends and receives: one thread per group, started by the first of them, advances all that
+// are under way, in no particular order, and rests while none of them moves.
 #pragma once
 
 #include <cohort/backend.h>
 
-#include <condition_variable>
 #include <functional>
-#include <list>
 #include <memory>
-#include <mutex>
-#include <thread>
+
+#include "core/worker.h"
 
 namespace cohort {
 
 class PointToPointProgress {
  public:
-  /// How a transfer ended: who sent it, or the error.
+  /// Called when a transfer has ended, with the rank that sent it or with the error.
   using Done = std::function<void(int source, std::exception_ptr error)>;
 
+  /// The destructor waits for all transfers, which their deadlines bound. It may be called on the progress thread.
   PointToPointProgress();
-  /// Waits for all (each has its deadline). May be called on the p2p_progress's own thread.
-  ~PointToPointProgress();
-  PointToPointProgress(const PointToPointProgress&) = delete;
-  PointToPointProgress& operator=(const PointToPointProgress&) = delete;
 
-  /// `context`: for the error when it takes too long.
+  /// `context` is that of the error if the transfer misses its deadline.
   void add(BackendPtr backend, std::unique_ptr<Transfer> transfer, const Call& call, ErrorContext context, Done done);
-  /// Whether the caller is the p2p_progress's thread.
-  bool is_own_thread() const;
+  /// Whether the caller is the progress thread.
+  bool is_own_thread() const { return worker_.is_current(); }
+  /// Waits until no transfer is under way.
   void wait_until_idle();
 
  private:
@@ -42,8 +38,8 @@ class PointToPointProgress {
   };
   struct Core;
 
-  std::shared_ptr<Core> core_;  // the thread's too: it may outlive this object by a moment
-  std::thread thread_;
+  const std::shared_ptr<Core> core_;
+  Worker worker_;
 };
 
 }  // namespace cohort

@@ -1,31 +1,29 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Runs tasks one after another on a thread of its own, started with the first task.
+// Runs tasks one after another on a thread of its own, which the first task starts.
 #pragma once
 
 #include <cohort/future.h>
 
 #include <functional>
 #include <memory>
-#include <thread>
+
+#include "core/worker.h"
 
 namespace cohort {
 
 class SerialExecutor final : public Executor {
  public:
-  /// `name`: of the thread, at most 15 characters.
+  /// `name`: the thread's, at most 15 characters. The destructor runs what is left; it may be called on the executor's
+  /// own thread, by its last task.
   explicit SerialExecutor(const char* name);
-  /// Runs what is left. May be called on the executor's own thread, by its last task.
-  ~SerialExecutor() override;
-  SerialExecutor(const SerialExecutor&) = delete;
-  SerialExecutor& operator=(const SerialExecutor&) = delete;
 
   void run(std::function<void()> task) override;
 
  private:
   struct Core;
-  std::shared_ptr<Core> core_;  // the thread's too: it may outlive this object by a moment
-  std::thread thread_;
+  const std::shared_ptr<Core> core_;
+  Worker worker_;
 };
 
 }  // namespace cohort

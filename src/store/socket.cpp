@@ -14,15 +14,12 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <condition_variable>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <system_error>
-#include <thread>
 
-#include "core/immortal.h"
 #include "core/parse.h"
+#include "core/run_with_deadline.h"
 
 namespace cohort {
 
@@ -49,43 +46,8 @@ SocketAddress unix_address(const std::string& path) {
 
 /// The result of a name look-up, shared with the thread that makes it.
 struct Lookup {
-  std::mutex mutex;
-  std::condition_variable answered;
-  bool done = false;
   int error = 0;
   std::vector<SocketAddress> addresses;
-};
-
-/// Look-ups that outlived their deadline. Nothing interrupts getaddrinfo, so their threads are kept until they end, and
-/// are joined by the next look-up. Never destroyed: a look-up that still runs at exit ends with the process.
-class LateLookups {
- public:
-  static LateLookups& instance() {
-    static Immortal<LateLookups> late;
-    static const struct AtExit {
-      ~AtExit() { instance().join_finished(); }
-    } at_exit;
-    return *late;
-  }
-  void keep(std::thread helper, std::shared_ptr<Lookup> lookup) {
-    const std::lock_guard lock(mutex_);
-    late_.emplace_back(std::move(helper), std::move(lookup));
-  }
-  void join_finished() {
-    const std::lock_guard lock(mutex_);
-    std::erase_if(late_, [](auto& item) {
-      {
-        const std::lock_guard lookup_lock(item.second->mutex);
-        if (!item.second->done) return false;
-      }
-      item.first.join();
-      return true;
-    });
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::pair<std::thread, std::shared_ptr<Lookup>>> late_;
 };
 
 void look_up(const std::string& host, const std::string& port, Lookup& lookup) {
@@ -95,7 +57,6 @@ void look_up(const std::string& host, const std::string& port, Lookup& lookup) {
   addrinfo* found = nullptr;
   const int error = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, &::freeaddrinfo);
-  const std::lock_guard lock(lookup.mutex);
   lookup.error = error;
   for (const auto* info = error == 0 ? found : nullptr; info != nullptr; info = info->ai_next) {
     SocketAddress address;
@@ -103,8 +64,6 @@ void look_up(const std::string& host, const std::string& port, Lookup& lookup) {
     address.size = info->ai_addrlen;
     lookup.addresses.push_back(address);
   }
-  lookup.done = true;
-  lookup.answered.notify_all();
 }
 
 /// When nobody listens, the kernel may give the client the very port that it connects to, and TCP's simultaneous open
@@ -157,19 +116,8 @@ std::vector<SocketAddress> resolve(const Endpoint& endpoint, Deadline deadline) 
                        ::inet_pton(AF_INET6, endpoint.host.c_str(), &scratch) == 1;
   if (numeric) {
     look_up(endpoint.host, port, *lookup);
-  } else {
-    std::thread helper([lookup, host = endpoint.host, port] { look_up(host, port, *lookup); });
-    std::unique_lock lock(lookup->mutex);
-    const auto done = [&] { return lookup->done; };
-    const bool in_time = deadline.is_never() ? (lookup->answered.wait(lock, done), true)
-                                             : lookup->answered.wait_until(lock, deadline.when(), done);
-    lock.unlock();
-    LateLookups::instance().join_finished();
-    if (!in_time) {
-      LateLookups::instance().keep(std::move(helper), lookup);
-      throw TimeoutError(fmt::format("host \"{}\": the name service did not answer in time", endpoint.host));
-    }
-    helper.join();
+  } else if (!run_with_deadline([lookup, host = endpoint.host, port] { look_up(host, port, *lookup); }, deadline)) {
+    throw TimeoutError(fmt::format("host \"{}\": the name service did not answer in time", endpoint.host));
   }
   if (lookup->error != 0) {
     throw SocketError(fmt::format("host \"{}\": {}", endpoint.host, ::gai_strerror(lookup->error)));

@@ -36,6 +36,25 @@ TEST(ErrorTest, FamilyIsTheSpecifiedOne) {
   EXPECT_FALSE((is_caught_as<KeyError, DistributedError>()));
 }
 
+TEST(ErrorTest, EachClassHasTheKindOfTheTable) {
+  EXPECT_EQ(Error("m").kind(), ErrorKind::error);
+  EXPECT_EQ(ValueError("m").kind(), ErrorKind::value);
+  EXPECT_EQ(TypeError("m").kind(), ErrorKind::type);
+  EXPECT_EQ(KeyError("m").kind(), ErrorKind::key);
+  EXPECT_EQ(IndexError("m").kind(), ErrorKind::index);
+  EXPECT_EQ(AssertionError("m").kind(), ErrorKind::assertion);
+  EXPECT_EQ(NotSupportedError("m").kind(), ErrorKind::not_supported);
+  EXPECT_EQ(DistributedError("m").kind(), ErrorKind::distributed);
+  EXPECT_EQ(BackendError("m").kind(), ErrorKind::backend);
+  EXPECT_EQ(PeerLostError("m").kind(), ErrorKind::peer_lost);
+  EXPECT_EQ(MismatchError("m").kind(), ErrorKind::mismatch);
+  EXPECT_EQ(AbortedError("m").kind(), ErrorKind::aborted);
+  EXPECT_EQ(StoreError("m").kind(), ErrorKind::store);
+  EXPECT_EQ(QueueEmptyError("m").kind(), ErrorKind::queue_empty);
+  EXPECT_EQ(NetworkError("m").kind(), ErrorKind::network);
+  EXPECT_EQ(SocketError("m").kind(), ErrorKind::socket);
+}
+
 TEST(ErrorTest, AnyTimeoutIsToldByItsKind) {
   EXPECT_EQ(OperationTimeoutError("m").kind(), ErrorKind::timeout);
   EXPECT_EQ(StoreTimeoutError("m").kind(), ErrorKind::timeout);
@@ -43,7 +62,6 @@ TEST(ErrorTest, AnyTimeoutIsToldByItsKind) {
   EXPECT_EQ(to_string(ErrorKind::timeout), "timeout");
   EXPECT_EQ(to_string(ErrorKind::error), "error");
   EXPECT_EQ(to_string(ErrorKind::socket), "socket");
-  EXPECT_EQ(Error("m").kind(), ErrorKind::error);
 }
 
 TEST(ErrorTest, WhatCarriesTheContext) {

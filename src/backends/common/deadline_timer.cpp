@@ -16,17 +16,18 @@
 
 namespace cohort {
 
-/// All timers that are set, and the thread that watches the first.
+/// All timers that are set, and the thread that waits for the first of them. It is no Worker, because the gloo module
+/// has a copy of this file and nothing else of the library.
 struct TimerQueue {
   std::mutex mutex;
   std::condition_variable changed;
   std::multimap<DeadlineTimer::Time, DeadlineTimer*> timers;
-  /// When the thread looks next. DeadlineTimers that were taken back may leave it too early, which costs one look.
+  /// When the thread looks next. A timer that was destroyed meanwhile may leave it too early, which costs one look.
   DeadlineTimer::Time wakes_at = DeadlineTimer::Time::max();
   const pid_t owner = ::getpid();
 
-  /// This process's. A child that was forked has no thread of its parent's, and a condition variable on which one waits
-  /// at the time is of no use there: it gets a timer_queue of its own, and the parent's is left as it is.
+  /// This process's. A forked child has none of its parent's threads, and cannot use a condition variable on which one
+  /// of them waited at the time: it gets a queue of its own, and the parent's is left as it is.
   static TimerQueue& instance() {
     static std::atomic<TimerQueue*> current{nullptr};
     auto* known = current.load(std::memory_order_acquire);
@@ -69,23 +70,21 @@ struct TimerQueue {
 
 DeadlineTimer::DeadlineTimer(Time when, std::function<void()> ring)
     : queue_(TimerQueue::instance()), when_(when), ring_(std::move(ring)) {
-  auto& timer_queue = queue_;
-  const std::lock_guard lock(timer_queue.mutex);
-  timer_queue.timers.emplace(when_, this);
-  if (when_ < timer_queue.wakes_at) timer_queue.changed.notify_all();
+  const std::lock_guard lock(queue_.mutex);
+  queue_.timers.emplace(when_, this);
+  if (when_ < queue_.wakes_at) queue_.changed.notify_all();
 }
 
 DeadlineTimer::~DeadlineTimer() {
-  auto& timer_queue = queue_;
-  if (timer_queue.owner != ::getpid()) return;  // the parent's
-  std::unique_lock lock(timer_queue.mutex);
+  if (queue_.owner != ::getpid()) return;  // it is the parent's
+  std::unique_lock lock(queue_.mutex);
   if (state_ == State::set) {
-    auto place = timer_queue.timers.lower_bound(when_);
+    auto place = queue_.timers.lower_bound(when_);
     while (place->second != this) ++place;
-    timer_queue.timers.erase(place);
+    queue_.timers.erase(place);
     return;
   }
-  timer_queue.changed.wait(lock, [this] { return state_ == State::rung; });
+  queue_.changed.wait(lock, [this] { return state_ == State::rung; });
 }
 
 }  // namespace cohort

@@ -9,15 +9,15 @@ namespace cohort {
 
 struct TimerQueue;
 
-/// Ends what an engine cannot end by itself: calls `ring` when the time has come, unless it is taken back before, which
-/// its destructor does. Costs a lock and an allocation; the process's one timer thread is woken only by an timer that
-/// is due before it would look anyway: of operations with the same timeout, one after another, by the first alone.
+/// Calls `ring` at a given time, to end what an engine cannot end by itself, unless it is destroyed before. Costs a
+/// lock and an allocation. The process has one timer thread, which is woken only by a timer that is due before the
+/// thread would look anyway: of successive operations with the same timeout, only the first wakes it.
 class DeadlineTimer {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
   DeadlineTimer(Time when, std::function<void()> ring);
-  /// If it is ringing, waits for the end of that.
+  /// If `ring` is being called, waits until it has returned.
   ~DeadlineTimer();
   DeadlineTimer(const DeadlineTimer&) = delete;
   DeadlineTimer& operator=(const DeadlineTimer&) = delete;
@@ -29,7 +29,7 @@ class DeadlineTimer {
   TimerQueue& queue_;
   const Time when_;
   std::function<void()> ring_;
-  State state_ = State::set;  ///< under the timer_queue's lock
+  State state_ = State::set;  ///< under the queue's lock
 };
 
 }  // namespace cohort

@@ -93,9 +93,14 @@ void FailureCoordinator::publish_current_op() {
     note = fmt::format("{} {} {}", is_in_ ? "in" : "out", last_ ? last_->digest(last_sequence_) : 0,
                        last_ ? fmt::format("{} #{}", to_string(*last_), last_sequence_) : "");
   }
-  publishing_.run(
-      [store = notes_, key = note_key(group_.rank), note] { store->clone()->set(key, note, notes_patience); },
-      notes_patience);
+  const auto publish = [store = notes_, key = note_key(group_.rank), note] {
+    try {
+      store->clone()->set(key, note, notes_patience);
+    } catch (const Error& e) {
+      log_debug("what this rank was doing could not be published: {}", e.what());
+    }
+  };
+  run_with_deadline(publish, Deadline::after(notes_patience), late_);
 }
 
 void FailureCoordinator::diagnose_timeout() {
@@ -116,10 +121,12 @@ void FailureCoordinator::diagnose_timeout() {
       try {
         (*answers)[each] = store->get(note_key(static_cast<int>(each)), patience);
       } catch (const StoreTimeoutError&) {  // it is not there to leave one
+      } catch (const Error& e) {
+        return log_debug("what the other ranks were doing could not be read: {}", e.what());
       }
     }
   };
-  if (!asking_.run(ask, notes_patience + milliseconds(200))) {
+  if (!run_with_deadline(ask, Deadline::after(notes_patience + milliseconds(200)), late_)) {
     const std::lock_guard lock(mutex_);
     failure_->text += ", and the job's store does not answer";
     return;

@@ -19,9 +19,9 @@
 #include <optional>
 #include <string>
 
-#include "backends/common/errand.h"
 #include "backends/common/failure.h"
 #include "backends/common/failure_detector.h"
+#include "core/run_with_deadline.h"
 #include "group/mismatch.h"
 
 namespace cohort {
@@ -97,8 +97,7 @@ class FailureCoordinator {
   std::atomic<bool> is_over_{false};
   std::atomic<bool> is_alone_{false};  ///< the store did not take this rank's word: it is not asked anything either
   std::mutex diagnosis_mutex_;
-  Errand publishing_;  ///< the store may be what cannot be reached
-  Errand asking_;
+  LateThreads late_;  ///< requests to the store, which may be what cannot be reached
 
   std::unique_ptr<FailureDetector> detector_;  ///< last: its thread uses the others
 };

@@ -89,7 +89,7 @@ std::unique_ptr<FailureDetector> FailureDetector::start(const StorePtr& store, i
 }
 
 FailureDetector::~FailureDetector() {
-  declaring_.finish();
+  late_.join_all();
   is_leaving_ = true;
   if (!is_out_of_reach_) {
     try {
@@ -123,7 +123,7 @@ void FailureDetector::conclude(const Failure& failure) {
 bool FailureDetector::declare(const Failure& failure) {
   if (is_out_of_reach_) return false;
   try {
-    const bool is_in_time = declaring_.run(
+    const bool is_in_time = run_with_deadline(
         [this, text = encode(failure)] {
           try {
             liveness_store_->compare_set(ended_key, "", text, farewell_patience);
@@ -132,7 +132,7 @@ bool FailureDetector::declare(const Failure& failure) {
             is_out_of_reach_ = true;
           }
         },
-        declaring_patience);
+        Deadline::after(declaring_patience), late_);
     return is_in_time && !is_out_of_reach_;
   } catch (const Error& e) {
     log_debug("the end of a group could not be told to the others: {}", e.what());

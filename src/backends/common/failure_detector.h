@@ -19,8 +19,8 @@
 #include <string_view>
 #include <thread>
 
-#include "backends/common/errand.h"
 #include "backends/common/failure.h"
+#include "core/run_with_deadline.h"
 
 namespace cohort {
 
@@ -63,7 +63,7 @@ class FailureDetector {
   std::atomic<bool> is_leaving_{false};
   std::atomic<bool> is_out_of_reach_{false};  ///< the store
   std::thread listener_;
-  Errand declaring_;  ///< last: uses the others
+  LateThreads late_;  ///< last: they use the others
 };
 
 }  // namespace cohort

@@ -2,17 +2,59 @@
 #include "backends/mpi/backend.h"
 
 #include <fmt/format.h>
+#include <sched.h>
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <optional>
+#include <thread>
 #include <utility>
 
-#include "backends/mpi/communicators.h"
-#include "backends/mpi/pieces.h"
-#include "backends/mpi/waiting.h"
-
 namespace cohort::mpi {
+
+namespace {
+
+/// How a rank waits for MPI, which makes progress only while it is called: by asking again and again.
+///
+/// Where every rank has a processor of its own it asks without a pause. Where ranks outnumber processors it yields each
+/// time, since the rank it waits for may need this very processor. When a wait has become long, it sleeps between two
+/// looks, for at most 100 us. How long that is depends on the size of the operation: data moves in pieces, and each of
+/// them would wait for the end of a sleep.
+class Waiting {
+ public:
+  Waiting(bool own_cpus, std::size_t bytes) : own_cpus_(own_cpus), bytes_(bytes) {}
+
+  /// Whether to ask again at once; otherwise the caller looks at the clock, and at what else may have changed, first.
+  bool is_spinning() noexcept { return own_cpus_ && round_++ < spins; }
+
+  void pause(Deadline::Clock::time_point now, Deadline deadline) {
+    if (naps_from_ == Deadline::Clock::time_point{}) naps_from_ = now + patience();
+    if (now < naps_from_) {
+      if (!own_cpus_) ::sched_yield();
+      return;
+    }
+    std::this_thread::sleep_for(std::min<Deadline::Clock::duration>(nap_, deadline.remaining()));
+    nap_ = std::min<std::chrono::microseconds>(2 * nap_, longest_nap);
+  }
+
+ private:
+  static constexpr std::uint32_t spins = 2000;  // about 200 us, well below the precision of any deadline
+  static constexpr std::chrono::microseconds longest_nap{100};
+
+  /// A millisecond, and the time that the bytes take at 100 MB/s.
+  std::chrono::microseconds patience() const {
+    return std::chrono::milliseconds(1) + std::chrono::microseconds(bytes_ / 100);
+  }
+
+  const bool own_cpus_;
+  const std::size_t bytes_;
+  std::uint32_t round_ = 0;
+  std::chrono::microseconds nap_{10};
+  Deadline::Clock::time_point naps_from_{};
+};
+
+}  // namespace
 
 MpiBackend::MpiBackend(MpiParts parts)
     : Backend("mpi", parts.rank, static_cast<int>(parts.world_ranks.size())),

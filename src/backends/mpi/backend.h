@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The backend `mpi`: each collective is MPI's own non-blocking one, asked for until it is done or its deadline has
-// passed. MPI can neither take an operation back nor abort a communicator, so after a missed deadline the group is of
-// no more use, and the request, the communicator and what MPI may still touch of ours are never freed
-// (docs/engines-mpi.md says what that means for the caller's memory).
+// The backend `mpi`: each collective is MPI's own non-blocking one, which is tested until it is done or its deadline
+// has passed. MPI can neither cancel a collective nor abort a communicator. After a missed deadline the group therefore
+// cannot be used any more, and the request, the communicator and whatever memory of ours MPI may still access are never
+// freed (docs/engines-mpi.md says what that means for the caller's memory).
 //
-// All ranks of a collective must make the same MPI call, so which one is chosen only by what all of them know: sizes
-// that the operation itself makes equal. Where memory lies is known to one rank alone; what does not lie in one piece
-// takes a copy.
+// All ranks of a collective must make the same MPI call, so the call is chosen only by what all of them know: sizes
+// that the operation itself makes equal. Where memory lies is known to one rank alone; memory that is not contiguous is
+// copied.
 #pragma once
 
 #include <cohort/backend.h>
@@ -23,11 +23,11 @@
 #include <utility>
 #include <vector>
 
-#include "backends/mpi/ending.h"
-#include "backends/mpi/messages.h"
-#include "backends/mpi/mpi_reduction.h"
+#include "backends/mpi/group_status.h"
+#include "backends/mpi/memory.h"
+#include "backends/mpi/point_to_point.h"
+#include "backends/mpi/reductions.h"
 #include "backends/mpi/runtime.h"
-#include "backends/mpi/scratch.h"
 
 namespace cohort::mpi {
 
@@ -120,8 +120,8 @@ class MpiBackend final : public Backend {
   const std::string group_;
   const bool own_cpus_;
   const std::size_t largest_count_;
-  Ending ending_;
-  Messages messages_;
+  GroupStatus ending_;
+  PointToPoint messages_;
   std::shared_ptr<Scratch> scratch_;
   std::atomic<std::uint32_t> rests_{0};  // since a transfer ended
   std::atomic<std::uint64_t> seen_ended_{0};

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include "backends/mpi/backend.h"
-#include "backends/mpi/communicators.h"
 #include "backends/mpi/process_info.h"
 #include "backends/mpi/runtime.h"
 #include "group/group_ids.h"
@@ -23,7 +22,7 @@ ProcessGroupPtr make_group(const StorePtr& store, int rank, int size, std::chron
   auto& runtime = Runtime::of_process(deadline);
   const auto id = agree_on_id(*store, "mpi");
   const auto self = ProcessInfo::of_this_process(runtime.library());
-  const auto all = meet(*store, self, rank, size, id, deadline);
+  const auto all = exchange_process_info(*store, self, rank, size, id, deadline);
   MpiParts parts{.runtime = &runtime,
                  .rank = rank,
                  .world_ranks = world_ranks_of(all, id),

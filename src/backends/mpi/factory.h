@@ -10,7 +10,7 @@ namespace cohort::mpi {
 ProcessGroupPtr make_group(const StorePtr& store, int rank, int size, std::chrono::milliseconds timeout,
                            const Device& device, const Options& options);
 
-/// Which packages to install, if this build has a module for no MPI at all. Loads nothing.
+/// Says which packages to install if this build has no module for any MPI; else empty. Loads nothing.
 std::string missing();
 
 }  // namespace cohort::mpi

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The calls on a real MPI. This file is compiled once for each MPI library that is installed.
+// The engine interface on a real MPI. This file is compiled once for each MPI library that is installed.
 #include <mpi.h>
 
 #include <algorithm>
@@ -71,7 +71,8 @@ MPI_Datatype type_of(Element element) {
   return MPI_DATATYPE_NULL;
 }
 
-/// MPI calls an operation without saying which one it is: each has a function of its own, by its place in this table.
+/// MPI calls an operation without saying which one it is, so each has a function of its own, by its place in this
+/// table.
 constexpr std::size_t own_ops = 32;
 std::array<Combine, own_ops> combines{};
 
@@ -85,7 +86,7 @@ constexpr std::array<MPI_User_function*, own_ops> make_callers(std::index_sequen
 }
 constexpr auto callers = make_callers(std::make_index_sequence<own_ops>());
 
-/// So many bytes, where an int may not be able to tell the number.
+/// A datatype and count for a number of bytes that may exceed an int.
 class LongType {
  public:
   explicit LongType(std::size_t bytes) {
@@ -105,7 +106,7 @@ class LongType {
     check(MPI_Type_commit(&type_), "MPI_Type_commit");
   }
   ~LongType() {
-    // What was started with it goes on: MPI counts.
+    // Operations that were started with it go on: MPI counts references.
     if (type_ != MPI_BYTE) MPI_Type_free(&type_);
   }
   LongType(const LongType&) = delete;
@@ -119,7 +120,7 @@ class LongType {
   MPI_Datatype type_ = MPI_BYTE;
 };
 
-/// One side of an all_to_all: distances from the first byte where an int can tell them, else absolute addresses.
+/// One side of an all_to_all: offsets from the first byte if they fit an int, else absolute addresses.
 struct Side {
   const void* base = nullptr;
   std::vector<int> counts{};
@@ -210,7 +211,7 @@ class RealLibrary final : public Library {
   ThreadLevel initialize() override {
     int provided = MPI_THREAD_SINGLE;
     check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
-    // By default an error ends the process. Where the program initialised MPI, that is its own to decide.
+    // By default an error ends the process. If the program initialised MPI, that is for the program to decide.
     check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     check(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     return level_of(provided);

@@ -42,7 +42,7 @@ std::string encode(const ProcessInfo& info) {
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
     if (CPU_ISSET(cpu, &info.cpus)) cpus += fmt::format("{}{}", cpus.empty() ? "" : ",", cpu);
   }
-  // Hundredths of a CPU: a quota is no more exact.
+  // Hundredths of a CPU: a quota is not more precise.
   return fmt::format("{}\n{}\n{}\n{}\n{}\n{}", info.world_rank, info.world_size, static_cast<int>(info.quota * 100),
                      info.host, cpus, info.version);
 }
@@ -51,11 +51,13 @@ ProcessInfo decode_process_info(const std::string& text) {
   const auto lines = split(text, '\n');
   const auto number = [&](std::size_t line) {
     const auto value = line < lines.size() ? parse_integer<int>(lines[line]) : std::nullopt;
-    if (!value) throw BackendError("backend mpi: what another rank says of itself in the store cannot be read");
+    if (!value)
+      throw BackendError("backend mpi: what another rank has written about itself to the store cannot be read");
     return *value;
   };
   ProcessInfo info{.world_rank = number(0), .world_size = number(1), .quota = number(2) / 100.0};
-  if (lines.size() != 6) throw BackendError("backend mpi: another rank says too much or too little in the store");
+  if (lines.size() != 6)
+    throw BackendError("backend mpi: another rank has written too much or too little about itself to the store");
   info.host = lines[3];
   info.version = lines[5];
   for (const auto each : split(lines[4], ',')) {
@@ -65,8 +67,8 @@ ProcessInfo decode_process_info(const std::string& text) {
   return info;
 }
 
-std::vector<ProcessInfo> meet(Store& store, const ProcessInfo& self, int rank, int size, const std::string& group,
-                              Deadline deadline) {
+std::vector<ProcessInfo> exchange_process_info(Store& store, const ProcessInfo& self, int rank, int size,
+                                               const std::string& group, Deadline deadline) {
   store.set(key_of(rank), encode(self), deadline);
   std::vector<ProcessInfo> all;
   all.reserve(static_cast<std::size_t>(size));
@@ -74,7 +76,7 @@ std::vector<ProcessInfo> meet(Store& store, const ProcessInfo& self, int rank, i
     try {
       all.push_back(decode_process_info(store.get(key_of(each), deadline)));
     } catch (const StoreTimeoutError&) {
-      throw OperationTimeoutError(fmt::format("rank {} did not join", each),
+      throw OperationTimeoutError(fmt::format("rank {} did not join in time", each),
                                   {.group = group, .op = "new_group", .rank = each});
     }
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The ranks of a group tell each other, through the store, which processes of MPI's world they are.
+// The ranks of a group tell each other, through the store, which processes of MPI_COMM_WORLD they are.
 #pragma once
 
 #include <cohort/deadline.h>
@@ -18,7 +18,7 @@ namespace cohort::mpi {
 struct ProcessInfo {
   int world_rank = 0;
   int world_size = 1;
-  double quota = 0;  ///< CPUs' worth of time; 0: no limit
+  double quota = 0;  ///< of processor time, in CPUs; 0: no limit
   std::string host{};
   std::string version{};
   cpu_set_t cpus{};
@@ -27,14 +27,15 @@ struct ProcessInfo {
 };
 
 std::string encode(const ProcessInfo& info);
-/// A BackendError if it is none.
+/// Throws a BackendError if the text is not an encoded ProcessInfo.
 ProcessInfo decode_process_info(const std::string& text);
 
-/// Everybody's, in the order of the ranks. An OperationTimeoutError names a rank that did not come.
-std::vector<ProcessInfo> meet(Store& store, const ProcessInfo& self, int rank, int size, const std::string& group,
-                              Deadline deadline);
+/// Returns what all ranks have written, in rank order. Throws an OperationTimeoutError that names a rank that did not
+/// join.
+std::vector<ProcessInfo> exchange_process_info(Store& store, const ProcessInfo& self, int rank, int size,
+                                               const std::string& group, Deadline deadline);
 
-/// A BackendError if they are not different processes of one world.
+/// Throws a BackendError unless they are different processes of one MPI_COMM_WORLD.
 std::vector<int> world_ranks_of(const std::vector<ProcessInfo>& all, const std::string& group);
 
 /// Whether each of the ranks on this host has a processor of its own.

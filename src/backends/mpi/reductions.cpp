@@ -1,20 +1,202 @@
 // SPDX-License-Identifier: BSD-3-Clause
-//
-// The reductions of backend mpi: what MPI cannot do with the elements is done here, before and after.
+#include "backends/mpi/reductions.h"
+
 #include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "backends/mpi/backend.h"
-#include "backends/mpi/half_conversion.h"
-#include "backends/mpi/pieces.h"
+#include "backends/mpi/memory.h"
 #include "reduce/kernels.h"
 
 namespace cohort::mpi {
 
+using Kind = ReduceOp::Kind;
+
+// --- f16 and bf16
+
 namespace {
 
-using Kind = ReduceOp::Kind;
+float from_bfloat16(std::uint16_t bits) {
+  return std::bit_cast<float>(std::uint32_t{bits} << 16U);
+}
+
+std::uint16_t to_bfloat16(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  if (std::isnan(value)) return static_cast<std::uint16_t>((bits >> 16U) | 0x40U);
+  return static_cast<std::uint16_t>((bits + 0x7FFFU + ((bits >> 16U) & 1U)) >> 16U);
+}
+
+float from_float16(std::uint16_t half) {
+  const std::uint32_t magnitude = half & 0x7FFFU;
+  const std::uint32_t sign = (half & 0x8000U) << 16U;
+  // The biases of the exponents differ by 112; a multiplication is right for subnormal numbers as well. Infinity and
+  // NaN keep an exponent of all ones.
+  const float scaled = std::bit_cast<float>(magnitude << 13U) * 0x1p112F;
+  const std::uint32_t special = magnitude >= 0x7C00U ? 0x7F800000U : 0U;
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(scaled) | special | sign);
+}
+
+std::uint16_t to_float16(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const auto sign = static_cast<std::uint16_t>((bits >> 16U) & 0x8000U);
+  const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
+  if (magnitude > 0x7F800000U) return static_cast<std::uint16_t>(sign | 0x7E00U);
+  if (magnitude >= 0x477FF000U) return static_cast<std::uint16_t>(sign | 0x7C00U);  // 65520 and more round to infinity
+  if (magnitude < 0x38800000U) {
+    // Subnormal as a half: adding 0.5 leaves the number in units of 2^-24, rounded by the addition.
+    const auto sum = std::bit_cast<float>(magnitude) + 0.5F;
+    return static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(sum) - 0x3F000000U));
+  }
+  const std::uint32_t odd = (magnitude >> 13U) & 1U;
+  return static_cast<std::uint16_t>(sign | ((magnitude - 0x38000000U + 0xFFFU + odd) >> 13U));
+}
+
+template <class Function>
+void widen_each(const void* halves, float* floats, std::size_t count, Function function) {
+  const auto* from = static_cast<const std::byte*>(halves);
+  for (std::size_t i = 0; i < count; ++i) {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, from + 2 * i, 2);
+    floats[i] = function(bits);
+  }
+}
+
+template <class Function>
+void narrow_each(const float* floats, void* halves, std::size_t count, Function function) {
+  auto* to = static_cast<std::byte*>(halves);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint16_t bits = function(floats[i]);
+    std::memcpy(to + 2 * i, &bits, 2);
+  }
+}
+
+}  // namespace
+
+void widen(DType dtype, const void* halves, float* floats, std::size_t count) {
+  dtype == DType::f16 ? widen_each(halves, floats, count, from_float16)
+                      : widen_each(halves, floats, count, from_bfloat16);
+}
+
+void narrow(DType dtype, const float* floats, void* halves, std::size_t count) {
+  dtype == DType::f16 ? narrow_each(floats, halves, count, to_float16)
+                      : narrow_each(floats, halves, count, to_bfloat16);
+}
+
+// --- which operation of MPI's, or of ours
+
+namespace {
+
+template <DType dtype, Kind kind>
+void combine_with_kernel(const void* in, void* inout, std::size_t elements) {
+  const std::array<const void*, 2> sources{in, inout};
+  constexpr std::array<double, 2> factors{1, 1};
+  reduce::find_kernel(dtype, kind)({.data = sources.data(), .factors = factors.data(), .count = 2},
+                                   {.data = &inout, .count = 1}, elements, 1);
+}
+
+Element element_of(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+    case DType::complex128:
+      return Element::f64;
+    case DType::i8:
+      return Element::i8;
+    case DType::u8:
+    case DType::boolean:
+      return Element::u8;
+    case DType::f16:  // as bits
+    case DType::bf16:
+    case DType::i16:
+      return Element::i16;
+    case DType::i32:
+      return Element::i32;
+    case DType::i64:
+      return Element::i64;
+    case DType::f32:
+    case DType::complex64:
+      break;
+  }
+  return Element::f32;
+}
+
+Op op_of(Kind kind) {
+  switch (kind) {
+    case Kind::product:
+      return Op::product;
+    case Kind::min:
+      return Op::min;
+    case Kind::max:
+      return Op::max;
+    case Kind::band:
+      return Op::band;
+    case Kind::bor:
+      return Op::bor;
+    case Kind::bxor:
+      return Op::bxor;
+    case Kind::sum:
+    case Kind::avg:
+    case Kind::premul_sum:
+      break;
+  }
+  return Op::sum;
+}
+
+struct Own {
+  DType dtype;
+  Kind kind;
+  Combine combine;
+};
+
+template <DType dtype, Kind kind>
+constexpr Own own() {
+  return {dtype, kind, combine_with_kernel<dtype, kind>};
+}
+
+/// MPI does not define what NaN does to a minimum, and our booleans may have any bits set. MPI's integers shorter than
+/// 32 bits cannot be relied on: the sums of Open MPI 4.1 saturate (op/avx), and the minima of MPICH 4.0 treat u8 as
+/// signed.
+constexpr auto own_operations = std::to_array<Own>({
+    own<DType::f16, Kind::min>(),         own<DType::f16, Kind::max>(),     own<DType::bf16, Kind::min>(),
+    own<DType::bf16, Kind::max>(),        own<DType::f32, Kind::min>(),     own<DType::f32, Kind::max>(),
+    own<DType::f64, Kind::min>(),         own<DType::f64, Kind::max>(),     own<DType::i8, Kind::sum>(),
+    own<DType::i8, Kind::product>(),      own<DType::i8, Kind::min>(),      own<DType::i8, Kind::max>(),
+    own<DType::u8, Kind::sum>(),          own<DType::u8, Kind::product>(),  own<DType::u8, Kind::min>(),
+    own<DType::u8, Kind::max>(),          own<DType::i16, Kind::sum>(),     own<DType::i16, Kind::product>(),
+    own<DType::i16, Kind::min>(),         own<DType::i16, Kind::max>(),     own<DType::boolean, Kind::sum>(),
+    own<DType::boolean, Kind::product>(), own<DType::boolean, Kind::min>(), own<DType::boolean, Kind::max>(),
+    own<DType::boolean, Kind::band>(),    own<DType::boolean, Kind::bor>(), own<DType::boolean, Kind::bxor>(),
+});
+
+}  // namespace
+
+MpiReduction mpi_reduction_for(DType dtype, Kind kind) {
+  const bool is_complex = dtype == DType::complex64 || dtype == DType::complex128;
+  MpiReduction mpi_reduction{.element = element_of(dtype),
+                             .width = size_of(dtype) / (is_complex ? 2 : 1),
+                             .per_value = is_complex ? 2U : 1U,
+                             .op = op_of(kind)};
+  for (std::size_t i = 0; i < own_operations.size(); ++i) {
+    if (own_operations[i].dtype != dtype || own_operations[i].kind != kind) continue;
+    mpi_reduction.combine = own_operations[i].combine;
+    mpi_reduction.own_index = i;
+    return mpi_reduction;
+  }
+  if (dtype == DType::f16 || dtype == DType::bf16) {
+    mpi_reduction.is_wide = true;
+    mpi_reduction.element = Element::f32;
+    mpi_reduction.width = sizeof(float);
+  }
+  return mpi_reduction;
+}
+
+// --- the collectives
+
+namespace {
 
 bool is_aligned(const void* data, std::size_t width) {
   return reinterpret_cast<std::uintptr_t>(data) % width == 0;

@@ -5,74 +5,41 @@
 #include <cohort/error.h>
 #include <cohort/log.h>
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <condition_variable>
+#include <array>
+#include <cstdint>
 #include <exception>
-#include <thread>
+#include <stdexcept>
 #include <utility>
 
-#include "backends/mpi/selection.h"
 #include "core/immortal.h"
 #include "core/module.h"
-#include "core/start_thread.h"
+#include "core/run_with_deadline.h"
 
 namespace cohort::mpi {
 
 namespace {
 
-struct BoundedRun {
-  std::function<void()> blocking{};
-  std::mutex mutex{};
-  std::condition_variable changed{};
-  bool is_done = false;
-  std::exception_ptr error{};
+std::optional<Flavour> flavour_of_launcher(const Env& env) {
+  const auto is_set = [&](std::string_view name) { return !env.text(name).empty(); };
+  if (is_set("OMPI_COMM_WORLD_SIZE")) return Flavour::openmpi;
+  const auto of_slurm = env.text("SLURM_MPI_TYPE");
+  if (of_slurm.starts_with("pmix")) return Flavour::openmpi;
+  if (of_slurm == "pmi2" || of_slurm.starts_with("cray")) return Flavour::mpich;
+  if (is_set("PMI_SIZE") || is_set("PMI_RANK") || is_set("PALS_RANKID")) return Flavour::mpich;
+  if (is_set("PMIX_NAMESPACE")) return Flavour::openmpi;
+  return std::nullopt;
+}
 
-  void run() {
-    std::exception_ptr thrown;
-    try {
-      blocking();
-    } catch (...) {
-      thrown = std::current_exception();
-    }
-    const std::lock_guard lock(mutex);
-    error = thrown;
-    is_done = true;
-    changed.notify_all();
-  }
-};
-
-/// Process-wide and thread-safe: threads that MPI keeps. They are not joined before they have ended (that could take
-/// for ever), nor detached; the end of the process ends them.
-class LateThreads {
- public:
-  static LateThreads& instance() {
-    static Immortal<LateThreads> threads;
-    return *threads;
-  }
-  void keep(std::thread thread, std::shared_ptr<BoundedRun> run) {
-    const std::lock_guard lock(mutex_);
-    threads_.emplace_back(std::move(thread), std::move(run));
-  }
-  std::size_t join_ended() {
-    const std::lock_guard lock(mutex_);
-    std::erase_if(threads_, [](auto& each) {
-      auto& [thread, run] = each;
-      {
-        const std::lock_guard of_run(run->mutex);
-        if (!run->is_done) return false;
-      }
-      thread.join();
-      return true;
-    });
-    return threads_.size();
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::pair<std::thread, std::shared_ptr<BoundedRun>>> threads_;
-};
+/// Tells apart the groups that threads of the same processes make at the same time. Every MPI has at least 32768 tags.
+int tag_of(std::string_view group) {
+  std::uint32_t hash = 2166136261U;  // FNV-1a
+  for (const char each : group) hash = (hash ^ static_cast<std::uint8_t>(each)) * 16777619U;
+  return static_cast<int>((hash ^ (hash >> 15U)) & 0x7FFFU);
+}
 
 Library& load_library() {
   const auto env = Env::read();
@@ -90,8 +57,59 @@ Library& load_library() {
 
 }  // namespace
 
+std::string_view to_string(Flavour flavour) {
+  return flavour == Flavour::openmpi ? "openmpi" : "mpich";
+}
+std::string_view title_of(Flavour flavour) {
+  return flavour == Flavour::openmpi ? "Open MPI" : "MPICH";
+}
+std::string_view package_of(Flavour flavour) {
+  return flavour == Flavour::openmpi ? "libopenmpi-dev" : "libmpich-dev";
+}
+
+std::optional<Flavour> flavour_of_version(std::string_view version) {
+  if (version.find("Open MPI") != std::string_view::npos) return Flavour::openmpi;
+  for (const std::string_view relative : {"MPICH", "MVAPICH", "Intel(R) MPI", "CRAY MPICH"}) {
+    if (version.find(relative) != std::string_view::npos) return Flavour::mpich;
+  }
+  return std::nullopt;
+}
+
+Flavour choose_flavour(const Env& env, std::string_view loaded) {
+  const auto wanted = env.text("COHORT_MPI");
+  if (!wanted.empty() && wanted != "openmpi" && wanted != "mpich") {
+    throw ValueError(fmt::format("COHORT_MPI=\"{}\": openmpi or mpich", wanted));
+  }
+  if (!loaded.empty()) {
+    const auto flavour = flavour_of_version(loaded);
+    if (!flavour) throw ValueError(fmt::format("backend mpi knows Open MPI and MPICH; the program uses {}", loaded));
+    if (!wanted.empty() && wanted != to_string(*flavour)) {
+      throw ValueError(fmt::format("COHORT_MPI={}, but the program itself uses {}", wanted, title_of(*flavour)));
+    }
+    return *flavour;
+  }
+  if (!wanted.empty()) return wanted == "openmpi" ? Flavour::openmpi : Flavour::mpich;
+  if (const auto flavour = flavour_of_launcher(env)) return *flavour;
+  const bool by_cohort = !env.run_id.empty() || !env.store.empty();
+  throw ValueError(
+      fmt::format("backend mpi needs a program that was started by MPI's own launcher{}: mpirun -n 4 PROGRAM, or srun "
+                  "--mpi=pmix -n 4 PROGRAM (Open MPI), srun --mpi=pmi2 -n 4 PROGRAM (MPICH); COHORT_MPI=openmpi or "
+                  "COHORT_MPI=mpich says which MPI it is where the environment does not tell",
+                  by_cohort ? ", not by cohort run" : ""));
+}
+
+std::string loaded_version() {
+  using GetVersion = int (*)(char*, int*);
+  const auto get = reinterpret_cast<GetVersion>(::dlsym(RTLD_DEFAULT, "MPI_Get_library_version"));
+  if (get == nullptr) return {};
+  std::array<char, 16'384> text{};  // more than any MPI_MAX_LIBRARY_VERSION_STRING (Open MPI: 256, MPICH: 8192)
+  int length = 0;
+  if (get(text.data(), &length) != 0) return {};
+  return {text.data(), static_cast<std::size_t>(length)};
+}
+
 Runtime& Runtime::of_process(Deadline deadline) {
-  static Immortal<Runtime> runtime(load_library());  // thrown: tried again next time
+  static Immortal<Runtime> runtime(load_library());  // if this throws, the next call tries again
   static const struct AtExit {
     ~AtExit() { runtime->finish(); }
   } at_exit;
@@ -101,7 +119,8 @@ Runtime& Runtime::of_process(Deadline deadline) {
 
 void Runtime::start(Deadline deadline) {
   const auto late = [] {
-    return OperationTimeoutError("MPI_Init did not end: not all processes of the job have come", {.op = "new_group"});
+    return OperationTimeoutError("MPI_Init did not return in time: not all processes of the job have called it",
+                                 {.op = "new_group"});
   };
   const Turn::Holder alone(start_turn_, deadline);
   if (!alone) throw late();
@@ -111,9 +130,9 @@ void Runtime::start(Deadline deadline) {
   if (library_.is_initialized()) {
     accept(library_.thread_level(), false);
   } else {
-    // MPI_Init waits for the other processes of the job, and knows no deadline.
+    // MPI_Init waits for the other processes of the job, and takes no deadline.
     const auto level = std::make_shared<std::atomic<ThreadLevel>>(ThreadLevel::single);
-    if (!run_bounded([this, level] { *level = library_.initialize(); }, deadline)) {
+    if (!run_with_deadline([this, level] { *level = library_.initialize(); }, deadline)) {
       is_lost_ = true;
       throw late();
     }
@@ -148,32 +167,7 @@ void Runtime::finish() {
 Runtime::Held::Held(Turn& turns, Deadline deadline) {
   if (holder_.emplace(turns, deadline)) return;
   throw OperationTimeoutError(
-      "MPI was initialised for one call at a time (MPI_THREAD_SERIALIZED), and another one did not end");
-}
-
-bool Runtime::run_bounded(std::function<void()> blocking, Deadline deadline) {
-  LateThreads::instance().join_ended();
-  const auto run = std::make_shared<BoundedRun>();
-  run->blocking = std::move(blocking);
-  auto thread = start_thread([run] { run->run(); });
-  {
-    std::unique_lock lock(run->mutex);
-    const auto is_done = [&] { return run->is_done; };
-    if (deadline.is_never()) {
-      run->changed.wait(lock, is_done);
-    } else if (!run->changed.wait_until(lock, deadline.when(), is_done)) {
-      lock.unlock();
-      LateThreads::instance().keep(std::move(thread), run);
-      return false;
-    }
-  }
-  thread.join();
-  if (run->error) std::rethrow_exception(run->error);
-  return true;
-}
-
-std::size_t join_late_threads() {
-  return LateThreads::instance().join_ended();
+      "MPI was initialised for one call at a time (MPI_THREAD_SERIALIZED), and another call did not return in time");
 }
 
 void Runtime::leave_behind(std::shared_ptr<const void> what) {
@@ -189,6 +183,27 @@ Op Runtime::own_op(std::size_t index, Combine combine) {
   }
   own_ops_.emplace_back(index, library_.create_op(combine));
   return own_ops_.back().second;
+}
+
+Communicator create_communicator(Runtime& runtime, const std::vector<int>& world_ranks, std::string_view group,
+                                 Deadline deadline) {
+  const auto made = std::make_shared<std::atomic<Communicator>>();
+  const ErrorContext context{.group = std::string(group), .op = "new_group"};
+  try {
+    const bool is_done = run_with_deadline(
+        [&runtime, made, world_ranks, tag = tag_of(group), deadline] {
+          const auto turn = runtime.turn(deadline);
+          *made = runtime.library().create_communicator(world_ranks, tag);
+        },
+        deadline);
+    if (is_done) return *made;
+  } catch (const Error&) {
+    throw;
+  } catch (const std::runtime_error& e) {
+    throw BackendError(e.what(), context);
+  }
+  runtime.leave_behind(nullptr);
+  throw OperationTimeoutError("MPI_Comm_create_group did not return in time: a rank has not joined", context);
 }
 
 }  // namespace cohort::mpi

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The MPI of this process: initialised once, finalised at exit if that was ours to do, and locked where MPI asks for
-// one call at a time.
+// The MPI of this process: which one it is, initialised once, finalised at exit if Cohort initialised it, and locked
+// where MPI allows only one call at a time.
 #pragma once
 
 #include <cohort/backend.h>
 #include <cohort/deadline.h>
+#include <cohort/env.h>
 
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -20,39 +22,61 @@
 
 namespace cohort::mpi {
 
+/// Which MPI this process speaks. There is no choice: it is the one that is loaded already, else the one whose launcher
+/// started the process, since no MPI understands the launcher of another.
+enum class Flavour { openmpi, mpich };
+
+/// "openmpi", "mpich": as in COHORT_MPI and in the names of the modules.
+std::string_view to_string(Flavour flavour);
+/// "Open MPI", "MPICH"
+std::string_view title_of(Flavour flavour);
+/// The package to install.
+std::string_view package_of(Flavour flavour);
+
+/// From the text of MPI_Get_library_version; nullopt if it is neither. Libraries that share MPICH's binary interface
+/// count as MPICH.
+std::optional<Flavour> flavour_of_version(std::string_view version);
+
+/// `loaded`: the version of the MPI that the program was linked with; empty if there is none. If nothing tells which
+/// MPI it is, throws a ValueError that says how to start the program.
+Flavour choose_flavour(const Env& env, std::string_view loaded);
+
+/// The version of the MPI that the program was linked with, as far as the dynamic loader can tell; else empty.
+std::string loaded_version();
+
 class Runtime {
  public:
-  /// Of a test double; the process's own is of_process().
+  /// For tests, with a test double; the process has of_process().
   explicit Runtime(Library& library) : library_(library) {}
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
   ~Runtime() = default;
 
-  /// Loads the module of the MPI that this process speaks and initialises it, the first time. A ValueError says what is
-  /// missing, an OperationTimeoutError that other processes of the job have not come.
+  /// Loads the module of the MPI that this process speaks and initialises it, the first time. Throws a ValueError that
+  /// says what is missing, or an OperationTimeoutError if other processes of the job have not called MPI_Init.
   static Runtime& of_process(Deadline deadline);
 
-  /// Respects what the program did itself. A ValueError where its thread level is too low for us.
+  /// Leaves MPI as it is if the program initialised it. Throws a ValueError if its thread level is too low.
   void start(Deadline deadline);
-  /// What the exit of the process does: finalises what start() initialised, unless something was left behind.
+  /// Called at exit: finalises MPI if start() initialised it, unless an operation was left behind.
   void finish();
 
   Library& library() { return library_; }
   bool is_serialized() const noexcept { return level_.load(std::memory_order_relaxed) == ThreadLevel::serialized; }
   int largest_tag() const noexcept { return largest_tag_; }
 
-  /// To be held during each call of the library.
+  /// Held during each call of the library.
   class Held {
    public:
     Held() = default;
-    /// An OperationTimeoutError if another call takes longer than that.
+    /// Throws an OperationTimeoutError if another call holds it until the deadline.
     Held(Turn& turns, Deadline deadline);
     explicit operator bool() const { return holder_.has_value(); }
 
    private:
     std::optional<Turn::Holder> holder_{};
   };
-  /// Costs nothing unless MPI takes one call at a time; then a call that makes a group may keep it for long.
+  /// Costs nothing unless MPI allows only one call at a time; then a call that makes a group may hold it for long.
   Held turn(Deadline deadline) { return is_serialized() ? Held(turns_, deadline) : Held(); }
   Held turn(const Call& call) {
     if (!is_serialized()) [[likely]]
@@ -61,15 +85,11 @@ class Runtime {
     return {turns_, mine.deadline()};
   }
 
-  /// Runs what may block on a thread of its own. False: not done by the deadline; the thread is left as it is, since
-  /// MPI cannot be told to stop, and so must be whatever `blocking` uses.
-  bool run_bounded(std::function<void()> blocking, Deadline deadline);
-
-  /// An operation is under way that nobody waits for any more. What it uses stays, and MPI is not finalised.
+  /// An operation is under way that nobody waits for any more: what it uses is kept, and MPI is not finalised.
   void leave_behind(std::shared_ptr<const void> what);
   bool has_left_behind() const noexcept { return has_left_behind_.load(); }
 
-  /// The number of our own operation, made when it is first asked for.
+  /// An operation of ours, created when it is first asked for.
   Op own_op(std::size_t index, Combine combine);
 
  private:
@@ -78,7 +98,7 @@ class Runtime {
   Library& library_;
   Turn start_turn_;
   bool is_started_ = false;
-  bool is_lost_ = false;  // MPI_Init runs on a thread that nobody waits for
+  bool is_lost_ = false;  // MPI_Init missed its deadline and goes on
   bool is_ours_ = false;
   int pid_ = 0;
   int largest_tag_ = 32767;
@@ -90,7 +110,9 @@ class Runtime {
   std::vector<std::pair<std::size_t, Op>> own_ops_{};
 };
 
-/// Of the threads that run_bounded() left, joins those that have ended; says how many have not.
-std::size_t join_late_threads();
+/// Called by exactly these ranks of the world; `group` is the same on all of them and names no other group that is
+/// being made. MPI's call cannot be interrupted: it runs on a thread of its own, which goes on if the deadline passes.
+Communicator create_communicator(Runtime& runtime, const std::vector<int>& world_ranks, std::string_view group,
+                                 Deadline deadline);
 
 }  // namespace cohort::mpi

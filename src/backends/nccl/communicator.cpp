@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "backends/nccl/run_apart.h"
 #include "core/immortal.h"
+#include "core/run_with_deadline.h"
 
 namespace cohort::nccl {
 
@@ -177,7 +177,7 @@ void Communicator::abort_apart() {
     const cuda::Current current(*context);
     engine.calls.comm_abort(comm);
   };
-  if (!run_apart(body, Deadline::after(patience))) {
+  if (!run_with_deadline(body, Deadline::after(patience))) {
     log(LogLevel::warn, fmt::format("group {}: ncclCommAbort takes long and goes on by itself", place_.group));
   }
 }
@@ -197,7 +197,7 @@ void Communicator::destroy(Deadline deadline) {
     }
     state == Result::success ? engine.calls.comm_destroy(comm) : engine.calls.comm_abort(comm);
   };
-  run_apart(body, Deadline::at(std::max(deadline.when(), Deadline::after(1s).when())));
+  run_with_deadline(body, Deadline::at(std::max(deadline.when(), Deadline::after(1s).when())));
 }
 
 Comm* Communicator::await_child(const ChildPlace& place, Deadline deadline, const std::function<bool()>& is_enough) {

@@ -4,16 +4,11 @@
 #include <cohort/log.h>
 
 #include <fmt/format.h>
-#include <pthread.h>
 
 #include <algorithm>
 #include <condition_variable>
-#include <mutex>
 #include <utility>
 #include <vector>
-
-#include "core/reaper.h"
-#include "core/start_thread.h"
 
 namespace cohort::nccl {
 
@@ -21,63 +16,50 @@ using namespace std::chrono_literals;
 using Clock = Deadline::Clock;
 
 namespace {
-constexpr auto period = 100ms;
-constexpr auto hurried_period = 1ms;  ///< while somebody waits for the end
-constexpr int rounds_awake = 50;      ///< with nothing to watch, before it sleeps until it is woken
-thread_local const void* watchdog_of_this_thread = nullptr;
+constexpr std::chrono::milliseconds period = 100ms;
+constexpr std::chrono::milliseconds hurried_period = 1ms;  ///< while somebody waits for the end
+constexpr int rounds_awake = 50;  ///< with nothing to watch, before the thread sleeps until it is woken
 }  // namespace
 
-struct Watchdog::Core {
+struct Watchdog::Core final : Worker::Job {
   CommunicatorPtr communicator;
   cuda::ContextPtr context;
 
-  std::mutex mutex{};
-  std::condition_variable changed{};  ///< for the thread
-  std::condition_variable emptied{};  ///< for who drains
+  std::condition_variable emptied{};  ///< for those who drain
   std::vector<EnqueuedPtr> watched{};
-  Clock::time_point wakes_at = Clock::time_point::max();  ///< when the thread looks next
   int draining = 0;
   int sweeping = 0;
-  bool is_closed = false;
+  int idle_rounds = rounds_awake;  ///< the thread's alone
 
   bool is_idle() const { return watched.empty() && sweeping == 0; }
 
-  void loop();
+  void begin() override;
+  Worker::Next step(Worker::Lock& lock) override;
+  Worker::Next next() const;
   /// One round over what is watched.
   void look(const std::vector<EnqueuedPtr>& operations);
   void fail(const std::exception_ptr& error, bool aborts);
-  /// Lets go of what has ended.
+  /// Releases the operations that have ended.
   void sweep();
 };
 
-Watchdog::Watchdog(CommunicatorPtr communicator, cuda::ContextPtr context) : core_(std::make_shared<Core>()) {
+Watchdog::Watchdog(CommunicatorPtr communicator, cuda::ContextPtr context)
+    : core_(std::make_shared<Core>()), worker_("cohort-nccl", core_) {
   core_->communicator = std::move(communicator);
   core_->context = std::move(context);
 }
 
-Watchdog::~Watchdog() {
-  {
-    const std::lock_guard lock(core_->mutex);
-    core_->is_closed = true;
-    core_->changed.notify_all();
-  }
-  join_now_or_later(std::move(thread_));
-}
-
 void Watchdog::watch(EnqueuedPtr operation) {
   const auto deadline = operation->deadline().when();
-  const std::lock_guard lock(core_->mutex);
-  if (!thread_.joinable()) thread_ = start_thread([core = core_] { core->loop(); });
-  core_->watched.push_back(std::move(operation));
-  if (core_->wakes_at == Clock::time_point::max() || deadline < core_->wakes_at) core_->changed.notify_all();
+  worker_.submit([&] { core_->watched.push_back(std::move(operation)); }, deadline);
 }
 
 void Watchdog::drain() {
-  if (watchdog_of_this_thread == core_.get()) return;
-  std::unique_lock lock(core_->mutex);
+  if (worker_.is_current()) return;
+  Worker::Lock lock(core_->mutex);
   if (core_->is_idle()) return;
   ++core_->draining;
-  core_->changed.notify_all();
+  core_->wake();
   core_->emptied.wait(lock, [this] { return core_->is_idle(); });
   --core_->draining;
 }
@@ -93,7 +75,7 @@ void Watchdog::Core::fail(const std::exception_ptr& error, bool aborts) {
     const std::lock_guard lock(mutex);
     operations = watched;
   }
-  // Before the abort, which makes kernels leave early and look as if they had ended well.
+  // Before the abort, which makes kernels return early, as if they had succeeded.
   for (const auto& each : operations) {
     if (!each->is_done()) each->end(error);
   }
@@ -109,7 +91,7 @@ void Watchdog::Core::sweep() {
       std::stable_partition(watched.begin(), watched.end(), [](const EnqueuedPtr& each) { return !each->has_ended(); });
   std::move(first, watched.end(), std::back_inserter(ended));
   watched.erase(first, watched.end());
-  // Let go without the lock: the last of it may be a whole group. Whoever drains wants it gone.
+  // Released without the lock, since this may destroy a whole group. Those who drain wait for that too.
   ++sweeping;
   lock.unlock();
   ended.clear();
@@ -120,7 +102,7 @@ void Watchdog::Core::sweep() {
 
 void Watchdog::Core::look(const std::vector<EnqueuedPtr>& operations) {
   const auto now = Clock::now();
-  std::vector<void*> busy;  // streams on which something is not through: nothing behind it is
+  std::vector<void*> busy;  // streams on which an operation is not done: none behind it is done either
   const Enqueued* late = nullptr;
   for (const auto& each : operations) {
     auto* const stream = each->stream();
@@ -139,7 +121,7 @@ void Watchdog::Core::look(const std::vector<EnqueuedPtr>& operations) {
                 true);
   }
   if (busy.empty()) return;
-  // Whoever uses the communicator right now gets its errors himself.
+  // Whoever uses the communicator right now gets its errors directly.
   std::exception_ptr error;
   if (const auto use = communicator->try_use()) {
     ErrorContext where{.group = communicator->place().group};
@@ -154,36 +136,32 @@ void Watchdog::Core::look(const std::vector<EnqueuedPtr>& operations) {
   if (error) fail(error, true);
 }
 
-void Watchdog::Core::loop() {
-  ::pthread_setname_np(::pthread_self(), "cohort-nccl");
-  watchdog_of_this_thread = this;
-  try {
-    cuda::check(context->driver(), context->driver().context_set_current(context->get()), "cuCtxSetCurrent");
-  } catch (const BackendError& e) {
-    log(LogLevel::error, e.what());
+void Watchdog::Core::begin() {
+  cuda::check(context->driver(), context->driver().context_set_current(context->get()), "cuCtxSetCurrent");
+}
+
+Worker::Next Watchdog::Core::next() const {
+  if (watched.empty()) {
+    // For a while it looks on, so that operations one after another need not wake it.
+    return Worker::Next::idle(idle_rounds < rounds_awake ? Clock::now() + period : Clock::time_point::max());
   }
-  std::vector<EnqueuedPtr> operations;
-  int idle = 0;
-  std::unique_lock lock(mutex);
-  for (;;) {
-    if (is_closed && watched.empty()) return;
-    idle = watched.empty() ? idle + 1 : 0;
-    wakes_at = Clock::now() + (draining > 0 ? std::chrono::milliseconds(hurried_period) : period);
-    for (const auto& each : watched) wakes_at = std::min(wakes_at, each->deadline().when());
-    if (idle > rounds_awake) {
-      wakes_at = Clock::time_point::max();
-      changed.wait(lock, [this] { return is_closed || !watched.empty(); });
-      idle = 0;
-      continue;
-    }
-    changed.wait_until(lock, wakes_at);
-    operations = watched;
-    lock.unlock();
-    look(operations);
-    operations.clear();  // so that sweep() lets go of the last
-    sweep();
-    lock.lock();
-  }
+  auto when = Clock::now() + (draining > 0 ? hurried_period : period);
+  for (const auto& each : watched) when = std::min(when, each->deadline().when());
+  return Worker::Next::at(when);
+}
+
+Worker::Next Watchdog::Core::step(Worker::Lock& lock) {
+  const bool was_asleep = idle_rounds >= rounds_awake;
+  idle_rounds = watched.empty() ? idle_rounds + 1 : 0;
+  // Woken by an operation that was enqueued just now: there is nothing to see yet.
+  if (watched.empty() || (was_asleep && draining == 0)) return next();
+  auto operations = watched;
+  lock.unlock();
+  look(operations);
+  operations.clear();  // so that sweep() holds the last references
+  sweep();
+  lock.lock();
+  return next();
 }
 
 }  // namespace cohort::nccl

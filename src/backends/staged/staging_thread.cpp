@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backends/staged/staging_thread.h"
 
-#include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
-
-#include "core/reaper.h"
-#include "core/start_thread.h"
 
 namespace cohort::staged {
 
@@ -20,12 +16,11 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// How long an end waits for copies of operations that have failed: they stay behind what the user has on his stream.
+/// How long the end of the group waits for the copies of operations that have failed: on the stream they come after
+/// whatever the user has put there.
 constexpr auto patience = 30s;
 
-thread_local const void* traffic_of_this_thread = nullptr;
-
-/// A copy is through in microseconds, a host's operation mostly in less than a millisecond.
+/// A copy takes microseconds, an operation of the host's group mostly less than a millisecond.
 void rest(unsigned round) {
   if (round < 200) {
     ::sched_yield();
@@ -42,48 +37,41 @@ bool release_if_through(const StagedOpPtr& op) {
 
 }  // namespace
 
-struct StagingThread::Core {
+struct StagingThread::Core final : Worker::Job {
   std::function<void(const std::exception_ptr&)> on_stuck;
 
-  std::mutex mutex{};
-  std::condition_variable changed{};
+  std::condition_variable all_ended{};
   std::vector<StagedOpPtr> added{};
   std::size_t open = 0;  ///< how many have not ended
-  bool is_over = false;
   std::exception_ptr closed_by{};
 
-  void loop();
-  /// True if something moved.
-  bool advance(std::vector<StagedOpPtr>& ops);
-  void clear(std::vector<StagedOpPtr>& ops);
+  // The thread's alone.
+  std::vector<StagedOpPtr> ops{};
+  unsigned idle_rounds = 0;
+
+  Worker::Next step(Worker::Lock& lock) override;
+  /// Returns whether any operation moved.
+  bool advance();
+  /// Waits until the device is done with what has failed.
+  void clear();
 };
 
 StagingThread::StagingThread(std::function<void(const std::exception_ptr&)> on_stuck)
-    : core_(std::make_shared<Core>()) {
+    : core_(std::make_shared<Core>()), worker_("cohort-staged", core_) {
   core_->on_stuck = std::move(on_stuck);
 }
 
-StagingThread::~StagingThread() {
-  {
-    const std::lock_guard lock(core_->mutex);
-    core_->is_over = true;
-    core_->changed.notify_all();
-  }
-  join_now_or_later(std::move(thread_));
-}
-
 void StagingThread::add(StagedOpPtr op) {
-  const std::lock_guard lock(core_->mutex);
-  if (!thread_.joinable()) thread_ = start_thread([core = core_] { core->loop(); });
-  core_->added.push_back(std::move(op));
-  ++core_->open;
-  core_->changed.notify_all();
+  worker_.submit([&] {
+    core_->added.push_back(std::move(op));
+    ++core_->open;
+  });
 }
 
 void StagingThread::drain() {
-  if (traffic_of_this_thread == core_.get()) return;
-  std::unique_lock lock(core_->mutex);
-  core_->changed.wait(lock, [this] { return core_->open == 0; });
+  if (worker_.is_current()) return;
+  Worker::Lock lock(core_->mutex);
+  core_->all_ended.wait(lock, [this] { return core_->open == 0; });
 }
 
 void StagingThread::close(const std::exception_ptr& error) {
@@ -91,7 +79,7 @@ void StagingThread::close(const std::exception_ptr& error) {
   if (core_->closed_by == nullptr) core_->closed_by = error;
 }
 
-bool StagingThread::Core::advance(std::vector<StagedOpPtr>& ops) {
+bool StagingThread::Core::advance() {
   std::exception_ptr closed;
   {
     const std::lock_guard lock(mutex);
@@ -121,37 +109,36 @@ bool StagingThread::Core::advance(std::vector<StagedOpPtr>& ops) {
   open = added.size() + static_cast<std::size_t>(std::count_if(ops.begin(), ops.end(), [](const auto& each) {
            return each->stage() != StagedOp::Stage::ended;
          }));
-  if (open == 0) changed.notify_all();
+  if (open == 0) all_ended.notify_all();
   return has_moved;
 }
 
-void StagingThread::Core::clear(std::vector<StagedOpPtr>& ops) {
+void StagingThread::Core::clear() {
   const auto until = Deadline::after(patience);
   for (unsigned round = 0; !ops.empty() && !until.expired(); ++round) {
     std::erase_if(ops, release_if_through);
     if (!ops.empty()) rest(round);
   }
   for (const auto& each : ops) each->abandon();
+  ops.clear();
 }
 
-void StagingThread::Core::loop() {
-  ::pthread_setname_np(::pthread_self(), "cohort-staged");
-  traffic_of_this_thread = this;
-  std::vector<StagedOpPtr> ops;
-  unsigned round = 0;
-  for (;;) {
-    {
-      std::unique_lock lock(mutex);
-      if (ops.empty()) changed.wait(lock, [this] { return is_over || !added.empty(); });
-      if (!added.empty()) round = 0;
-      for (auto& each : std::exchange(added, {})) ops.push_back(std::move(each));
-      if (is_over && open == 0) break;
-    }
-    round = advance(ops) ? 0 : round + 1;
+Worker::Next StagingThread::Core::step(Worker::Lock& lock) {
+  if (!added.empty()) idle_rounds = 0;
+  std::move(added.begin(), added.end(), std::back_inserter(ops));
+  added.clear();
+  if (ops.empty()) return Worker::Next::idle();
+  const bool is_last = is_stopping() && open == 0;
+  lock.unlock();
+  if (is_last) {
+    clear();
+  } else {
+    idle_rounds = advance() ? 0 : idle_rounds + 1;
     std::erase_if(ops, release_if_through);
-    if (!ops.empty()) rest(round);
+    if (!ops.empty()) rest(idle_rounds);
   }
-  clear(ops);
+  lock.lock();
+  return Worker::Next::again();
 }
 
 }  // namespace cohort::staged

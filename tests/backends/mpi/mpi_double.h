@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// An MPI that does what a test says: requests that end or never do, calls that fail, messages that have come.
+// An MPI that behaves as a test asks: requests that complete or never do, calls that fail, messages that have arrived.
 #pragma once
 
 #include <atomic>

@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backends/mpi/runtime.h"
 
+#include <cohort/cohort.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "backends/mpi/communicators.h"
 #include "backends/mpi/mpi_double.h"
+#include "core/run_with_deadline.h"
 #include "support/expect_error.h"
 
 namespace cohort::test {
 namespace {
 
 using namespace std::chrono_literals;
+using mpi::choose_flavour;
+using mpi::Flavour;
 using mpi::Runtime;
 using mpi::ThreadLevel;
+using Variables = std::map<std::string, std::string, std::less<>>;
 
 Deadline soon() {
   return Deadline::after(30ms);
@@ -71,9 +75,9 @@ TEST(MpiRuntime, AnInitThatDoesNotEndIsGivenUpAndNotTriedAgain) {
   EXPECT_ERROR(BackendError, runtime.start(late()), "cannot be called again");
   runtime.finish();
   EXPECT_EQ(library.finalized, 0);
-  EXPECT_EQ(mpi::join_late_threads(), 1U);
+  EXPECT_EQ(LateThreads::of_process().join_ended(), 1U);
   library.release();
-  while (mpi::join_late_threads() > 0) std::this_thread::yield();
+  while (LateThreads::of_process().join_ended() > 0) std::this_thread::yield();
 }
 
 TEST(MpiRuntime, WhatWasLeftBehindForbidsFinalising) {
@@ -108,11 +112,11 @@ TEST(MpiRuntime, ACommunicatorThatIsNotMadeInTimeIsGivenUp) {
   library.creation_blocks = true;
   Runtime runtime(library);
   runtime.start(late());
-  EXPECT_ERROR(OperationTimeoutError, create_communicator(runtime, {0, 1}, "g", soon()), "has not come");
+  EXPECT_ERROR(OperationTimeoutError, create_communicator(runtime, {0, 1}, "g", soon()), "has not joined");
   EXPECT_TRUE(runtime.has_left_behind());
-  EXPECT_EQ(mpi::join_late_threads(), 1U);
+  EXPECT_EQ(LateThreads::of_process().join_ended(), 1U);
   library.release();
-  while (mpi::join_late_threads() > 0) std::this_thread::yield();
+  while (LateThreads::of_process().join_ended() > 0) std::this_thread::yield();
 }
 
 TEST(MpiRuntime, WhatMpiSaysOfAFailureIsPassedOn) {
@@ -121,6 +125,52 @@ TEST(MpiRuntime, WhatMpiSaysOfAFailureIsPassedOn) {
   runtime.start(late());
   library.refuses = true;
   EXPECT_ERROR(BackendError, create_communicator(runtime, {0, 1}, "g", late()), "the double refuses create");
+}
+
+constexpr auto open_mpi = "Open MPI v4.1.4, package: Debian OpenMPI";
+constexpr auto mpich = "MPICH Version:\t4.0.2";
+
+Flavour chosen(Variables variables, std::string_view loaded = "") {
+  return choose_flavour(Env::from(std::move(variables)), loaded);
+}
+
+TEST(MpiSelection, TheLauncherTells) {
+  EXPECT_EQ(chosen({{"OMPI_COMM_WORLD_SIZE", "2"}}), Flavour::openmpi);
+  EXPECT_EQ(chosen({{"OMPI_COMM_WORLD_SIZE", "2"}, {"PMI_SIZE", "2"}}), Flavour::openmpi);
+  EXPECT_EQ(chosen({{"PMI_SIZE", "2"}, {"PMI_RANK", "0"}}), Flavour::mpich);
+  EXPECT_EQ(chosen({{"PMIX_NAMESPACE", "job"}}), Flavour::openmpi);
+  EXPECT_EQ(chosen({{"SLURM_MPI_TYPE", "pmix_v4"}, {"PMI_RANK", "0"}}), Flavour::openmpi);
+  EXPECT_EQ(chosen({{"SLURM_MPI_TYPE", "pmi2"}}), Flavour::mpich);
+}
+
+TEST(MpiSelection, WhatTheProgramUsesComesFirst) {
+  EXPECT_EQ(chosen({{"OMPI_COMM_WORLD_SIZE", "2"}}, mpich), Flavour::mpich);
+  EXPECT_EQ(chosen({}, open_mpi), Flavour::openmpi);
+  EXPECT_ERROR(ValueError, chosen({{"COHORT_MPI", "openmpi"}}, mpich), "the program itself uses MPICH");
+  EXPECT_ERROR(ValueError, chosen({}, "Other MPI 9"), "Other MPI 9");
+}
+
+TEST(MpiSelection, OnesOwnWordCountsWhereNothingElseTells) {
+  EXPECT_EQ(chosen({{"COHORT_MPI", "mpich"}}), Flavour::mpich);
+  EXPECT_EQ(chosen({{"COHORT_MPI", "openmpi"}, {"PMI_SIZE", "1"}}), Flavour::openmpi);
+  EXPECT_ERROR(ValueError, chosen({{"COHORT_MPI", "lam"}}), "openmpi or mpich");
+}
+
+TEST(MpiSelection, WithoutALauncherItSaysHowToStart) {
+  EXPECT_ERROR(ValueError, chosen({}), "mpirun -n 4");
+  EXPECT_ERROR(ValueError, chosen({{"COHORT_RUN_ID", "a"}, {"RANK", "0"}}), "not by cohort run");
+}
+
+TEST(MpiSelection, AGroupWithoutALauncherIsRefused) {
+  if (!backend_names().empty() &&
+      ::testing::Value(backend_names(), ::testing::Not(::testing::Contains(std::string("mpi"))))) {
+    GTEST_SKIP() << "built without MPI";
+  }
+  const auto store = std::make_shared<HashStore>();
+  const GroupMembers alone{.store = store, .rank = 0, .size = 1};
+  EXPECT_ERROR(ValueError, new_group("mpi", std::chrono::seconds(5), "cpu", {}, alone), "mpirun");
+  EXPECT_ERROR(KeyError, new_group("mpi", std::chrono::seconds(5), "cpu", {{"fast", true}}, alone), "fast");
+  EXPECT_ERROR(ValueError, new_group("mpi", std::chrono::seconds(5), "cuda", {}, alone), "cpu memory");
 }
 
 }  // namespace

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The pieces of memory, one for each rank, that gathers and scatters take.
+// The memory of a collective: the pieces, one for each rank, that gathers and scatters take, and scratch memory.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <optional>
+#include <vector>
 
 #include "reduce/copy.h"
 
@@ -32,7 +33,7 @@ bool all_equal(const Spans& spans) {
   return std::all_of(spans.begin(), spans.end(), [&](const auto& each) { return each.size() == spans[0].size(); });
 }
 
-/// Where the pieces begin if they lie one after another. Nothing: they do not.
+/// Where the pieces begin if they lie one after another; nullopt if they do not.
 template <class Spans>
 auto packed_start(const Spans& spans) -> std::optional<decltype(spans[0].data())> {
   std::size_t offset = 0;
@@ -46,10 +47,28 @@ auto packed_start(const Spans& spans) -> std::optional<decltype(spans[0].data())
   return start;
 }
 
-/// An address for what has no bytes: MPI takes null for something else.
+/// An address for an empty piece: to MPI, null means something else.
 inline std::byte* somewhere() {
   static std::array<std::byte, 16> bytes{};
   return bytes.data();
 }
+
+/// Memory of ours that is kept from call to call, and for good once an operation that uses it has been given up.
+class Scratch {
+ public:
+  enum class Use { in, out };
+
+  std::byte* get(Use use, std::size_t bytes) {
+    auto& area = areas_[static_cast<std::size_t>(use)];
+    if (area.size() < bytes) {
+      area.clear();  // its contents need not be copied
+      area.resize(bytes);
+    }
+    return area.data();
+  }
+
+ private:
+  std::array<std::vector<std::byte>, 2> areas_{};
+};
 
 }  // namespace cohort::mpi

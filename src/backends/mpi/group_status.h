@@ -9,12 +9,12 @@
 
 namespace cohort::mpi {
 
-/// Whether a group is of use still, and if not, since when. Any thread.
-class Ending {
+/// Whether a group can still be used, and if not, why. Safe to use from any thread.
+class GroupStatus {
  public:
-  explicit Ending(std::string group) : group_(std::move(group)) {}
+  explicit GroupStatus(std::string group) : group_(std::move(group)) {}
 
-  /// The first reason counts.
+  /// The group cannot be used any more. The first reason counts.
   void end(std::string reason) {
     const std::lock_guard lock(mutex_);
     if (is_ended_.load(std::memory_order_relaxed)) return;
@@ -22,7 +22,7 @@ class Ending {
     is_ended_.store(true, std::memory_order_release);
   }
   bool is_ended() const noexcept { return is_ended_.load(std::memory_order_acquire); }
-  /// AbortedError once it is.
+  /// Throws an AbortedError with the reason once the group has ended.
   void check(const Call& call) const {
     if (is_ended()) [[unlikely]]
       refuse(call);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "backends/mpi/messages.h"
+#include "backends/mpi/point_to_point.h"
 
 #include <fmt/format.h>
 
@@ -9,76 +9,76 @@
 namespace cohort::mpi {
 
 template <class Function>
-auto Messages::guarded(const Call& call, int peer, Function&& function) {
+auto PointToPoint::guarded(const Call& call, int peer, Function&& function) {
   const auto turn = runtime_.turn(call);
   try {
     return std::forward<Function>(function)(runtime_.library());
   } catch (const std::runtime_error& e) {
-    auto context = ending_.context(call);
+    auto context = status_.context(call);
     if (peer >= 0) context.rank = peer;
     context.cause = std::current_exception();
     throw BackendError(e.what(), std::move(context));
   }
 }
 
-class Messages::Sending final : public Transfer {
+class PointToPoint::Sending final : public Transfer {
  public:
-  Sending(Messages& messages, ConstBytes data, int peer, int tag, const Call& call)
-      : messages_(messages), peer_(peer), call_(call) {
-    request_ = messages_.guarded(call_, peer_, [&](Library& library) {
-      return library.send(data.data(), data.size(), peer, tag, messages_.communicator_);
+  Sending(PointToPoint& owner, ConstBytes data, int peer, int tag, const Call& call)
+      : owner_(owner), peer_(peer), call_(call) {
+    request_ = owner_.guarded(call_, peer_, [&](Library& library) {
+      return library.send(data.data(), data.size(), peer, tag, owner_.communicator_);
     });
   }
   ~Sending() override {
     if (is_done_) return;
-    // MPI cannot take a send back.
-    messages_.ending_.end(fmt::format("the group ended when a send to rank {} was given up", peer_));
-    messages_.runtime_.leave_behind(nullptr);
+    // MPI cannot cancel a send.
+    owner_.status_.end(fmt::format("the group ended when a send to rank {} was given up", peer_));
+    owner_.runtime_.leave_behind(nullptr);
   }
   bool advance() override {
     if (is_done_) return true;
-    const auto outcome = messages_.guarded(call_, peer_, [&](Library& library) { return library.test(request_); });
+    const auto outcome = owner_.guarded(call_, peer_, [&](Library& library) { return library.test(request_); });
     if (!outcome.is_done) return false;
     is_done_ = true;
-    messages_.ended_.fetch_add(1, std::memory_order_relaxed);
+    owner_.ended_.fetch_add(1, std::memory_order_relaxed);
     if (outcome.error == 0) return true;
-    auto context = messages_.ending_.context(call_);
+    auto context = owner_.status_.context(call_);
     context.rank = peer_;
-    throw BackendError(messages_.runtime_.library().describe(outcome.error), std::move(context));
+    throw BackendError(owner_.runtime_.library().describe(outcome.error), std::move(context));
   }
-  void check() override { messages_.ending_.check(call_); }
-  int source() const override { return messages_.rank_; }
+  void check() override { owner_.status_.check(call_); }
+  int source() const override { return owner_.rank_; }
 
  private:
-  Messages& messages_;
+  PointToPoint& owner_;
   const int peer_;
   const Call call_;
   Request request_{};
   bool is_done_ = false;
 };
 
-class Messages::Receiving final : public Transfer {
+class PointToPoint::Receiving final : public Transfer {
  public:
-  Receiving(Messages& messages, Bytes data, int peer_or_any, int tag, const Call& call)
-      : messages_(messages), data_(data), peer_or_any_(peer_or_any), tag_(tag), call_(call) {
-    const std::lock_guard lock(messages_.mutex_);
-    place_ = messages_.posted_.insert(messages_.posted_.end(), this);
+  Receiving(PointToPoint& owner, Bytes data, int peer_or_any, int tag, const Call& call)
+      : owner_(owner), data_(data), peer_or_any_(peer_or_any), tag_(tag), call_(call) {
+    const std::lock_guard lock(owner_.mutex_);
+    place_ = owner_.posted_.insert(owner_.posted_.end(), this);
   }
   ~Receiving() override {
-    const std::lock_guard lock(messages_.mutex_);
-    if (state_ == State::posted) messages_.posted_.erase(place_);
+    const std::lock_guard lock(owner_.mutex_);
+    if (state_ == State::posted) owner_.posted_.erase(place_);
     if (state_ != State::arriving) return;
-    messages_.ending_.end(fmt::format("the group ended when a message from rank {} was given up half-way", source_));
-    messages_.runtime_.leave_behind(nullptr);
+    owner_.status_.end(fmt::format("the group ended when a message from rank {} was given up half-way", source_));
+    owner_.runtime_.leave_behind(nullptr);
   }
   bool advance() override {
-    const std::lock_guard lock(messages_.mutex_);
-    if (state_ == State::posted) messages_.look_for(*this);
+    const std::lock_guard lock(owner_.mutex_);
+    if (state_ == State::posted) owner_.look_for(*this);
     if (error_) std::rethrow_exception(error_);
     if (state_ == State::arriving) look();
     return state_ == State::done;
   }
-  void check() override { messages_.ending_.check(call_); }
+  void check() override { owner_.status_.check(call_); }
   int source() const override { return source_; }
 
   bool fits(int source, int tag) const {
@@ -86,19 +86,19 @@ class Messages::Receiving final : public Transfer {
   }
   /// With the mutex held.
   void take(const Found& found) {
-    messages_.posted_.erase(place_);
+    owner_.posted_.erase(place_);
     source_ = found.source;
-    state_ = State::done;  // unless all goes well
-    auto context = messages_.ending_.context(call_);
+    state_ = State::done;  // as it stays if something goes wrong
+    auto context = owner_.status_.context(call_);
     context.rank = found.source;
     try {
       if (found.bytes != data_.size()) {
-        messages_.discard(found, call_);
+        owner_.discard(found, call_);
         throw MismatchError(fmt::format("rank {} sent {} bytes, and rank {} expects {}", found.source, found.bytes,
-                                        messages_.rank_, data_.size()),
+                                        owner_.rank_, data_.size()),
                             std::move(context));
       }
-      request_ = messages_.guarded(
+      request_ = owner_.guarded(
           call_, source_, [&](Library& library) { return library.receive(data_.data(), data_.size(), found.message); });
       state_ = State::arriving;
     } catch (...) {
@@ -114,19 +114,19 @@ class Messages::Receiving final : public Transfer {
   enum class State { posted, arriving, done };
 
   void look() {
-    const auto outcome = messages_.guarded(call_, source_, [&](Library& library) { return library.test(request_); });
+    const auto outcome = owner_.guarded(call_, source_, [&](Library& library) { return library.test(request_); });
     if (!outcome.is_done) return;
     state_ = State::done;
-    messages_.ended_.fetch_add(1, std::memory_order_relaxed);
+    owner_.ended_.fetch_add(1, std::memory_order_relaxed);
     if (outcome.error == 0) return;
-    auto context = messages_.ending_.context(call_);
+    auto context = owner_.status_.context(call_);
     context.rank = source_;
     error_ =
-        std::make_exception_ptr(BackendError(messages_.runtime_.library().describe(outcome.error), std::move(context)));
+        std::make_exception_ptr(BackendError(owner_.runtime_.library().describe(outcome.error), std::move(context)));
     std::rethrow_exception(error_);
   }
 
-  Messages& messages_;
+  PointToPoint& owner_;
   const Bytes data_;
   const int peer_or_any_;
   const int tag_;
@@ -138,16 +138,16 @@ class Messages::Receiving final : public Transfer {
   std::exception_ptr error_{};
 };
 
-Messages::~Messages() {
+PointToPoint::~PointToPoint() {
   for (auto& each : unwanted_) runtime_.leave_behind(std::move(each.memory));
 }
 
-bool Messages::has_unwanted() {
+bool PointToPoint::has_unwanted() {
   const std::lock_guard lock(mutex_);
   return !unwanted_.empty();
 }
 
-void Messages::look_for(Receiving& receive) {
+void PointToPoint::look_for(Receiving& receive) {
   std::erase_if(unwanted_, [&](Unwanted& each) {
     return guarded(receive.call(), -1, [&](Library& library) { return library.test(each.request).is_done; });
   });
@@ -158,13 +158,13 @@ void Messages::look_for(Receiving& receive) {
     if (!found) return;
     for (auto* const each : posted_) {
       if (!each->fits(found->source, receive.tag())) continue;
-      each->take(*found);  // ends with `receive` at the latest
+      each->take(*found);  // the loop ends with `receive` at the latest
       break;
     }
   }
 }
 
-void Messages::discard(const Found& found, const Call& call) {
+void PointToPoint::discard(const Found& found, const Call& call) {
   auto memory = std::make_shared<std::vector<std::byte>>(found.bytes + 1);
   guarded(call, found.source, [&](Library& library) {
     auto request = library.receive(memory->data(), found.bytes, found.message);
@@ -172,23 +172,23 @@ void Messages::discard(const Found& found, const Call& call) {
   });
 }
 
-int Messages::tag_in_mpi(int tag, const Call& call) const {
-  // Cohort's own messages have negative tags, of which MPI has none: they take the topmost.
+int PointToPoint::tag_in_mpi(int tag, const Call& call) const {
+  // Cohort's own messages have negative tags, which MPI does not have: they take the topmost ones.
   constexpr int own_tags = 8;
   const int largest = runtime_.largest_tag() - own_tags;
   if (tag > largest) {
-    throw ValueError(fmt::format("tag {}: with this MPI tags go up to {}", tag, largest), ending_.context(call));
+    throw ValueError(fmt::format("tag {}: with this MPI tags go up to {}", tag, largest), status_.context(call));
   }
   return tag < 0 ? runtime_.largest_tag() + 1 + tag : tag;
 }
 
-std::unique_ptr<Transfer> Messages::start_send(ConstBytes data, int peer, int tag, Call& call) {
-  ending_.check(call);
+std::unique_ptr<Transfer> PointToPoint::start_send(ConstBytes data, int peer, int tag, Call& call) {
+  status_.check(call);
   return std::make_unique<Sending>(*this, data, peer, tag_in_mpi(tag, call), call);
 }
 
-std::unique_ptr<Transfer> Messages::start_recv(Bytes data, int peer_or_any, int tag, Call& call) {
-  ending_.check(call);
+std::unique_ptr<Transfer> PointToPoint::start_recv(Bytes data, int peer_or_any, int tag, Call& call) {
+  status_.check(call);
   return std::make_unique<Receiving>(*this, data, peer_or_any, tag_in_mpi(tag, call), call);
 }
 
