@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "store/wire.h"
 
+#include <initializer_list>
+
 #include "core/bytes.h"
 
 namespace cohort::wire {
@@ -21,17 +23,28 @@ void append_bytes(std::string& to, const std::vector<std::string_view>& items) {
   for (const auto item : items) to.append(item);
 }
 
-/// Reads `count` lengths at `lengths` and cuts as many pieces off the front of `bytes`.
-bool take(std::string_view& lengths, std::string_view& bytes, std::size_t count, std::vector<std::string_view>& into) {
-  into.reserve(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::size_t size = load_le<std::uint32_t>(lengths.data());
-    lengths.remove_prefix(sizeof(std::uint32_t));
-    if (size > bytes.size()) return false;
-    into.push_back(bytes.substr(0, size));
-    bytes.remove_prefix(size);
+struct List {
+  std::size_t count;
+  std::vector<std::string_view>& items;
+};
+
+/// Cuts `bytes`, which hold the lengths of all items and then the items, into lists. Returns false if they do not fit.
+bool cut(std::string_view bytes, std::initializer_list<List> lists) {
+  std::size_t lengths_size = 0;
+  for (const auto& list : lists) lengths_size += list.count * sizeof(std::uint32_t);
+  if (lengths_size > bytes.size()) return false;
+  const auto* length = bytes.data();
+  bytes.remove_prefix(lengths_size);
+  for (const auto& [count, items] : lists) {
+    items.reserve(count);
+    for (std::size_t i = 0; i < count; ++i, length += sizeof(std::uint32_t)) {
+      const std::size_t size = load_le<std::uint32_t>(length);
+      if (size > bytes.size()) return false;
+      items.push_back(bytes.substr(0, size));
+      bytes.remove_prefix(size);
+    }
   }
-  return true;
+  return bytes.empty();
 }
 
 /// On the wire an operation has the number of its StoreOp; what is not an operation follows.
@@ -102,13 +115,7 @@ std::optional<Request> decode_request(std::string_view body) {
   content.number = load_le<std::int64_t>(body.data() + 4);
   const std::size_t keys = load_le<std::uint32_t>(body.data() + 12);
   const std::size_t values = load_le<std::uint32_t>(body.data() + 16);
-  auto bytes = body.substr(request_head);
-  const std::size_t lengths_size = (keys + values) * sizeof(std::uint32_t);
-  if (lengths_size > bytes.size()) return std::nullopt;
-  auto lengths = bytes.substr(0, lengths_size);
-  bytes.remove_prefix(lengths_size);
-  if (!take(lengths, bytes, keys, content.keys) || !take(lengths, bytes, values, content.values)) return std::nullopt;
-  if (!bytes.empty()) return std::nullopt;
+  if (!cut(body.substr(request_head), {{keys, content.keys}, {values, content.values}})) return std::nullopt;
   return request;
 }
 
@@ -120,12 +127,7 @@ std::optional<Reply> decode_reply(std::string_view body) {
   reply.status = static_cast<Status>(status);
   reply.number = load_le<std::int64_t>(body.data() + 4);
   const std::size_t values = load_le<std::uint32_t>(body.data() + 12);
-  auto bytes = body.substr(reply_head);
-  const std::size_t lengths_size = values * sizeof(std::uint32_t);
-  if (lengths_size > bytes.size()) return std::nullopt;
-  auto lengths = bytes.substr(0, lengths_size);
-  bytes.remove_prefix(lengths_size);
-  if (!take(lengths, bytes, values, reply.values) || !bytes.empty()) return std::nullopt;
+  if (!cut(body.substr(reply_head), {{values, reply.values}})) return std::nullopt;
   return reply;
 }
 
