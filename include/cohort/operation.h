@@ -29,6 +29,7 @@
 
 #include <cohort/buffer.h>
 #include <cohort/dtype.h>
+#include <cohort/export.h>
 #include <cohort/op_type.h>
 #include <cohort/reduce_op.h>
 
@@ -89,7 +90,7 @@ class SmallList {
 
 }  // namespace detail
 
-struct Operation {
+struct COHORT_API Operation {
   static constexpr int any_source = -1;
 
   OpType type = OpType::unknown;
@@ -155,21 +156,9 @@ struct Operation {
 
  private:
   static Operation moving(OpType type, std::span<const ConstBytes> ins, std::span<const Bytes> outs, int root,
-                          DType dtype) {
-    return {.type = type,
-            .dtype = dtype,
-            .root = root,
-            .ins = detail::SmallList<ConstBytes>(ins),
-            .outs = detail::SmallList<Bytes>(outs)};
-  }
+                          DType dtype);
   static Operation reduction(OpType type, std::span<const ConstBytes> ins, std::span<const Bytes> outs, DType dtype,
-                             const ReduceOp& op) {
-    return {.type = type,
-            .dtype = dtype,
-            .reduce = op,
-            .ins = detail::SmallList<ConstBytes>(ins),
-            .outs = detail::SmallList<Bytes>(outs)};
-  }
+                             const ReduceOp& op);
 };
 
 }  // namespace cohort

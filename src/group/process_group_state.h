@@ -65,7 +65,7 @@ struct detail::GroupState {
 
   std::atomic<std::uint64_t> p2p_sequence{0};
   std::atomic<bool> has_dumped{false};  ///< the flight recorder, after the first failure
-  int splits = 0;                       ///< in the collectives's turn
+  int splits = 0;                       ///< in the turn of collectives
   std::atomic<std::uint64_t> monitored_barriers{0};
 
   // From here on destroyed first, in reverse order: threads end before what they use.

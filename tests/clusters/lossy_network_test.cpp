@@ -17,14 +17,14 @@ using Clock = std::chrono::steady_clock;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-class WeatherTest : public ::testing::TestWithParam<const char*> {
+class LossyNetworkTest : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     if (!Hosts::what_is_missing().empty()) GTEST_SKIP() << Hosts::what_is_missing();
   }
 };
 
-TEST_P(WeatherTest, GroupsFormAndWorkOverASlowNetworkThatLosesFrames) {
+TEST_P(LossyNetworkTest, GroupsFormAndWorkOverASlowNetworkThatLosesFrames) {
   const Hosts hosts(2, Hosts::Switch::none);
   const Relay relay(hosts, {.delay = 20ms, .loss = 0.005});
   Job job(hosts, {STREAM_RANK, GetParam(), "20000", "50"});
@@ -33,7 +33,7 @@ TEST_P(WeatherTest, GroupsFormAndWorkOverASlowNetworkThatLosesFrames) {
   EXPECT_GT(relay.lost(), 0U);
 }
 
-TEST_P(WeatherTest, ADeadlineHoldsWhenAHostFallsSilent) {
+TEST_P(LossyNetworkTest, ADeadlineHoldsWhenAHostFallsSilent) {
   constexpr auto timeout = 1500ms;  // before its silence is taken for its end
   const Hosts hosts(2, Hosts::Switch::none);
   Relay relay(hosts, {.delay = 2ms});
@@ -57,7 +57,7 @@ TEST_P(WeatherTest, ADeadlineHoldsWhenAHostFallsSilent) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Clusters, WeatherTest, ::testing::Values("hybrid", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Clusters, LossyNetworkTest, ::testing::Values("hybrid", "gloo"),
                          [](const auto& each) { return std::string(each.param); });
 
 /// The job's store is behind the silence from the beginning.

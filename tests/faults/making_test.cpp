@@ -29,7 +29,7 @@ TEST_F(MakingTest, ARankThatNeverComesIsNamedAtTheDeadline) {
       const auto start = Clock::now();
       for (const auto& word : scenario.hear_all("new_group", victim)) {
         EXPECT_THAT(word.type, ::testing::AnyOf("OperationTimeoutError", "StoreTimeoutError")) << word;
-        // Who does not see the founder's key knows no more than that it is not there.
+        // Who does not see the root's key knows no more than that it is not there.
         if (victim != 0) {
           EXPECT_EQ(word.at_fault, victim) << word;
         }

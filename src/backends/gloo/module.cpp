@@ -35,7 +35,7 @@ namespace {
 constexpr std::chrono::hours for_ever{24 * 365};
 
 /// Gloo only has a wait, which fails the whole mesh when its time is up, but which another thread can end without harm.
-/// So a caller with time waits itself, with an timer set, and one without leaves the waiting to a thread.
+/// So a caller with time waits itself, with a timer set, and one without leaves the waiting to a thread.
 class Piece final : public Message {
  public:
   explicit Piece(std::unique_ptr<::gloo::transport::UnboundBuffer> buffer) : buffer_(std::move(buffer)) {}

@@ -77,7 +77,7 @@ struct ArenaEntry {
 struct Reply {
   std::uint32_t is_ok = 0;
   std::uint32_t reaches_all = 0;
-  std::uint32_t reads_founder = 0;
+  std::uint32_t reads_root = 0;
 };
 
 struct Verdict {
@@ -353,7 +353,7 @@ class BootstrapRoot {
         arenas_.reaches_all = arenas_.reaches_all && reply->reaches_all != 0;
         // The kernel's rule is the same for all processes of a user, so the root stands for every other rank.
         const auto& hello = members_[static_cast<std::size_t>(rank)].hello;
-        all_read_all_ = all_read_all_ && reply->reads_founder != 0 && can_read(peer_pid(fd), hello.probe);
+        all_read_all_ = all_read_all_ && reply->reads_root != 0 && can_read(peer_pid(fd), hello.probe);
       });
     }
   }
@@ -426,7 +426,7 @@ Outcome join_root(const Bootstrap& bootstrap) {
   check_ticket(text, bootstrap);
   const auto ticket = Ticket::parse(text);
   const ErrorContext context{.group = bootstrap.group, .op = "new_group", .rank = 0};
-  const auto founder_left = [&] { return PeerLostError("rank 0 left while the group was being made", context); };
+  const auto root_left = [&] { return PeerLostError("rank 0 left while the group was being made", context); };
   try {
     const auto socket = connect_abstract(ticket.socket);
     const auto arena = Arena::of_this_process();
@@ -438,14 +438,14 @@ Outcome join_root(const Bootstrap& bootstrap) {
     PeerArenas arenas(bootstrap.size);
     arenas.reaches_all = arena != nullptr;
     std::string problem;
-    bool reads_founder = false;
+    bool reads_root = false;
     for (int next = 0; next < bootstrap.size;) {
       auto message = receive_message(socket.get(), bootstrap.deadline);
-      if (message.bytes.empty()) throw founder_left();
+      if (message.bytes.empty()) throw root_left();
       if (from_bytes<Kind>(message.bytes) == Kind::verdict) throw_verdict(message.bytes, context);
       const auto head = from_bytes<Welcome>(message.bytes);
       std::size_t fd = 0;
-      if (head) reads_founder = can_read(peer_pid(socket.get()), head->probe);
+      if (head) reads_root = can_read(peer_pid(socket.get()), head->probe);
       if (head && head->has_segment != 0 && !message.fds.empty()) {
         try {
           outcome.segment = map_memfd(std::move(message.fds[fd++]));
@@ -481,12 +481,12 @@ Outcome join_root(const Bootstrap& bootstrap) {
     }
     send_message(
         socket.get(),
-        as_bytes(Reply{.is_ok = problem.empty(), .reaches_all = arenas.reaches_all, .reads_founder = reads_founder},
+        as_bytes(Reply{.is_ok = problem.empty(), .reaches_all = arenas.reaches_all, .reads_root = reads_root},
                  problem),
         {}, bootstrap.deadline);
     const auto message = receive_message(socket.get(), bootstrap.deadline);
     const auto verdict = from_bytes<Verdict>(message.bytes);
-    if (!verdict) throw founder_left();
+    if (!verdict) throw root_left();
     if (verdict->is_go == 0) throw_verdict(message.bytes, context);
     outcome.arenas = std::move(arenas.mapped);
     outcome.all_reach_all = verdict->all_reach_all != 0;

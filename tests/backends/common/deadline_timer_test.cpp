@@ -17,7 +17,7 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-TEST(AlarmTest, RingsWhenItsTimeHasComeAndNotBefore) {
+TEST(DeadlineTimerTest, RingsWhenItsTimeHasComeAndNotBefore) {
   std::latch rung(1);
   const auto when = Clock::now() + 30ms;
   Clock::time_point at;
@@ -29,7 +29,7 @@ TEST(AlarmTest, RingsWhenItsTimeHasComeAndNotBefore) {
   EXPECT_GE(at, when);
 }
 
-TEST(AlarmTest, TakenBackDoesNotRing) {
+TEST(DeadlineTimerTest, TakenBackDoesNotRing) {
   std::atomic<int> rings{0};
   std::latch later(1);
   {
@@ -40,7 +40,7 @@ TEST(AlarmTest, TakenBackDoesNotRing) {
   EXPECT_EQ(rings, 0);
 }
 
-TEST(AlarmTest, TakingBackWaitsForTheEndOfRinging) {
+TEST(DeadlineTimerTest, TakingBackWaitsForTheEndOfRinging) {
   std::latch begun(1);
   std::latch may_end(1);
   std::atomic<bool> has_ended{false};
@@ -55,7 +55,7 @@ TEST(AlarmTest, TakingBackWaitsForTheEndOfRinging) {
   EXPECT_TRUE(has_ended);
 }
 
-TEST(AlarmTest, ManyInAnyOrderFromManyThreads) {
+TEST(DeadlineTimerTest, ManyInAnyOrderFromManyThreads) {
   std::atomic<int> rings{0};
   std::latch all(100);
   std::vector<std::jthread> threads;
@@ -77,7 +77,7 @@ TEST(AlarmTest, ManyInAnyOrderFromManyThreads) {
   EXPECT_EQ(rings, 100);
 }
 
-TEST(AlarmTest, RingsInAForkedChildToo) {
+TEST(DeadlineTimerTest, RingsInAForkedChildToo) {
   const DeadlineTimer parents(Clock::now() + 1h, [] {});
   Process child([] {
     std::latch rung(1);

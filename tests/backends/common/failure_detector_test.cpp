@@ -19,7 +19,7 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
-class LifelineTest : public ::testing::Test {
+class FailureDetectorTest : public ::testing::Test {
  protected:
   StorePtr store() const {
     return std::make_shared<PrefixStore>("group",
@@ -46,7 +46,7 @@ class LifelineTest : public ::testing::Test {
   std::optional<StoreServer> server{std::in_place, StoreServerOptions{.endpoint = unique_unix_endpoint()}};
 };
 
-TEST_F(LifelineTest, AKilledProcessIsKnownToTheOthersByItsRank) {
+TEST_F(FailureDetectorTest, AKilledProcessIsKnownToTheOthersByItsRank) {
   Process rank_3([&] {
     const auto line = FailureDetector::start(store(), 3, Deadline::after(10s), [](const Failure&) {});
     store()->set("tied", "");
@@ -62,14 +62,14 @@ TEST_F(LifelineTest, AKilledProcessIsKnownToTheOthersByItsRank) {
   EXPECT_THAT(failure.text, HasSubstr("rank 3 is gone"));
 }
 
-TEST_F(LifelineTest, WhoLeavesInAnOrderlyWayIsNotMissed) {
+TEST_F(FailureDetectorTest, WhoLeavesInAnOrderlyWayIsNotMissed) {
   const auto stays = listen(0);
   listen(1).reset();
   stays->line->declare({.kind = ErrorKind::aborted, .rank = 0, .text = "something later"});
   EXPECT_EQ(stays->heard().text, "something later");
 }
 
-TEST_F(LifelineTest, TheFirstWordStands) {
+TEST_F(FailureDetectorTest, TheFirstWordStands) {
   const auto a = listen(0);
   const auto b = listen(1);
   a->line->declare({.kind = ErrorKind::timeout, .rank = 7, .text = "first, of several words"});
@@ -82,7 +82,7 @@ TEST_F(LifelineTest, TheFirstWordStands) {
   }
 }
 
-TEST_F(LifelineTest, AStoreThatIsGoneIsAnEndToo) {
+TEST_F(FailureDetectorTest, AStoreThatIsGoneIsAnEndToo) {
   const auto rank = listen(0);
   server.reset();
   const auto failure = rank->heard();
@@ -90,7 +90,7 @@ TEST_F(LifelineTest, AStoreThatIsGoneIsAnEndToo) {
   EXPECT_THAT(failure.text, HasSubstr("store cannot be reached"));
 }
 
-TEST_F(LifelineTest, OnlyAStoreThatCanTellIsTiedTo) {
+TEST_F(FailureDetectorTest, OnlyAStoreThatCanTellIsTiedTo) {
   EXPECT_EQ(FailureDetector::start(std::make_shared<HashStore>(), 0, Deadline::after(1s), [](const Failure&) {}),
             nullptr);
 }

@@ -2,6 +2,7 @@
 #include "backends/mpi/runtime.h"
 
 #include <cohort/cohort.h>
+#include <cohort/env.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

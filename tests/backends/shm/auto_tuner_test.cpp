@@ -29,12 +29,12 @@ struct Machine {
   }
 };
 
-TEST(TrialsTest, BothWaysAreTriedFirst) {
+TEST(AutoTunerTest, BothWaysAreTriedFirst) {
   AutoTuner trials;
   EXPECT_EQ((Machine{1ms, 9ms}.run(trials, 4)), 2);
 }
 
-TEST(TrialsTest, TheFasterOneIsTaken) {
+TEST(AutoTunerTest, TheFasterOneIsTaken) {
   AutoTuner reading;
   Machine{2ms, 1ms}.run(reading, 4);
   EXPECT_EQ((Machine{2ms, 1ms}.run(reading, 50)), 50);
@@ -43,12 +43,12 @@ TEST(TrialsTest, TheFasterOneIsTaken) {
   EXPECT_EQ((Machine{1ms, 2ms}.run(staging, 50)), 0);
 }
 
-TEST(TrialsTest, TheOtherOneGetsFewChances) {
+TEST(AutoTunerTest, TheOtherOneGetsFewChances) {
   AutoTuner trials;
   EXPECT_LE((Machine{1ms, 2ms}.run(trials, 1000)), 20);
 }
 
-TEST(TrialsTest, AMachineThatChangesIsNoticed) {
+TEST(AutoTunerTest, AMachineThatChangesIsNoticed) {
   AutoTuner trials;
   Machine{1ms, 2ms}.run(trials, 100);
   const Machine moved{4ms, 2ms};
@@ -56,14 +56,14 @@ TEST(TrialsTest, AMachineThatChangesIsNoticed) {
   EXPECT_GE(moved.run(trials, 100), 98);
 }
 
-TEST(TrialsTest, OneOutlierChangesNothing) {
+TEST(AutoTunerTest, OneOutlierChangesNothing) {
   AutoTuner trials;
   Machine{1ms, 2ms}.run(trials, 20);
   Machine{8ms, 8ms}.run(trials, 1);
   EXPECT_EQ((Machine{1ms, 2ms}.run(trials, 20)), 0);
 }
 
-TEST(TrialsTest, SizesAndShapesAreApart) {
+TEST(AutoTunerTest, SizesAndShapesAreApart) {
   AutoTuner trials;
   Machine{2ms, 1ms}.run(trials, 4, 1 * mebibyte);
   Machine{1ms, 2ms}.run(trials, 4, 64 * mebibyte);
