@@ -481,8 +481,7 @@ Outcome join_root(const Bootstrap& bootstrap) {
     }
     send_message(
         socket.get(),
-        as_bytes(Reply{.is_ok = problem.empty(), .reaches_all = arenas.reaches_all, .reads_root = reads_root},
-                 problem),
+        as_bytes(Reply{.is_ok = problem.empty(), .reaches_all = arenas.reaches_all, .reads_root = reads_root}, problem),
         {}, bootstrap.deadline);
     const auto message = receive_message(socket.get(), bootstrap.deadline);
     const auto verdict = from_bytes<Verdict>(message.bytes);
