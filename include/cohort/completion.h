@@ -4,12 +4,15 @@
 // a stream. ProcessGroup hands such a backend an OnStream with each call; the backend enqueues, leaves a Completion
 // there and tells the Ending once it knows how it went:
 //
-//   void all_reduce(const cohort::Reduction& r, cohort::Call& call) override {
-//     auto& on = *call.on_stream();
-//     auto under_way = std::make_shared<UnderWay>(on.ending);     // a Completion of one's own
-//     launch(r, on.stream, *under_way);                           // does not wait for the device
-//     on.completion = under_way;
-//   }                                                             // later: ending->ended(nullptr), or an error
+//   class Mine : public cohort::Backend {
+//     using Backend::Backend;
+//     void all_reduce(const cohort::Reduction& r, cohort::Call& call) override {
+//       auto& on = *call.on_stream();
+//       auto under_way = std::make_shared<UnderWay>(on.ending);   // a Completion of one's own
+//       launch(r, on.stream, *under_way);                         // does not wait for the device
+//       on.completion = under_way;
+//     }                                                           // later: ending->ended(nullptr), or an error
+//   };
 #pragma once
 
 #include <cohort/deadline.h>

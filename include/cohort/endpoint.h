@@ -2,7 +2,9 @@
 //
 // Where a store server listens.
 //
+// ```text
 //   tcp://10.0.0.1:29500   tcp://[::1]:0   unix:@name (abstract: no file, gone with its process)   unix:/path/to/socket
+// ```
 #pragma once
 
 #include <cohort/export.h>

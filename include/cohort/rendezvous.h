@@ -4,14 +4,14 @@
 // this rendezvous uses.
 //
 //   auto [store, rank, size] = cohort::rendezvous("env://");                              // what the launcher set
-//   auto [store, rank, size] = cohort::rendezvous("tcp://10.0.0.1:29500", {.rank = 1, .size = 4});
-//   auto [store, rank, size] = cohort::rendezvous("file:///shared/job17?rank=1&world_size=4");
+//   auto by_address = cohort::rendezvous("tcp://10.0.0.1:29500", {.rank = 1, .size = 4});
+//   auto by_file = cohort::rendezvous("file:///shared/job17?rank=1&world_size=4");
 //
 // env:// works under cohort run, torchrun, Open MPI, MPICH, SLURM and Kubernetes (launch.h), or with RANK, WORLD_SIZE,
 // MASTER_ADDR and MASTER_PORT set by hand. Where the store is:
-//   - the launcher's, under cohort run;
-//   - on one host: a unix socket named after user and job, hosted by rank 0; the kernel vouches for the user;
-//   - on several hosts: a TCP port of rank 0's host, with the secret in COHORT_SECRET_FILE (docs/security.md).
+// - the launcher's, under cohort run;
+// - on one host: a unix socket named after user and job, hosted by rank 0; the kernel vouches for the user;
+// - on several hosts: a TCP port of rank 0's host, with the secret in COHORT_SECRET_FILE (docs/security.md).
 // Rank 0, where it hosts, stays at the end until the others have left.
 //
 // Every rendezvous sees keys of its own, also two at a time in one job: its prefix is the number of rendezvous this
