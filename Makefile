@@ -8,6 +8,8 @@ FUZZ_SECONDS ?= 600
 # For check: default, or debug, where each source is compiled by itself.
 PRESET ?= default
 DEMO := build/default/demo
+# More options for the demo, as in DEMO_ARGS="--steps 100"; gpt_demo --help lists them.
+DEMO_ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help build demo test check check-long bench format lint
@@ -27,8 +29,9 @@ demo: ## two processes train a small GPT, beside one process alone; ends with a 
 	@cmake --preset default >/dev/null
 	@cmake --build --preset default -j $(JOBS) --target cohort_tool gpt_demo
 	@echo "demo: trains a small GPT, first with two processes, then with one: about a minute on 2 cores"
-	@build/default/tools/cohort/cohort run -n 2 build/default/examples/gpt_demo --losses $(DEMO)_losses.csv \
-	  --timeline $(DEMO)_timeline.json $$(if [ -t 1 ]; then echo --in-place; fi)
+	@if [ -t 1 ]; then in_place=--in-place; fi; \
+	  build/default/tools/cohort/cohort run -n 2 build/default/examples/gpt_demo --losses $(DEMO)_losses.csv \
+	  --timeline $(DEMO)_timeline.json $$in_place $(DEMO_ARGS)
 	@examples/gpt/draw.py $(DEMO)_losses.csv $(DEMO)_timeline.json > $(DEMO).svg
 	@echo "demo: both loss curves, and how communication overlapped with computing: $(DEMO).svg"
 
