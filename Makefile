@@ -5,9 +5,14 @@ JOBS ?= $(shell nproc)
 # Tests wait more than they compute, but start processes of their own.
 TEST_JOBS ?= $(shell n=$$(nproc); [ $$n -lt 2 ] && n=2; [ $$n -gt 4 ] && n=4; echo $$n)
 FUZZ_SECONDS ?= 600
+# For check: default, or debug, where each source is compiled by itself.
+PRESET ?= default
+DEMO := build/default/demo
+# More options for the demo, as in DEMO_ARGS="--steps 100"; gpt_demo --help lists them.
+DEMO_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test check-long bench format lint
+.PHONY: help build demo test check check-long bench format lint
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,11 +22,26 @@ build: ## installs what is missing (Debian 12), builds everything into build/def
 	@cmake --preset default
 	@cmake --build --preset default -j $(JOBS)
 
-demo: build ## two processes train a small GPT, beside one process that sees all the data
-	build/default/tools/cohort/cohort run -n 2 build/default/examples/gpt_demo
+# Only what it needs, into the folder that the other targets go on with.
+demo: ## two processes train a small GPT, beside one process alone; ends with a picture of both loss curves
+	@echo "demo: builds the library, the cohort command and the demo: about 4 minutes on 2 cores the first time"
+	@tools/dev/install_deps.sh torch
+	@cmake --preset default >/dev/null
+	@cmake --build --preset default -j $(JOBS) --target cohort_tool gpt_demo
+	@echo "demo: trains a small GPT, first with two processes, then with one: about a minute on 2 cores"
+	@if [ -t 1 ]; then in_place=--in-place; fi; \
+	  build/default/tools/cohort/cohort run -n 2 build/default/examples/gpt_demo --losses $(DEMO)_losses.csv \
+	  --timeline $(DEMO)_timeline.json $$in_place $(DEMO_ARGS)
+	@examples/gpt/draw.py $(DEMO)_losses.csv $(DEMO)_timeline.json > $(DEMO).svg
+	@echo "demo: both loss curves, and how communication overlapped with computing: $(DEMO).svg"
 
 test: build ## builds and runs the tests (two minutes of tests)
 	ctest --preset default -j $(TEST_JOBS) --output-junit test-results.xml
+
+check: ## builds and runs the tests whose names match TEST, a regular expression: make check TEST=AllReduce
+	@if [ -z '$(TEST)' ]; then echo "make check needs TEST=NAME, as in: make check TEST=AllReduce" >&2; exit 2; fi
+	@tools/dev/install_deps.sh engines torch
+	@tools/dev/check.py $(PRESET) '$(TEST)' $(JOBS)
 
 check-long: build ## what takes long: more tests, all of them sanitized, clang, aarch64, each fuzzer for FUZZ_SECONDS
 	@tools/dev/install_deps.sh engines torch long fuzz arm

@@ -22,6 +22,7 @@
 #include <fstream>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 
 #include "data.h"
@@ -72,7 +73,7 @@ Run train_together(const cohort::ProcessGroupPtr& pg, const Text& text, const Ba
   cohort::DistributedDataParallel ddp(model, {.process_group = pg});
   ddp.set_logging_sample_rate(10);
   if (!options.timeline.empty()) ddp.record_timeline();
-  Progress progress(pg->rank() == 0, options.steps, options.batch * options.context);
+  Progress progress(pg->rank() == 0, options.in_place, options.steps, options.batch * options.context);
   const Share share{.rank = pg->rank(), .size = pg->size(), .device = device, .average = [&](torch::Tensor& loss) {
                       pg->all_reduce(loss, {.op = cohort::ReduceOp::avg(), .stream = cohort::current_stream(loss)});
                     }};
@@ -84,7 +85,7 @@ Run train_together(const cohort::ProcessGroupPtr& pg, const Text& text, const Ba
 
 Run train_alone(const Text& text, const Batches& batches, const Options& options, torch::Device device) {
   auto model = new_model(text, options, device);
-  Progress progress(true, options.steps, options.batch * options.context);
+  Progress progress(true, options.in_place, options.steps, options.batch * options.context);
   auto losses =
       train(*model, batches, {.device = device}, options, [&](int step, double loss) { progress.step(step, loss); });
   return {model, std::move(losses), progress.seconds(), progress.tokens_per_second()};
@@ -108,6 +109,17 @@ void compare(const Run& together, const Run& alone, int size) {
               largest);
   std::printf("  %s took %.1f s, one alone %.1f s: %.2f times the speed\n\n", many(size).c_str(), together.seconds,
               alone.seconds, alone.seconds / together.seconds);
+}
+
+void write_losses(const std::string& file, const Run& together, const Run* alone, int size) {
+  std::ofstream out(file);
+  out << "step," << many(size) << (alone != nullptr ? ",1 process alone" : "") << '\n';
+  out.precision(17);
+  for (std::size_t i = 0; i < together.losses.size(); ++i) {
+    out << i + 1 << ',' << together.losses[i];
+    if (alone != nullptr) out << ',' << alone->losses[i];
+    out << '\n';
+  }
 }
 
 torch::Device device_of(const Options& options) {
@@ -147,10 +159,13 @@ void demo(const Options& options) {
   const auto together = train_together(pg, text, batches, options, device);
   pg->shutdown();
   if (!speaks) return;  // what follows is for one
+  std::optional<Run> alone;
   if (options.compare) {
     std::cout << "The same with one process:" << std::endl;
-    compare(together, train_alone(text, batches, options, device), pg->size());
+    alone = train_alone(text, batches, options, device);
+    compare(together, *alone, pg->size());
   }
+  if (!options.losses.empty()) write_losses(options.losses, together, alone ? &*alone : nullptr, pg->size());
   if (options.sample > 0) {
     std::cout << "What the model writes:\n\n" << sample(*together.model, text, options, device) << std::endl;
   }

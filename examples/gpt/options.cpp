@@ -46,8 +46,11 @@ bool parse(int argc, char** argv, Options& options, int& exit_code) {
       ->capture_default_str();
   app.add_flag("--float", options.single_precision,
                "compute in float: faster, but rounding alone makes the two curves differ after some hundred steps");
+  app.add_flag("--in-place", options.in_place,
+               "show progress in one line of the terminal, also where the output goes through a launcher");
+  app.add_option("--losses", options.losses, "write the loss of every step, with and without peers, as CSV");
   app.add_option("--timeline", options.timeline,
-                 "write when each bucket of gradients travelled, for Perfetto or chrome://tracing");
+                 "write when each bucket of gradients was reduced, for Perfetto or chrome://tracing");
   app.add_flag("!--no-compare", options.compare, "leave out the run with one process");
   try {
     app.parse(argc, argv);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What can be said on the demo's command line.
+// The options of the demo's command line.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,9 @@ struct Options {
   int sample = 600;  ///< characters
   double temperature = 0.6;
   bool compare = true;
-  std::string timeline{};  ///< a file for when each bucket of gradients travelled
+  bool in_place = false;   ///< progress is one line of the terminal that is written over
+  std::string losses{};    ///< a file for both loss curves
+  std::string timeline{};  ///< a file for when each bucket of gradients was reduced
   /// Else double: rounding differs with the order of sums, and training makes small differences large. In double
   /// precision they stay too small to see, so the curves show what they are to show.
   bool single_precision = false;

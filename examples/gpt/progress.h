@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// How far it is: a line that is written over on a terminal, and now and then one that stays.
+// Shows how far training has come: a line that is written over on a terminal, otherwise a line for each tenth.
 #pragma once
 
 #include <chrono>
@@ -10,8 +10,9 @@ namespace gpt {
 
 class Progress {
  public:
-  /// `visible`: the others say nothing.
-  Progress(bool visible, int steps, int tokens_per_step);
+  /// `is_visible`: one rank speaks, the others compute in silence. `in_place`: write over one line of the terminal,
+  /// also where standard output is a launcher's pipe.
+  Progress(bool is_visible, bool in_place, int steps, int tokens_per_step);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -24,12 +25,14 @@ class Progress {
  private:
   using Clock = std::chrono::steady_clock;
 
-  bool visible_;
+  std::string bar() const;
+  void show_in_place(const std::string& line) const;
+
+  bool is_visible_;
   int steps_;
   int tokens_per_step_;
   int done_ = 0;
   int terminal_ = -1;
-  bool own_terminal_ = false;
   Clock::time_point started_ = Clock::now();
   Clock::time_point shown_{};
 };

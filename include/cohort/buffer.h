@@ -4,16 +4,18 @@
 // strides, device, and optionally what keeps the memory alive. They are small values, made implicitly from what users
 // have:
 //
-//   std::vector<float> v;        pg->all_reduce(v);                        // borrowed: v must outlive the operation
-//   std::span<const int> s;      pg->send(s, 1);
-//   cohort::Buffer::from_dlpack(managed);                                  // DLPack 0.x or 1.x, owned through its
-//   deleter cohort::Buffer(pointer, dtype, {rows, cols}, {1, rows}, "cpu", owner); // strides in elements
+//   std::vector<float> v(1024);
+//   pg->all_reduce(v);                                                // borrowed: v must outlive the operation
+//   std::span<const float> s = v;
+//   pg->send(s, 1);
+//   auto tensor = cohort::Buffer::from_dlpack(managed);               // owned through its deleter
+//   cohort::Buffer columns(pointer, cohort::DType::f32, {rows, cols}, {1, rows}, "cpu", owner);  // strides in elements
 //
 // A type of your own becomes convertible by specialising BufferTraits:
 //
 //   template <> struct cohort::BufferTraits<Image> {
 //     static cohort::Buffer buffer(Image& i) { return {i.pixels, DType::u8, {i.height, i.width}}; }
-//     static cohort::ConstBuffer const_buffer(const Image& i) { ... }
+//     static cohort::ConstBuffer const_buffer(const Image& i) { return {i.pixels, DType::u8, {i.height, i.width}}; }
 //   };
 #pragma once
 

@@ -4,12 +4,15 @@
 // returned. ProcessGroup hands such a backend an OnStream with each call. The backend enqueues the operation, leaves a
 // Completion there, and tells the CompletionHandler once it knows how the operation ended:
 //
-//   void all_reduce(const cohort::Operation& op, cohort::Call& call) override {
-//     auto& on = *call.on_stream();
-//     auto pending = std::make_shared<Pending>(on.handler);       // a Completion of your own
-//     launch(op, on.stream, *pending);                            // does not wait for the device
-//     on.completion = pending;
-//   }                                                             // later: handler->ended(nullptr), or an error
+//   class Mine : public cohort::Backend {
+//     using Backend::Backend;
+//     void all_reduce(const cohort::Operation& op, cohort::Call& call) override {
+//       auto& on = *call.on_stream();
+//       auto pending = std::make_shared<Pending>(on.handler);     // a Completion of your own
+//       launch(op, on.stream, *pending);                          // does not wait for the device
+//       on.completion = pending;
+//     }                                                           // later: handler->ended(nullptr), or an error
+//   };
 #pragma once
 
 #include <cohort/deadline.h>

@@ -2,7 +2,8 @@
 //
 // Where memory lives: a device type and, for accelerators, an index.
 //
-//   cohort::Device("cpu"), cohort::Device("cuda:1"), cohort::Device{cohort::DeviceType::cuda, 1}
+//   cohort::Device host("cpu");
+//   assert(cohort::Device("cuda:1") == (cohort::Device{cohort::DeviceType::cuda, 1}));
 #pragma once
 
 #include <cohort/export.h>

@@ -2,8 +2,8 @@
 //
 // Element types of the memory that collectives move and reduce.
 //
-//   cohort::size_of(cohort::DType::bf16) == 2
-//   cohort::dtype_of<float> == cohort::DType::f32
+//   static_assert(cohort::size_of(cohort::DType::bf16) == 2);
+//   static_assert(cohort::dtype_of<float> == cohort::DType::f32);
 #pragma once
 
 #include <cohort/export.h>

@@ -2,8 +2,10 @@
 //
 // The address of a store server, as text in one of these forms:
 //
+// ```text
 //   tcp://10.0.0.1:29500    tcp://[::1]:0    unix:/path/to/socket
 //   unix:@name              in the abstract name space: there is no file, and the name is free when its process ends
+// ```
 #pragma once
 
 #include <cohort/export.h>

@@ -4,7 +4,7 @@
 // needs a variable is handed an Env.
 //
 //   const auto env = cohort::Env::read();                      // the process's environment, now
-//   const auto env = cohort::Env::from({{"RANK", "0"}, ...});  // a made-up one, for tests
+//   const auto made = cohort::Env::from({{"RANK", "0"}, {"WORLD_SIZE", "2"}});  // a made-up one, for tests
 //
 // A variable that is set but empty counts as not set. A malformed value is a ValueError naming the variable.
 #pragma once

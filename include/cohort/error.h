@@ -6,12 +6,13 @@
 //     store->get("config");
 //   } catch (const cohort::StoreTimeoutError& e) {   // just this one
 //   } catch (const cohort::Error& e) {               // everything Cohort throws
-//     if (e.kind() == cohort::ErrorKind::timeout) ...  // any timeout, whichever layer it came from
+//     if (e.kind() == cohort::ErrorKind::timeout) retry();  // any timeout, whichever layer it came from
 //     std::cerr << e.what();                          // message, then [group, op, seq, rank] as far as known
 //   }
 //
 // Which class is thrown when, beside the reference system's name for it:
 //
+// ```text
 //   reference kind        class                  kind()          thrown for
 //   --------------------  ---------------------  --------------  ------------------------------------------------
 //   Error                 Error                  error           argument checks, generic failures
@@ -33,6 +34,7 @@
 //   DistNetworkError      NetworkError           network         a connection failed or was refused
 //   SocketError           SocketError            socket          bind, listen or connect failed
 //   TimeoutError          TimeoutError           timeout         connecting or resolving a name took too long
+// ```
 //
 // All classes have default visibility, so that loadable backends can throw them across library boundaries.
 #pragma once

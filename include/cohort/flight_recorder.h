@@ -4,8 +4,8 @@
 // each rank was doing. It is always on, since recording an operation costs about 20 ns, and keeps the newest 2000
 // (COHORT_TRACE_BUFFER_SIZE; 0 turns it off). A dump of it is written
 //
-//   - when an operation times out, and on FlightRecorder::dump(), to the file COHORT_TRACE_FILE with the rank added;
-//   - when a signal comes: COHORT_TRACE_SIGNAL=USR2, or FlightRecorder::dump_on_signal(SIGUSR2).
+// - when an operation times out, and on FlightRecorder::dump(), to the file COHORT_TRACE_FILE with the rank added;
+// - when a signal comes: COHORT_TRACE_SIGNAL=USR2, or FlightRecorder::dump_on_signal(SIGUSR2).
 //
 // Where no file is named nothing is written. `cohort trace FILE...` reads the dumps of all ranks and says what went
 // wrong.

@@ -3,7 +3,7 @@
 // A value that will be there later, or the error why it will not.
 //
 //   auto work = pg->all_reduce(x, {.async_op = true});
-//   cohort::Future<double> norm = work.then([&](const auto& buffers) { return ...; });
+//   cohort::Future<double> norm = work.then([&](const auto& buffers) { return norm_of(buffers); });
 //   norm.then([](double n) { std::cout << n; });
 //   double n = norm.value(5s);                   // waits; throws what the operation or a step of the chain threw
 //

@@ -3,7 +3,7 @@
 // A store inside one process, for ranks that are threads and for tests.
 //
 //   auto store = std::make_shared<cohort::HashStore>();
-//   std::thread([store] { store->get("ready"); });
+//   std::jthread reader([store] { store->get("ready"); });   // waits for the other thread's set()
 #pragma once
 
 #include <cohort/store.h>

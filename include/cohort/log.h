@@ -2,12 +2,14 @@
 //
 // What Cohort has to say goes to standard error, one line each, with time, level and rank:
 //
+// ```text
 //   12:00:01.250 W [rank 3] store: 10.0.0.1:29500 accepts connections but does not answer as a Cohort store
+// ```
 //
 // COHORT_LOG chooses the level (trace, debug, info, warn, error, off; default warn). A program with a log of its own
 // replaces the sink:
 //
-//   cohort::set_log_sink([](const cohort::LogRecord& r) { spdlog::info("{}", r.message); });
+//   cohort::set_log_sink([](const cohort::LogRecord& r) { std::clog << r.message << '\n'; });
 #pragma once
 
 #include <cohort/export.h>

@@ -9,6 +9,7 @@
 //   cohort::register_backend("mine", factory);                                 // backend.h has an example
 //
 // Built in (docs/backends.md says what each supports):
+// ```text
 //   auto    shm on one host, hybrid on several, nccl for CUDA devices; option engine, as for hybrid
 //   shm     processes on one host, through shared memory
 //   thread  ranks are threads of one process
@@ -17,6 +18,7 @@
 //   mpi     under mpirun or srun, through Open MPI or MPICH; no options (docs/engines-mpi.md)
 //   nccl    CUDA devices; options in docs/engines-nccl.md
 //   fake    any rank of any size, without peers; options: error_on_collective, simulate_uniform_ranks (booleans)
+// ```
 #pragma once
 
 #include <cohort/device.h>

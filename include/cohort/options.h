@@ -12,7 +12,7 @@
 //
 // With one backend per device ("cpu:shm,cuda:nccl") each backend's options sit under its device's key:
 //
-//   {{"cuda", {{"is_high_priority_stream", true}}}}         // options.for_device(DeviceType::cuda)
+//   cohort::Options both{{"cuda", {{"is_high_priority_stream", true}}}};   // both.for_device(cohort::DeviceType::cuda)
 #pragma once
 
 #include <cohort/device.h>

@@ -4,14 +4,16 @@
 //
 //   pg->all_reduce(x, {.op = cohort::ReduceOp::max()});
 //   pg->all_reduce(x, {.op = cohort::ReduceOp::premul_sum(0.5)});   // each rank's x times its own factor, then summed
-//   cohort::parse_reduce_op("sum") == cohort::ReduceOp::sum()
+//   assert(cohort::parse_reduce_op("sum") == cohort::ReduceOp::sum());
 //
 // What goes with which element type:
 //
+// ```text
 //   f16 bf16 f32 f64        sum avg product min max premul_sum
 //   i8 u8 i16 i32 i64       sum product min max band bor bxor             sum and product wrap around
 //   bool                    sum product min max band bor bxor             sum and max are "or", product and min "and"
 //   complex64 complex128    sum avg premul_sum                            as pairs of reals
+// ```
 //
 // A NaN anywhere makes min and max NaN. f16 and bf16 are added up in f32 and rounded once, at the end.
 #pragma once

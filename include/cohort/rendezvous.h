@@ -4,8 +4,8 @@
 // for the keys of this rendezvous alone.
 //
 //   auto [store, rank, size] = cohort::rendezvous("env://");                              // what the launcher set
-//   auto [store, rank, size] = cohort::rendezvous("tcp://10.0.0.1:29500", {.rank = 1, .size = 4});
-//   auto [store, rank, size] = cohort::rendezvous("file:///shared/job17?rank=1&world_size=4");
+//   auto by_address = cohort::rendezvous("tcp://10.0.0.1:29500", {.rank = 1, .size = 4});
+//   auto by_file = cohort::rendezvous("file:///shared/job17?rank=1&world_size=4");
 //
 // env:// works under cohort run, torchrun, Open MPI, MPICH, SLURM and Kubernetes (launch.h), or with RANK, WORLD_SIZE,
 // MASTER_ADDR and MASTER_PORT set by hand. The store is

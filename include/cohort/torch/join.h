@@ -3,7 +3,7 @@
 // Uneven inputs: ranks that run out of input early go on taking part in what the others do together, with nothing of
 // their own, until all have ended.
 //
-//   cohort::join({&ddp}, [&] { while (loader.next(batch)) step(batch); });
+//   cohort::join({&ddp}, [&] { while (loader.next(batch)) train(batch); });
 //
 // Afterwards all ranks have the parameters and buffers of the one that ended last. One small all_reduce for each
 // forward tells who is still there.
