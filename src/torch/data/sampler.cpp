@@ -61,7 +61,8 @@ DistributedSampler::DistributedSampler(std::size_t samples, const DistributedSam
   int rank = options.rank;
   int size = options.size;
   if (size == 0) {
-    const auto group = options.group != nullptr ? options.group : require_current_process_group("DistributedSampler");
+    const auto group =
+        options.process_group != nullptr ? options.process_group : require_current_process_group("DistributedSampler");
     rank = group->rank();
     size = group->size();
   }

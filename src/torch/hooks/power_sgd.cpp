@@ -14,6 +14,7 @@
 
 #include "torch/hooks/hook_support.h"
 #include "torch/hooks/orthogonalize.h"
+#include "torch/hooks/power_sgd_memory.h"
 
 namespace cohort {
 
@@ -31,7 +32,7 @@ class PowerSgdStep {
   TensorFuture by_bucket();
 
  private:
-  using Memory = PowerSgdState::Memory;
+  using Memory = PowerSgdMemory;
 
   /// Matrices of one shape, [count, n, m]: copies, or views of the buffer. They become the result.
   struct Group {
@@ -182,17 +183,17 @@ void PowerSgdStep::finish_bucket() {
 
 /// P and Q are in `memory`. The last reduction is under way on return; the matrices hold the result after it.
 TensorFuture PowerSgdStep::compress(std::vector<Group> groups, const std::shared_ptr<Memory>& memory) const {
-  if (groups.empty()) return ready(memory->q);
+  if (groups.empty()) return completed_future(memory->q);
   for (const auto& each : groups) each.p.copy_(hooks::multiply(each.matrices, each.q));
   // Q is computed from the sum. Waiting here, and not in a step of the chain, keeps the order of collectives the same
   // on all ranks, whatever else uses the group.
-  reduced(group(), memory->p).value();
+  all_reduce_async(group(), memory->p).value();
   for (const auto& each : groups) {
     hooks::orthogonalize(each.p, state_.options_.orthogonalization_epsilon);
     each.q.copy_(hooks::multiply(each.matrices.transpose(1, 2), each.p));
   }
   const auto size = group().size();
-  return reduced(group(), memory->q).then([groups = std::move(groups), size](const at::Tensor& q) {
+  return all_reduce_async(group(), memory->q).then([groups = std::move(groups), size](const at::Tensor& q) {
     q.div_(size);
     for (const auto& each : groups) {
       each.matrices.copy_(hooks::multiply(each.p, each.q.transpose(1, 2)));
@@ -223,7 +224,7 @@ TensorFuture PowerSgdStep::by_gradient() {
   const auto row = small_rows.empty() ? at::empty({0}, input.options()) : at::cat(small_rows);
   count(input.numel(), row.numel() + own->p.numel() + own->q.numel());
 
-  auto whole = small.empty() ? ready(row) : reduced(group(), row);
+  auto whole = small.empty() ? completed_future(row) : all_reduce_async(group(), row);
   auto compressed = compress(std::move(groups), own);
   const auto keeps = state_.options_.warm_start;
   const auto has_error = state_.options_.use_error_feedback;

@@ -10,6 +10,8 @@
 #include <string>
 #include <utility>
 
+#include "torch/hooks/power_sgd_memory.h"
+
 namespace cohort {
 
 namespace {
@@ -115,11 +117,11 @@ void PowerSgdState::load(InputArchive& archive) {
       .batch_tensors_with_same_shape = read_bool(archive, "batch_tensors_with_same_shape"),
   };
   check(options);
-  std::map<std::size_t, std::shared_ptr<Memory>> memories;
+  std::map<std::size_t, std::shared_ptr<PowerSgdMemory>> memories;
   c10::IValue buckets;
   archive.read("buckets", buckets);
   for (const auto index : buckets.toIntVector()) {
-    auto& memory = memories[static_cast<std::size_t>(index)] = std::make_shared<Memory>();
+    auto& memory = memories[static_cast<std::size_t>(index)] = std::make_shared<PowerSgdMemory>();
     const auto read = [&, at = index](const char* what, at::Tensor& tensor) {
       archive.try_read(fmt::format("bucket{}_{}", at, what), tensor, /*is_buffer=*/true);
     };

@@ -51,13 +51,13 @@ TensorFuture quantized_average(ProcessGroup& group, const at::Tensor& whole, std
   if (is_sparse(whole)) return averaged(group, whole);
   expect_floats(whole, name);
   const auto count = whole.numel();
-  if (count == 0) return ready(whole);
+  if (count == 0) return completed_future(whole);
   auto values = whole.view(-1).to(at::kFloat);
   if (columns == 0) columns = count;
   if (const auto rest = count % columns; rest != 0) values = at::constant_pad_nd(values, {0, columns - rest});
   const auto mine = quantize(values.view({-1, columns}));
   // Both gathers are on their way before anything is waited for.
-  const auto all = collect_all<at::Tensor>({gathered(group, mine.maps), gathered(group, mine.codes)});
+  const auto all = collect_all<at::Tensor>({all_gather_async(group, mine.maps), all_gather_async(group, mine.codes)});
   return all.then([whole, count](const std::vector<at::Tensor>& parts) {
     const auto mean = mean_of(parts[1], parts[0]);
     whole.copy_(mean.view(-1).narrow(0, 0, count).view(whole.sizes()));

@@ -21,7 +21,7 @@ at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max
   const at::NoGradGuard no_grad;
   std::unordered_set<c10::TensorImpl*> seen;
   std::vector<at::Tensor> values;
-  at::Device device = options.group ? device_without_tensors(*options.group) : at::Device(at::kCPU);
+  at::Device device = options.process_group ? device_without_tensors(*options.process_group) : at::Device(at::kCPU);
   for (const auto& parameter : parameters) {
     if (!parameter.defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
     if (seen.size() == 1) device = parameter.device();
@@ -45,13 +45,13 @@ at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max
     }
     total = norms.empty() ? at::zeros({}, values.front().options()) : at::linalg_vector_norm(at::stack(norms), p);
   }
-  if (options.group != nullptr) {
+  if (options.process_group != nullptr) {
     // In double: ranks may have parameters of different types, and a power of a norm may not fit a float.
     const bool largest = std::isinf(p);
     auto shared = total.to(at::kDouble);
     shared = (largest ? shared : shared.pow(p)).reshape({1}).contiguous();
-    options.group->all_reduce(buffer_of(shared),
-                              {.op = largest ? ReduceOp::max() : ReduceOp::sum(), .stream = current_stream(shared)});
+    options.process_group->all_reduce(
+        buffer_of(shared), {.op = largest ? ReduceOp::max() : ReduceOp::sum(), .stream = current_stream(shared)});
     total = (largest ? shared : shared.pow(1 / p)).reshape({}).to(total.scalar_type());
   }
   if (options.error_if_nonfinite && !std::isfinite(total.item<double>())) {

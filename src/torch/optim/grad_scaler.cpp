@@ -42,7 +42,7 @@ at::Tensor GradScaler::scale(const at::Tensor& loss) const {
   return options_.enabled ? loss * scale_ : loss;
 }
 
-double GradScaler::get_scale() const noexcept {
+double GradScaler::scale() const noexcept {
   return options_.enabled ? scale_ : 1;
 }
 
@@ -56,7 +56,7 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
 
   std::vector<at::Tensor> values;
   std::unordered_set<c10::TensorImpl*> seen;
-  at::Device device = options_.group ? device_without_tensors(*options_.group) : at::Device(at::kCPU);
+  at::Device device = options_.process_group ? device_without_tensors(*options_.process_group) : at::Device(at::kCPU);
   bool is_first = true;
   for (const auto& group : optimizer.param_groups()) {
     for (const auto& parameter : group.params()) {
@@ -76,8 +76,8 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
     if (each.numel() > 0) found += largest_of(each).isfinite().logical_not().to(found.options());
     each.mul_(inverse);
   }
-  if (options_.group != nullptr) {
-    options_.group->all_reduce(buffer_of(found), {.op = ReduceOp::max(), .stream = current_stream(found)});
+  if (options_.process_group != nullptr) {
+    options_.process_group->all_reduce(buffer_of(found), {.op = ReduceOp::max(), .stream = current_stream(found)});
   }
   progress.found = found.item<float>() > 0;
   progress.stage = Stage::unscaled;

@@ -113,8 +113,8 @@ TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, library) {
   library.impl("batch_norm", batch_norm_of_marked);
 }
 
-std::size_t convert_sync_batchnorm(torch::nn::Module& module, ProcessGroupPtr given) {
-  const auto group = given ? given : require_current_process_group("convert_sync_batchnorm");
+std::size_t convert_sync_batch_norm(torch::nn::Module& module, ProcessGroupPtr given) {
+  const auto group = given ? given : require_current_process_group("convert_sync_batch_norm");
   std::set<const torch::nn::Module*> converted;  // a layer may be in several places
   module.apply([&](torch::nn::Module& each) {
     if (convert<torch::nn::BatchNorm1dImpl>(each, group) || convert<torch::nn::BatchNorm2dImpl>(each, group) ||
@@ -125,7 +125,7 @@ std::size_t convert_sync_batchnorm(torch::nn::Module& module, ProcessGroupPtr gi
   return converted.size();
 }
 
-ProcessGroupPtr sync_batchnorm_group(const torch::nn::Module& module) {
+ProcessGroupPtr sync_batch_norm_group(const torch::nn::Module& module) {
   if (const auto* const layer = dynamic_cast<const SyncBatchNormImpl*>(&module)) return layer->options.process_group();
   if (auto group = group_in<torch::nn::BatchNorm1dImpl>(module)) return group;
   if (auto group = group_in<torch::nn::BatchNorm2dImpl>(module)) return group;
