@@ -48,7 +48,7 @@ int main() {
     at::set_num_threads(1);
     const auto pg = cohort::new_group("auto", 30s, "cpu");
     const auto net = make_net();
-    const auto layers = cohort::convert_sync_batchnorm(net, pg);  // in place, before the model is wrapped
+    const auto layers = cohort::convert_sync_batch_norm(net, pg);  // in place, before the model is wrapped
     cohort::DistributedDataParallel ddp(net, {.process_group = pg});
     torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
 

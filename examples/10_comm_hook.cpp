@@ -38,7 +38,7 @@ class LargestTenth {
     const auto sent = torch::where(all.abs() >= smallest_sent, all, torch::zeros_like(all));
     left = all - sent;
     // Whoever wants to save bytes would gather indices and values; the sum of what is mostly zeros is the same.
-    return cohort::reduced(*pg_, bucket.buffer().copy_(sent));
+    return cohort::all_reduce_async(*pg_, bucket.buffer().copy_(sent));
   }
 
  private:

@@ -12,8 +12,8 @@
 
 namespace cohort {
 
-/// Where a rank without tensors puts its part of something reduced: the host where the group works there, else the
-/// device the group is bound to.
+/// The device of a rank's contribution to a reduction if it has no tensors: the host if the group works on host memory,
+/// otherwise the device that the group is bound to.
 inline at::Device device_without_tensors(const ProcessGroup& group) {
   const auto types = group.device_types();
   if (std::find(types.begin(), types.end(), DeviceType::cpu) != types.end()) return at::kCPU;
@@ -21,8 +21,8 @@ inline at::Device device_without_tensors(const ProcessGroup& group) {
   return at::Device(at::kCUDA, static_cast<at::DeviceIndex>(bound ? bound->index : -1));
 }
 
-/// Every rank's numbers combined, in groups that may have no backend for host memory (nccl alone): then through bytes,
-/// which every backend carries.
+/// Combines the ranks' numbers. A group without a backend for host memory (nccl alone) gathers them as bytes, which
+/// every group can.
 template <class Combine>
 void combine_numbers(ProcessGroup& group, std::vector<std::int32_t>& numbers, ReduceOp op, Combine combine) {
   const auto types = group.device_types();

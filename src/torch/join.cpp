@@ -14,13 +14,13 @@ namespace cohort {
 
 namespace {
 
-/// After so many iterations without input of its own a rank says that the shares are far from even.
+/// After this many iterations without input a rank logs that the inputs are far from even.
 constexpr int skew_warning = 1000;
 
 class Begun {
  public:
   Begun(const std::vector<Joinable*>& members, JoinScope& scope) {
-    // One that refuses leaves the others as they were.
+    // If one member refuses, the others are left as they were.
     try {
       for (auto* const each : members) {
         each->begin_join(scope);
@@ -46,27 +46,27 @@ class Begun {
 
 JoinScope::JoinScope(std::vector<Joinable*> members, const JoinOptions& options)
     : members_(std::move(members)), options_(options) {
-  if (members_.empty()) throw ValueError("join: nothing takes part");
-  group_ = members_.front()->join_group();
+  if (members_.empty()) throw ValueError("join: there is nothing to join");
+  group_ = members_.front()->process_group();
   for (const auto* const each : members_) {
-    if (each->join_group() != group_) throw ValueError("join: what takes part must share one process group");
+    if (each->process_group() != group_) throw ValueError("join: all members must have one process group");
   }
 }
 
-void JoinScope::exchange(bool is_here, bool syncs) {
-  std::vector<std::int32_t> numbers{is_here ? 1 : 0, syncs ? 1 : 0};
+void JoinScope::count_ranks(bool has_input, bool syncs) {
+  std::vector<std::int32_t> numbers{has_input ? 1 : 0, syncs ? 1 : 0};
   sum_numbers(*group_, numbers);
   last_ = {.alive = numbers[0], .syncs = numbers[1]};
   if (!options_.throw_on_early_termination || last_.alive == 0 || last_.alive == group_->size()) return;
   throw Error(
-      is_here ? fmt::format("join: {} of {} ranks have no more input, and throw_on_early_termination is set",
-                            group_->size() - last_.alive, group_->size())
-              : fmt::format("join: rank {} has no more input, and throw_on_early_termination is set", group_->rank()),
+      has_input ? fmt::format("join: {} of {} ranks have no more input, and throw_on_early_termination is set",
+                              group_->size() - last_.alive, group_->size())
+                : fmt::format("join: rank {} has no more input, and throw_on_early_termination is set", group_->rank()),
       {.group = group_->id(), .op = "join"});
 }
 
 void JoinScope::iteration_begins(bool syncs) {
-  exchange(true, syncs);
+  count_ranks(true, syncs);
 }
 
 int JoinScope::source() {
@@ -78,16 +78,15 @@ void JoinScope::follow() {
   int followed = 0;
   for (bool is_over = false;; ++followed) {
     for (auto* const each : members_) {
-      exchange(false, false);
+      count_ranks(false, false);
       is_over = last_.alive == 0;
       if (is_over) break;
       each->shadow_iteration(last_.syncs > 0);
     }
     if (is_over) break;
     if (followed + 1 == skew_warning) {
-      log(LogLevel::warn,
-          fmt::format("join: rank {} has followed the others for {} iterations without input of its own",
-                      group_->rank(), skew_warning));
+      log(LogLevel::warn, fmt::format("join: rank {} has followed the others for {} iterations without input",
+                                      group_->rank(), skew_warning));
     }
   }
   for (auto* const each : members_) each->after_join(followed == 0);

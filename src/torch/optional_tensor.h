@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// libtorch's optional: its own type at first, std::optional since.
+// libtorch's optional: a type of its own in older versions, std::optional in newer ones.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,7 +20,7 @@ using OptionalTensor = std::optional<at::Tensor>;
 using OptionalTensor = c10::optional<at::Tensor>;
 #endif
 
-/// Undefined for nothing, and the other way round.
+/// An empty optional corresponds to an undefined tensor.
 inline at::Tensor tensor_or_undefined(const OptionalTensor& tensor) {
   return tensor.has_value() ? *tensor : at::Tensor();
 }

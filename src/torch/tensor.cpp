@@ -104,7 +104,7 @@ void* current_stream(const at::Tensor& tensor) {
 #endif
 }
 
-TensorFuture ready(at::Tensor tensor) {
+TensorFuture completed_future(at::Tensor tensor) {
   Promise<at::Tensor> promise;
   promise.set_value(std::move(tensor));
   return promise.future();
@@ -117,17 +117,17 @@ TensorFuture when_done(const Work& work, const at::Tensor& result) {
     return work.then([result](const std::vector<Buffer>& /*outputs*/) { return result; });
   }
   work.wait();
-  return ready(result);
+  return completed_future(result);
 }
 
 }  // namespace
 
-TensorFuture reduced(ProcessGroup& group, const at::Tensor& tensor, ReduceOp op) {
+TensorFuture all_reduce_async(ProcessGroup& group, const at::Tensor& tensor, ReduceOp op) {
   return when_done(group.all_reduce(buffer_of(tensor), {.op = op, .async_op = true, .stream = current_stream(tensor)}),
                    tensor);
 }
 
-TensorFuture gathered(ProcessGroup& group, const at::Tensor& tensor) {
+TensorFuture all_gather_async(ProcessGroup& group, const at::Tensor& tensor) {
   auto sizes = tensor.sizes().vec();
   sizes.insert(sizes.begin(), group.size());
   const auto mine = tensor.contiguous();

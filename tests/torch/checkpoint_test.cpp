@@ -61,7 +61,7 @@ class TrainingRun {
   TrainingRun(const ProcessGroupPtr& group, std::uint64_t seed)
       : group_(group),
         net_(seeded_net(seed)),
-        sampler_(24, {.group = group, .seed = 3}),
+        sampler_(24, {.process_group = group, .seed = 3}),
         optimizer_(net_->parameters(), 0.01) {
     torch::manual_seed(seed + 100 + static_cast<std::uint64_t>(group->rank()));
     checkpoint_.add("model", net_);
@@ -229,7 +229,7 @@ TEST(Checkpoint, AWrappedModelIsLoadedWhereItIsAndGoesOnAveraging) {
       train(again, i);
     }
     EXPECT_TRUE(same(state_of(*ddp.module()), state_of(*again.module())));
-    const auto all = gathered(*group, again.module()->weight.detach()).value();
+    const auto all = all_gather_async(*group, again.module()->weight.detach()).value();
     EXPECT_TRUE(torch::equal(all[0], all[1]));
   });
 }

@@ -159,7 +159,7 @@ TEST(DdpBuffersOf, AHookMayReplaceTheBroadcast) {
       ddp.register_buffer_hook(
           [&](const std::map<std::string, at::Tensor>& buffers) {
             const auto& count = buffers.at("count");
-            return std::vector<Future<void>>{reduced(*group, count).then([](const at::Tensor&) {})};
+            return std::vector<Future<void>>{all_reduce_async(*group, count).then([](const at::Tensor&) {})};
           },
           when);
       net->count.fill_(group->rank() + 1.0);

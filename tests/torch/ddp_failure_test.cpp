@@ -104,7 +104,7 @@ TEST(DdpFailure, IsWhatTheNextForwardAndTheLogTell) {
     int calls = 0;
     ddp.register_comm_hook([&](GradBucket& bucket) {
       if (++calls == 3) throw ValueError("the third is too much");
-      return ready(bucket.buffer());
+      return completed_future(bucket.buffer());
     });
     const auto step = [&] { ddp.forward(random_batch(1, {3, 4})).sum().backward(); };
     step();
@@ -114,9 +114,10 @@ TEST(DdpFailure, IsWhatTheNextForwardAndTheLogTell) {
     EXPECT_THAT(ddp.logging_data().text("error"), HasSubstr("the third is too much"));
     EXPECT_ERROR(Error, step(), "the last backward failed: the third is too much");
     ddp.update_process_group(group);
-    ddp.register_comm_hook([](GradBucket& bucket) { return ready(bucket.buffer()); });
+    ddp.register_comm_hook([](GradBucket& bucket) { return completed_future(bucket.buffer()); });
     EXPECT_NO_THROW(step()) << "with another hook, once";
-    EXPECT_ERROR(Error, ddp.register_comm_hook([](GradBucket& bucket) { return ready(bucket.buffer()); }), "already");
+    EXPECT_ERROR(Error, ddp.register_comm_hook([](GradBucket& bucket) { return completed_future(bucket.buffer()); }),
+                 "already");
   });
 }
 

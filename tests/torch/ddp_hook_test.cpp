@@ -27,10 +27,11 @@ TEST(DdpHook, GetsTheUndividedBucketAndItsResultIsUsed) {
       }
       EXPECT_EQ(sum, bucket.buffer().numel());
       elements.push_back(sum);
-      return reduced(*group, bucket.buffer()).then([](const at::Tensor& all) { return all * 10; });
+      return all_reduce_async(*group, bucket.buffer()).then([](const at::Tensor& all) { return all * 10; });
     });
     EXPECT_EQ(ddp.logging_data().text("comm_hook"), "custom");
-    EXPECT_ERROR(Error, ddp.register_comm_hook([](GradBucket& bucket) { return ready(bucket.buffer()); }), "already");
+    EXPECT_ERROR(Error, ddp.register_comm_hook([](GradBucket& bucket) { return completed_future(bucket.buffer()); }),
+                 "already");
     EXPECT_ERROR(TypeError, ddp.register_comm_hook(nullptr), "no hook");
     for (int i = 0; i < 3; ++i) {
       ddp.zero_grad();
@@ -48,8 +49,8 @@ TEST(DdpHook, WhatIsWrongWithItComesOutOfBackward) {
     throws.register_comm_hook([](GradBucket&) -> TensorFuture { throw ValueError("not today"); });
     EXPECT_ERROR(ValueError, throws.forward(x).sum().backward(), "not today");
     DistributedDataParallel wrong(Scale(), {.process_group = group});
-    wrong.register_comm_hook([](GradBucket&) { return ready(torch::ones({5})); });
-    EXPECT_ERROR(Error, wrong.forward(x).sum().backward(), "gave back 5 elements");
+    wrong.register_comm_hook([](GradBucket&) { return completed_future(torch::ones({5})); });
+    EXPECT_ERROR(Error, wrong.forward(x).sum().backward(), "returned 5 elements");
   });
 }
 
@@ -63,7 +64,7 @@ TEST(Ddp, CommunicationOverlapsBackwardInOrder) {
       ddp.register_comm_hook([&](GradBucket& bucket) {
         order.push_back(bucket.index());
         first_layer_was_there.push_back(net->linears[0]->weight.grad().defined());
-        return reduced(*group, bucket.buffer());
+        return all_reduce_async(*group, bucket.buffer());
       });
       for (int i = 0; i < 4; ++i) {
         for (auto& each : ddp.parameters()) each.mutable_grad() = at::Tensor();
@@ -87,8 +88,8 @@ TEST(DdpHook, ThoseOfTheLibraryAverage) {
       Scale net(1, 4);
       net->to(torch::kFloat);
       DistributedDataParallel ddp(net, {.process_group = group});
-      ddp.register_comm_hook(is_narrow ? hooks::bf16_compress(group) : hooks::allreduce(group));
-      EXPECT_THAT(ddp.logging_data().text("comm_hook"), HasSubstr(is_narrow ? "bf16" : "allreduce"));
+      ddp.register_comm_hook(is_narrow ? hooks::bf16_compress(group) : hooks::all_reduce(group));
+      EXPECT_THAT(ddp.logging_data().text("comm_hook"), HasSubstr(is_narrow ? "bf16" : "all_reduce"));
       for (int i = 0; i < 3; ++i) {
         ddp.zero_grad();
         ddp.forward(torch::full({4}, static_cast<float>(group->rank() + 1))).sum().backward();
@@ -108,7 +109,7 @@ TEST(DdpFused, OptimizersStepAsOneAfterBackwardWould) {
     DistributedDataParallel b(plain, {.process_group = group});
     a.register_fused_optimizer(make_functional(fused::AdamW{.lr = 0.01}), {}, true);
     EXPECT_ERROR(Error, a.register_fused_optimizer(make_functional(fused::SGD{})), "already");
-    EXPECT_ERROR(Error, a.register_comm_hook(hooks::allreduce(group)), "fused");
+    EXPECT_ERROR(Error, a.register_comm_hook(hooks::all_reduce(group)), "fused");
     torch::optim::AdamW optimizer(b.parameters(), torch::optim::AdamWOptions(0.01));
     for (int i = 0; i < 10; ++i) {
       const auto x = random_batch(10 * i + group->rank(), {3, 4});

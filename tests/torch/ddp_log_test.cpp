@@ -152,7 +152,7 @@ TEST(DdpLog, CountsUnusedParametersAndOverlap) {
 TEST(DdpLog, ShowsBucketsThatAHookReduces) {
   with_torch_threads(2, [](const ProcessGroupPtr& group) {
     DistributedDataParallel ddp(Mlp(), {.process_group = group, .bucket_cap_mb = 0.0001});
-    ddp.register_comm_hook(hooks::allreduce(group));
+    ddp.register_comm_hook(hooks::all_reduce(group));
     ddp.record_timeline();
     for (int i = 0; i < 3; ++i) {
       ddp.zero_grad();

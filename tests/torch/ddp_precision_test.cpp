@@ -62,8 +62,8 @@ TEST(DdpMixedPrecision, ComputesInOneTypeAndKeepsParametersInTheirOwn) {
       EXPECT_EQ(net->seen, at::kBFloat16);
       EXPECT_EQ(net->weight.scalar_type(), at::kFloat);
     }
-    EXPECT_ERROR(Error, ddp.register_comm_hook([](GradBucket& bucket) { return ready(bucket.buffer()); }),
-                 "one for each");
+    EXPECT_ERROR(Error, ddp.register_comm_hook([](GradBucket& bucket) { return completed_future(bucket.buffer()); }),
+                 "only one");
   });
 }
 
@@ -122,7 +122,7 @@ TEST(DdpMixedPrecision, AForwardWithoutGradientsMayComeBetween) {
       }
       y.sum().backward();
       EXPECT_EQ(weight.scalar_type(), at::kFloat);
-      const auto all = gathered(*group, weight.grad()).value();
+      const auto all = all_gather_async(*group, weight.grad()).value();
       EXPECT_TRUE(torch::equal(all[0], all[1])) << "averaged";
     }
   });
@@ -169,7 +169,7 @@ TEST(DdpMixedPrecision, InAJoinIsDividedByThoseWhoAreThere) {
              seen.push_back(net->weight.grad().item<float>());
            }
          },
-         {.divide_by_initial_world_size = false});
+         {.divide_by_initial_size = false});
     EXPECT_EQ(seen, group->rank() == 0 ? std::vector<float>({1.5F}) : std::vector<float>({1.5F, 2.0F}));
   });
 }

@@ -94,7 +94,7 @@ TEST(DdpSparse, WhatIsNotAsExpectedIsAnError) {
     const auto words = torch::tensor({1}, torch::kLong);
     DistributedDataParallel unused(std::make_shared<Either>(),
                                    {.process_group = group, .find_unused_parameters = true});
-    EXPECT_ERROR(Error, unused.forward(words, false).sum().backward(), "must be, in every iteration");
+    EXPECT_ERROR(Error, unused.forward(words, false).sum().backward(), "has to be used in every iteration");
     const auto dense = std::make_shared<Looks>();
     DistributedDataParallel expects_sparse(dense, {.process_group = group});
     EXPECT_ERROR(Error, expects_sparse.forward(words).sum().add(dense->table->weight.sum()).backward(),
@@ -108,9 +108,9 @@ TEST(DdpSparse, AHookGetsTheSparseGradient) {
     DistributedDataParallel ddp(net, {.process_group = group});
     int sparse = 0;
     ddp.register_comm_hook([&](GradBucket& bucket) {
-      if (!bucket.buffer().is_sparse()) return reduced(*group, bucket.buffer());
+      if (!bucket.buffer().is_sparse()) return all_reduce_async(*group, bucket.buffer());
       ++sparse;
-      return ready(sparse_all_reduce(*group, bucket.buffer()));
+      return completed_future(sparse_all_reduce(*group, bucket.buffer()));
     });
     ddp.forward(torch::tensor({1}, torch::kLong)).sum().backward();
     EXPECT_EQ(sparse, 1);

@@ -236,7 +236,7 @@ TEST(Ddp, AReplacedGradientIsAnErrorWhereGradientsAreViews) {
     DistributedDataParallel ddp(net, {.process_group = group});
     ddp.register_comm_hook([net](GradBucket& bucket) {
       net->weight.mutable_grad() = torch::ones({2}, torch::kDouble);
-      return ready(bucket.buffer());
+      return completed_future(bucket.buffer());
     });
     EXPECT_ERROR(Error, ddp.forward(torch::ones({2}, torch::kDouble)).sum().backward(), "was replaced");
   });
@@ -438,7 +438,7 @@ TEST(DdpRefuses, WhatConstructionCannotTake) {
                  DistributedDataParallel(delays, {.process_group = group,
                                                   .delay_all_reduce_named_params = {{"b", delays->b}},
                                                   .delay_until = torch::ones({1})}),
-                 "no parameter that gets a gradient");
+                 "not a parameter that gets a gradient");
     // What libtorch has in place of Python's lazy parameters.
     struct Unmade : torch::nn::Module {
       Unmade() { weight = register_parameter("weight", torch::empty({1}, torch::device(torch::kMeta))); }
@@ -451,7 +451,7 @@ TEST(DdpRefuses, WhatConstructionCannotTake) {
                  "no module");
     EXPECT_ERROR(ValueError,
                  DistributedDataParallel(Scale(), {.process_group = group, .bucket_cap_mb = 1, .bucket_caps_mb = {1}}),
-                 "one of them");
+                 "exclude each other");
   });
 }
 
@@ -502,7 +502,7 @@ TEST(Ddp, NamesOfNestedModulesCanBeIgnored) {
     EXPECT_EQ(ddp.managed_parameters().size(), 5U);
     EXPECT_TRUE(torch::equal(net->linears[1]->weight, own));
     ddp.forward(random_batch(group->rank(), {3, 4})).sum().backward();
-    const auto all = gathered(*group, net->linears[1]->weight.grad()).value();
+    const auto all = all_gather_async(*group, net->linears[1]->weight.grad()).value();
     EXPECT_FALSE(torch::equal(all[0], all[1]));
   });
 }

@@ -99,7 +99,7 @@ TEST(DdpUnused, WhatIsUsedInNoSyncCounts) {
 }
 
 TEST(DdpUnused, ASearchThatFindsNothingIsToldOnce) {
-  const LogCount warnings("forward used all of them");
+  const LogCount warnings("forward used all parameters");
   with_torch_threads(1, [](const ProcessGroupPtr& group) {
     DistributedDataParallel ddp(Scale(), {.process_group = group, .find_unused_parameters = true});
     for (int i = 0; i < 3; ++i) ddp.forward(torch::ones({1}, torch::kDouble)).sum().backward();
@@ -413,7 +413,7 @@ TEST(DdpStatic, GivesHooksTheirBucketsRealIndices) {
     ddp.register_comm_hook([&](GradBucket& bucket) {
       indices.push_back(bucket.index());
       last += bucket.is_last() ? 1 : 0;
-      return ready(bucket.buffer());
+      return completed_future(bucket.buffer());
     });
     for (std::size_t i = 1; i <= 4; ++i) {
       indices.clear();

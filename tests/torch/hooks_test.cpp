@@ -17,7 +17,7 @@ namespace {
 TEST(Hooks, AllreduceAveragesInPlace) {
   with_torch_threads(3, [](const ProcessGroupPtr& group) {
     HookBucket bucket({random({5}, seed_of(group->rank()))});
-    const auto result = bucket.through(hooks::allreduce(group));
+    const auto result = bucket.through(hooks::all_reduce(group));
     EXPECT_TRUE(result.is_same(bucket.buffer));
     expect_close(result, mean_of_random(3, {5}));
   });
@@ -25,8 +25,8 @@ TEST(Hooks, AllreduceAveragesInPlace) {
 
 TEST(Hooks, SparseGradientsAreAveragedAsTheyAre) {
   with_torch_threads(2, [](const ProcessGroupPtr& group) {
-    for (const auto& hook : {hooks::allreduce(group), hooks::fp16_compress(group), hooks::quantize_per_tensor(group),
-                             hooks::fp16_compress(hooks::allreduce(group))}) {
+    for (const auto& hook : {hooks::all_reduce(group), hooks::fp16_compress(group), hooks::quantize_per_tensor(group),
+                             hooks::fp16_compress(hooks::all_reduce(group))}) {
       const auto sparse = at::sparse_coo_tensor(at::full({1, 1}, group->rank(), at::kLong), at::ones({1, 2}), {3, 2});
       GradBucket bucket(0, 1, sparse, {sparse}, {});
       const auto result = hook(bucket).value(patient);
@@ -75,7 +75,7 @@ TEST(Hooks, ComplexGradientsAreCompressedAsPairs) {
 
 TEST(Hooks, WrappersShowHalvesInsideAndKeepThePrecisionOutside) {
   with_torch_threads(2, [](const ProcessGroupPtr& group) {
-    const auto inner = hooks::allreduce(group);
+    const auto inner = hooks::all_reduce(group);
     HookBucket bucket(
         {random({2, 3}, seed_of(group->rank()), at::kFloat), at::full({2}, group->rank() + 1.0, at::kFloat)});
     const auto original = bucket.buffer;
@@ -97,10 +97,10 @@ TEST(Hooks, WrappersShowHalvesInsideAndKeepThePrecisionOutside) {
     expect_close(bucket.views[0], mean_of_random(2, {2, 3}, 0, at::kFloat), 2e-2);
 
     HookBucket half({at::full({2}, group->rank() + 1.0, at::kFloat)});
-    EXPECT_TRUE(at::equal(half.through(hooks::fp16_compress(hooks::allreduce(group))), at::full({2}, 1.5F)));
+    EXPECT_TRUE(at::equal(half.through(hooks::fp16_compress(hooks::all_reduce(group))), at::full({2}, 1.5F)));
     EXPECT_EQ(hook_name(hooks::fp16_compress(hooks::noop())), "fp16_compress(noop)");
     EXPECT_ERROR(ValueError, hooks::fp16_compress(CommHook()), "empty");
-    const auto shortens = [](GradBucket& b) { return ready(b.buffer().narrow(0, 0, 1)); };
+    const auto shortens = [](GradBucket& b) { return completed_future(b.buffer().narrow(0, 0, 1)); };
     EXPECT_ERROR(ValueError, half.through(hooks::fp16_compress(CommHook(shortens))), "1 elements back");
   });
 }
@@ -116,15 +116,15 @@ TEST(Hooks, NoopKeepsWhatEachRankHas) {
 }
 
 TEST(Hooks, HaveNamesAndTakeTheCurrentGroup) {
-  EXPECT_ERROR(Error, hooks::allreduce(), "allreduce");
+  EXPECT_ERROR(Error, hooks::all_reduce(), "all_reduce");
   EXPECT_ERROR(Error, hooks::make_hook(BuiltinHook::power_sgd), "PowerSgdState");
-  EXPECT_EQ(hook_name([](GradBucket& bucket) { return ready(bucket.buffer()); }), "custom");
+  EXPECT_EQ(hook_name([](GradBucket& bucket) { return completed_future(bucket.buffer()); }), "custom");
   EXPECT_EQ(parse_builtin_hook("FP16_COMPRESS"), BuiltinHook::fp16_compress);
   EXPECT_ERROR(ValueError, parse_builtin_hook("fp8"), "batched_power_sgd_rank2");
   with_torch_threads(2, [](const ProcessGroupPtr& group) {
     const ProcessGroupGuard scope(group);
     for (const auto which :
-         {BuiltinHook::allreduce, BuiltinHook::fp16_compress, BuiltinHook::bf16_compress,
+         {BuiltinHook::all_reduce, BuiltinHook::fp16_compress, BuiltinHook::bf16_compress,
           BuiltinHook::quantize_per_tensor, BuiltinHook::quantize_per_channel, BuiltinHook::power_sgd,
           BuiltinHook::power_sgd_rank2, BuiltinHook::batched_power_sgd, BuiltinHook::batched_power_sgd_rank2}) {
       EXPECT_EQ(parse_builtin_hook(to_string(which)), which);

@@ -32,7 +32,7 @@ TEST(Join, RanksWithFewerInputsFollowAndModelsEndEqual) {
       EXPECT_EQ(ddp.logging_data().integer("join_uneven_inputs"), 1);
       std::vector<at::Tensor> rows;
       for (const auto& each : net->parameters()) rows.push_back(each.detach().reshape({-1}));
-      const auto all = gathered(*group, torch::cat(rows)).value();
+      const auto all = all_gather_async(*group, torch::cat(rows)).value();
       for (int rank = 1; rank < group->size(); ++rank) EXPECT_TRUE(torch::equal(all[rank], all[0]));
       // And go on as ever.
       ddp.forward(random_batch(1, {3, 4})).sum().backward();
@@ -63,7 +63,7 @@ TEST(Join, DividesByHowManyThereWereOrByHowManyThereAre) {
   with_torch_threads(2, [](const ProcessGroupPtr& group) {
     const bool is_long = group->rank() == 1;
     const auto by_all = gradients_of(group, {}, {}, {2, 3});
-    const auto by_alive = gradients_of(group, {}, {.divide_by_initial_world_size = false}, {2, 3});
+    const auto by_alive = gradients_of(group, {}, {.divide_by_initial_size = false}, {2, 3});
     EXPECT_EQ(by_all, is_long ? std::vector<double>({1.5, 1.5, 1.0}) : std::vector<double>({1.5, 1.5}));
     EXPECT_EQ(by_alive, is_long ? std::vector<double>({1.5, 1.5, 2.0}) : std::vector<double>({1.5, 1.5}));
   });
@@ -92,7 +92,7 @@ TEST(Join, WorksWithUnusedParametersHooksBuffersAndAccumulation) {
     int calls = 0;
     ddp.register_comm_hook([&](GradBucket& bucket) {
       ++calls;
-      return reduced(*group, bucket.buffer());
+      return all_reduce_async(*group, bucket.buffer());
     });
     join({&ddp}, [&] {
       for (int i = 0; i < 2 + 2 * group->rank(); ++i) {

@@ -357,7 +357,7 @@ TEST(GradScaler, ScalesUnscalesAndSteps) {
   EXPECT_TRUE(scaler.step(weight.optimizer));
   scaler.update();
   EXPECT_TRUE(weight.value.equal(torch::tensor({-3.0F, -5.0F})));
-  EXPECT_EQ(scaler.get_scale(), 1024);
+  EXPECT_EQ(scaler.scale(), 1024);
 }
 
 TEST(GradScaler, GrowsAfterGoodStepsAndBacksOffAfterBadOnes) {
@@ -370,38 +370,38 @@ TEST(GradScaler, GrowsAfterGoodStepsAndBacksOffAfterBadOnes) {
     return stepped;
   };
   EXPECT_TRUE(iteration(1));
-  EXPECT_EQ(scaler.get_scale(), 8);
+  EXPECT_EQ(scaler.scale(), 8);
   EXPECT_EQ(scaler.growth_tracker(), 1);
   EXPECT_TRUE(iteration(1));
-  EXPECT_EQ(scaler.get_scale(), 32);
+  EXPECT_EQ(scaler.scale(), 32);
   const auto before = weight.value.detach().clone();
   for (const double bad : {infinity, -infinity, nan}) EXPECT_FALSE(iteration(bad));
   EXPECT_TRUE(weight.value.equal(before)) << "left out";
-  EXPECT_EQ(scaler.get_scale(), 0.5);
+  EXPECT_EQ(scaler.scale(), 0.5);
   EXPECT_TRUE(iteration(1));
   EXPECT_FALSE(iteration(nan));
   EXPECT_EQ(scaler.growth_tracker(), 0) << "in a row";
   scaler.update(3e38);
   iteration(1);
   iteration(1);
-  EXPECT_EQ(scaler.get_scale(), 3e38) << "not beyond what float has";
+  EXPECT_EQ(scaler.scale(), 3e38) << "not beyond what float has";
 }
 
 TEST(GradScaler, RanksLeaveOutTheSameSteps) {
   with_torch_threads(3, [](const ProcessGroupPtr& group) {
     for (const bool together : {true, false}) {
       Weight weight;
-      GradScaler scaler({.init_scale = 2, .group = together ? group : nullptr});
+      GradScaler scaler({.init_scale = 2, .process_group = together ? group : nullptr});
       weight.gradient(group->rank() == 1 ? nan : 2, 2);
       const bool stepped = scaler.step(weight.optimizer);
       scaler.update();
       EXPECT_EQ(stepped, !together && group->rank() != 1);
-      EXPECT_EQ(scaler.get_scale(), stepped ? 2 : 1);
+      EXPECT_EQ(scaler.scale(), stepped ? 2 : 1);
     }
     // Beneath a sharded optimizer, with a rank that has no gradient at all.
     Tensors all = parameters();
     ZeroOptimizer<torch::optim::SGD> zero(all, 1.0, group);
-    GradScaler scaler({.init_scale = 2, .group = group});
+    GradScaler scaler({.init_scale = 2, .process_group = group});
     set_gradients(all, 0);
     if (group->rank() == 0) all[0].mutable_grad().reset();
     EXPECT_TRUE(scaler.step(zero));
@@ -438,7 +438,7 @@ TEST(GradScaler, CanBeOffAndSaved) {
   weight.gradient(nan, 1);
   GradScaler off({.enabled = false});
   EXPECT_EQ(off.scale(torch::ones({})).item<double>(), 1);
-  EXPECT_EQ(off.get_scale(), 1);
+  EXPECT_EQ(off.scale(), 1);
   EXPECT_TRUE(off.step(weight.optimizer));
   off.update();
 
@@ -454,14 +454,14 @@ TEST(GradScaler, CanBeOffAndSaved) {
   Checkpoint loading;
   loading.add("scaler", resumed);
   loading.load(folder / "scaler");
-  EXPECT_EQ(resumed.get_scale(), 8);
+  EXPECT_EQ(resumed.scale(), 8);
   EXPECT_EQ(resumed.growth_tracker(), 1);
   for (int i = 0; i < 2; ++i) {
     weight.gradient(1, 1);
     resumed.step(weight.optimizer);
     resumed.update();
   }
-  EXPECT_EQ(resumed.get_scale(), 16) << "after the third";
+  EXPECT_EQ(resumed.scale(), 16) << "after the third";
 }
 
 // --- clipping -------------------------------------------------------------------------------------------------------
@@ -497,7 +497,7 @@ TEST(ClipGradNorm, OverAGroupIsThatOfAllGradientsTogether) {
       for (std::size_t i = 0; i < all.size(); ++i) {
         if (static_cast<int>(i % 2) == group->rank()) shard.push_back(all[i]);
       }
-      const auto norm = clip_grad_norm_(shard, 0.7, {.norm_type = p, .group = group});
+      const auto norm = clip_grad_norm_(shard, 0.7, {.norm_type = p, .process_group = group});
       EXPECT_NEAR(norm.item<double>(), expected.item<double>(), group->rank() == 2 ? 1e-5 : 1e-13);
       for (std::size_t i = 0; i < all.size(); ++i) {
         if (static_cast<int>(i % 2) != group->rank()) continue;
@@ -516,7 +516,8 @@ TEST(ClipGradNorm, SaysWhatIsNotFiniteAndTakesSparseGradients) {
   with_torch_threads(2, [](const ProcessGroupPtr& group) {
     Weight own;
     own.gradient(group->rank() == 0 ? infinity : 1, 1);
-    EXPECT_ERROR(Error, clip_grad_norm_({own.value}, 1, {.error_if_nonfinite = true, .group = group}), "is inf");
+    EXPECT_ERROR(Error, clip_grad_norm_({own.value}, 1, {.error_if_nonfinite = true, .process_group = group}),
+                 "is inf");
   });
   EXPECT_ERROR(ValueError, clip_grad_norm_({weight.value}, 1, {.norm_type = 0}), "norm_type 0");
   EXPECT_ERROR(ValueError, clip_grad_norm_({weight.value}, -1), "max_norm -1");

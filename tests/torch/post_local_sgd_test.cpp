@@ -48,8 +48,8 @@ TEST(PostLocalSgd, AveragesOverAllThenOverTheSubgroup) {
     }
     EXPECT_EQ(state->iteration(), 4);
 
-    const auto nothing = std::make_shared<PostLocalSgdState>(
-        PostLocalSgdOptions{.process_group = group, .start_local_sgd_iter = 0, .post_local_gradient_allreduce = false});
+    const auto nothing = std::make_shared<PostLocalSgdState>(PostLocalSgdOptions{
+        .process_group = group, .start_local_sgd_iter = 0, .post_local_gradient_all_reduce = false});
     EXPECT_TRUE(at::equal(HookBucket({own(group)}).through(hooks::post_local_sgd(nothing)), own(group)));
     EXPECT_ERROR(ValueError, PostLocalSgdState({.process_group = group, .start_local_sgd_iter = -1}), "-1");
     EXPECT_ERROR(ValueError, hooks::post_local_sgd(nullptr), "not null");

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "torch/hook_buckets.h"
+#include "torch/hooks/power_sgd_memory.h"
 
 namespace cohort::test {
 namespace {
@@ -108,11 +109,11 @@ TEST(PowerSgd, FollowsItsFormula) {
       if (step < 2) continue;
       if (step == 2) {
         // The first Q is random: taken as it is. It must be the same everywhere.
-        q = state->memories().at(0)->q.view({9, 1}).clone();
+        q = PowerSgdMemory::of(*state, 0).q.view({9, 1}).clone();
         for (int rank = 0; rank < 2; ++rank) {
           errors[rank] = random({12, 9}, seed_of(rank, step)) - bucket.views[0];
         }
-        const auto all = gathered(*group, q).value(patient);
+        const auto all = all_gather_async(*group, q).value(patient);
         EXPECT_TRUE(at::equal(all[0], all[1]));
         continue;
       }
@@ -128,7 +129,7 @@ TEST(PowerSgd, FollowsItsFormula) {
       const auto expected = p.matmul(q.t());
       expect_close(bucket.views[0], expected, 1e-9);
       for (int rank = 0; rank < 2; ++rank) errors[rank] = inputs[rank] - expected;
-      expect_close(state->memories().at(0)->error.view({12, 9}), errors[group->rank()], 1e-9);
+      expect_close(PowerSgdMemory::of(*state, 0).error.view({12, 9}), errors[group->rank()], 1e-9);
     }
     EXPECT_EQ(state->compression_stats().numel_before, 3 * 108);
     EXPECT_EQ(state->compression_stats().numel_after, 3 * 21);
@@ -176,7 +177,7 @@ TEST(PowerSgd, WarmStartFindsTheBestApproximation) {
         HookBucket bucket({random({20, 15}, seed_of(group->rank()))});
         last = (bucket.through(hook).view({20, 15}) - expected).norm().item<double>();
       }
-      EXPECT_EQ(state->memories().at(0)->q.defined(), warm);
+      EXPECT_EQ(PowerSgdMemory::of(*state, 0).q.defined(), warm);
       return last;
     };
     EXPECT_NEAR(distance(true), best, 1e-3 * best);
@@ -332,10 +333,10 @@ TEST(BatchedPowerSgd, ErrorsHaveThePaddedLength) {
       inputs += mean_of_random(2, {10, 3}, step).view(-1);
       outputs += result;
     }
-    const auto& error = state->memories().at(0)->error;
+    const auto& error = PowerSgdMemory::of(*state, 0).error;
     ASSERT_EQ(error.numel(), 36);
     // What went in came out, or is in the errors.
-    const auto errors = gathered(*group, error).value(patient).mean(0).narrow(0, 0, 30);
+    const auto errors = all_gather_async(*group, error).value(patient).mean(0).narrow(0, 0, 30);
     expect_close(outputs + errors, inputs, 1e-9);
   });
 }

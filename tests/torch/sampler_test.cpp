@@ -102,7 +102,7 @@ TEST(DistributedSampler, TakesItsRankFromTheGroup) {
   EXPECT_ERROR(ValueError, DistributedSampler(4, {.rank = 2, .size = 2}), "rank 2 of 2");
   with_torch_threads(2, [](const ProcessGroupPtr& group) {
     const Indices expected = group->rank() == 0 ? Indices{0, 2, 4} : Indices{1, 3, 0};
-    DistributedSampler given(5, {.group = group, .shuffle = false});
+    DistributedSampler given(5, {.process_group = group, .shuffle = false});
     EXPECT_EQ(pass(given), expected);
     const ProcessGroupGuard scope(group);
     DistributedSampler current(5, {.shuffle = false});

@@ -222,14 +222,14 @@ TEST(SyncBatchNormTest, NobodyHasInputAndNothingChanges) {
 TEST(SyncBatchNormTest, TakesTheCurrentGroupAndIsPlainWithoutOne) {
   {
     SyncBatchNorm plain(3);
-    EXPECT_EQ(sync_batchnorm_group(*plain), nullptr);
+    EXPECT_EQ(sync_batch_norm_group(*plain), nullptr);
     const auto x = at::randn({4, 3});
     EXPECT_TRUE(at::allclose(plain->forward(x), at::batch_norm(x, {}, {}, {}, {}, true, 0.1, 1e-5, false), 1e-5, 1e-6));
   }
   with_torch_threads(2, [](const ProcessGroupPtr& group) {
     const ProcessGroupGuard scope(group);
     SyncBatchNorm norm(torch::nn::BatchNormOptions(3).eps(1e-3).affine(false));
-    EXPECT_EQ(sync_batchnorm_group(*norm), group);
+    EXPECT_EQ(sync_batch_norm_group(*norm), group);
     EXPECT_EQ(norm->options.eps(), 1e-3);
     std::stringstream text;
     text << norm;
@@ -294,7 +294,7 @@ TEST(ConvertSyncBatchNorm, TrainsInsideDdpAsOneProcessWould) {
   with_torch_threads(3, [&](const ProcessGroupPtr& group) {
     auto net = make();
     auto whole = make();
-    convert_sync_batchnorm(net.ptr(), group);
+    convert_sync_batch_norm(net.ptr(), group);
     DistributedDataParallel ddp(net, {.process_group = group});
     torch::optim::SGD optimizer(ddp.parameters(), 0.1);
     torch::optim::SGD reference(whole->parameters(), 0.1);
@@ -321,8 +321,8 @@ TEST(ConvertSyncBatchNorm, TrainsInsideDdpAsOneProcessWould) {
 TEST(ConvertSyncBatchNorm, LayersBecomeSynchronousWhereTheyStand) {
   // The same as SyncBatchNorm itself, also for 3-D and 5-D layers.
   const auto converted = [](auto layer, const ProcessGroupPtr& group) {
-    EXPECT_EQ(convert_sync_batchnorm(layer, group), 1U);
-    EXPECT_EQ(sync_batchnorm_group(*layer), group);
+    EXPECT_EQ(convert_sync_batch_norm(layer, group), 1U);
+    EXPECT_EQ(sync_batch_norm_group(*layer), group);
     return layer;
   };
   expect_like_whole_batch({.rows = {3, 2}, .rest = {4}}, [&](std::int64_t channels, const auto& group) {
@@ -350,8 +350,8 @@ TEST(ConvertSyncBatchNorm, FindsMembersSequentialsAndListsAndKeepsTheirTensors) 
     net->tail->eval();
     const auto parameters = net->parameters();
     const auto names = net->named_buffers().keys();
-    EXPECT_EQ(convert_sync_batchnorm(net, group), 3U);
-    EXPECT_EQ(convert_sync_batchnorm(*net, group), 3U);  // again: the same
+    EXPECT_EQ(convert_sync_batch_norm(net, group), 3U);
+    EXPECT_EQ(convert_sync_batch_norm(*net, group), 3U);  // again: the same
     EXPECT_FALSE(net->tail->is_training());
     EXPECT_TRUE(net->norm->is_training());
     net->train();
@@ -378,7 +378,7 @@ TEST(ConvertSyncBatchNorm, SurvivesConversionOfTypeSavingAndLoading) {
   const auto x = share.random(1);
   with_torch_threads(2, [&](const ProcessGroupPtr& group) {
     torch::nn::BatchNorm1d layer(3);
-    convert_sync_batchnorm(layer, group);
+    convert_sync_batch_norm(layer, group);
     layer->to(at::kDouble);
     const auto sees_all = [&](torch::nn::BatchNorm1d& each) {
       const auto expected = at::batch_norm(x, {}, {}, {}, {}, true, 0.1, 1e-5, false);
@@ -396,7 +396,7 @@ TEST(ConvertSyncBatchNorm, SurvivesConversionOfTypeSavingAndLoading) {
 
     torch::nn::BatchNorm1d other(3);
     other->to(at::kDouble);
-    convert_sync_batchnorm(other, group);
+    convert_sync_batch_norm(other, group);
     file.clear();
     file.seekg(0);
     torch::load(other, file);
@@ -417,7 +417,7 @@ TEST(ConvertSyncBatchNorm, TakesLayersWithoutStatisticsOrParameters) {
   const auto x = share.random(1);
   with_torch_threads(2, [&](const ProcessGroupPtr& group) {
     torch::nn::BatchNorm1d layer(torch::nn::BatchNorm1dOptions(2).affine(false).track_running_stats(false));
-    convert_sync_batchnorm(layer, group);
+    convert_sync_batch_norm(layer, group);
     EXPECT_EQ(layer->buffers().size(), 0U);
     const auto expected = at::batch_norm(x, {}, {}, {}, {}, true, 0.1, 1e-5, false);
     expect_close(layer->forward(share.of(x, group->rank())), share.of(expected, group->rank()), "output");
@@ -426,16 +426,16 @@ TEST(ConvertSyncBatchNorm, TakesLayersWithoutStatisticsOrParameters) {
 
 TEST(ConvertSyncBatchNorm, NeedsAGroupAndLeavesOtherLayersAlone) {
   torch::nn::Sequential net(torch::nn::Linear(2, 2), torch::nn::InstanceNorm1d(2));
-  EXPECT_ERROR(Error, convert_sync_batchnorm(net), "convert_sync_batchnorm");
+  EXPECT_ERROR(Error, convert_sync_batch_norm(net), "convert_sync_batch_norm");
   with_torch_threads(2, [](const ProcessGroupPtr& group) {
     const ProcessGroupGuard scope(group);
     torch::nn::Sequential mine(torch::nn::Linear(2, 2), torch::nn::InstanceNorm1d(2));
-    EXPECT_EQ(convert_sync_batchnorm(mine), 0U);
+    EXPECT_EQ(convert_sync_batch_norm(mine), 0U);
     torch::nn::BatchNorm1d layer(2);
     EXPECT_THROW(layer->forward(at::ones({1, 2})), c10::Error);  // libtorch's own check; SyncBatchNorm takes it
-    EXPECT_EQ(sync_batchnorm_group(*layer), nullptr);
-    EXPECT_EQ(convert_sync_batchnorm(layer), 1U);
-    EXPECT_EQ(sync_batchnorm_group(*layer), group);
+    EXPECT_EQ(sync_batch_norm_group(*layer), nullptr);
+    EXPECT_EQ(convert_sync_batch_norm(layer), 1U);
+    EXPECT_EQ(sync_batch_norm_group(*layer), group);
   });
 }
 

@@ -46,9 +46,9 @@ TEST(TensorBuffer, DenseMemoryInAnyOrderIsTakenAndGapsAreNot) {
 TEST(TensorFutureTest, ChainsStepsAfterAReduction) {
   with_torch_threads(3, [](const ProcessGroupPtr& group) {
     const auto x = at::full({5}, static_cast<double>(group->rank()));
-    const auto half = reduced(*group, x).then([](const at::Tensor& sum) { return sum / 2; });
+    const auto half = all_reduce_async(*group, x).then([](const at::Tensor& sum) { return sum / 2; });
     EXPECT_TRUE(at::equal(half.value(), at::full({5}, 1.5)));
-    const auto all = gathered(*group, at::full({2}, group->rank(), at::kInt)).value();
+    const auto all = all_gather_async(*group, at::full({2}, group->rank(), at::kInt)).value();
     EXPECT_TRUE(at::equal(all, at::tensor({0, 0, 1, 1, 2, 2}, at::kInt).reshape({3, 2})));
   });
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Checkpoints: one rank writes, all ranks load, and a crash at any moment leaves the last one whole.
+// Checkpoints: one rank writes, all ranks load, and a crash at any moment leaves the last checkpoint intact.
 //
 //   cohort::Checkpoint checkpoint;
 //   checkpoint.add("model", ddp.module());            // a module, its shared_ptr or holder
-//   checkpoint.add("optimizer", optimizer);           // with its options: the learning rate comes back too
+//   checkpoint.add("optimizer", optimizer);           // with its options, so the learning rate is restored too
 //   checkpoint.add("sampler", sampler);               // anything with save and load for libtorch's archives
 //   checkpoint.add("epoch", epoch);                   // numbers, strings, tensors
 //
@@ -12,18 +12,19 @@
 //   ...
 //   checkpoint.save("run/step-" + std::to_string(step) + ".ckpt", pg, {.keep = 2});
 //
-// What was added is referred to, not copied, and must outlive the Checkpoint (modules, tensors and generators are kept
-// alive). save and load are collective: all ranks of the group call them, and either it worked for all or all throw.
-// What is saved is rank 0's; DistributedDataParallel keeps modules, buffers and optimizers of all ranks like it.
+// The checkpoint refers to what was added and does not copy it. Modules, tensors and generators are kept alive; other
+// objects must outlive the Checkpoint. save and load are collective: all ranks of the group call them, and they succeed
+// on all ranks or throw on all. Rank 0's state is saved; with DistributedDataParallel modules, buffers and optimizers
+// are the same on all ranks.
 //
-// The random state of each rank is part of it (of the host's default generator, and of those of the devices on which
-// the modules are), so that a run that is resumed computes the same bits as one that was never interrupted, dropout
-// included. Resumed with another number of ranks, each rank keeps the random state it has.
+// The random state of each rank is part of the checkpoint (the host's default generator, and those of the devices on
+// which the modules are), so that a resumed run computes the same bits as an uninterrupted one, dropout included. If a
+// run is resumed with another number of ranks, each rank keeps its current random state.
 //
-// A file is written under no name at all (or, where the file system cannot do that, as PATH.partial), synchronised,
-// given its name in one step, and then the folder is synchronised: whoever sees the name sees the whole file, also
-// after a power cut. It carries a format version and a checksum; a torn, damaged or foreign file is a CheckpointError
-// that names it, before anything was loaded.
+// A file is written without a name (or as PATH.partial, if the file system does not support that), synchronised to
+// disk, and given its name in one step; then the folder is synchronised. A file that has its name is therefore
+// complete, also after a power cut. It has a format version and a checksum: an incomplete, damaged or foreign file is a
+// CheckpointError that names it, before anything is loaded.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -48,7 +49,7 @@
 
 namespace cohort {
 
-/// A file that is not (or no longer) a checkpoint, cannot be read or written, or does not fit what is to be loaded.
+/// The file is not an intact checkpoint, cannot be read or written, or does not match what is to be loaded.
 class COHORT_API CheckpointError : public Error {
  public:
   explicit CheckpointError(const std::string& message, ErrorContext context = {})
@@ -60,21 +61,21 @@ struct CheckpointOptions {
 };
 
 struct CheckpointSaveOptions {
-  /// So many older checkpoints stay beside the new one; nothing said: all. Only files named like this one but for
-  /// numbers are looked at: after step-300.ckpt step-100.ckpt may go, best.ckpt may not.
+  /// The number of older checkpoints to keep beside the new one; nullopt: all. Only files whose names differ in numbers
+  /// alone are deleted: saving step-300.ckpt may delete step-100.ckpt, but not best.ckpt.
   std::optional<std::size_t> keep{};
-  /// For the ranks that wait; else the group's. Rank 0 writes to disk meanwhile.
+  /// How long the other ranks wait while rank 0 writes to disk; default: the group's timeout.
   Timeout timeout{};
 };
 
 struct CheckpointLoadOptions {
-  /// Names of a module wrapped by DistributedDataParallel start with "module."; a module that is not wrapped takes them
-  /// all the same, and the other way round.
+  /// The names in a module that is wrapped by DistributedDataParallel start with "module."; they match those of the
+  /// bare module, and the other way round.
   bool ignore_module_prefix = true;
-  /// What was added but is not in the file is left as it is; else that is a CheckpointError.
+  /// Objects that were added but are not in the file are left as they are; otherwise they are a CheckpointError.
   bool allow_missing = false;
-  /// Every rank reads the file itself (and it is checked that it is the same one). Otherwise rank 0 alone needs it and
-  /// sends it to the others.
+  /// Every rank reads the file itself, and it is checked that all read the same one. Otherwise only rank 0 needs the
+  /// file and sends it to the others.
   bool all_ranks_read = false;
   Timeout timeout{};
 };
@@ -83,21 +84,23 @@ class COHORT_API Checkpoint {
  public:
   explicit Checkpoint(CheckpointOptions options = {}) : options_(options) {}
 
-  /// See above for what it takes. A name that is taken is a ValueError.
+  /// Accepts the objects listed above. A name that is in use is a ValueError.
   template <class T>
   void add(const std::string& name, T&& object);
-  /// State that differs between ranks (an error feedback, a generator of one's own): every rank's is in the file and
-  /// goes back to that rank. Loaded with another number of ranks it is left as it is.
+  /// For state that differs between ranks, such as error feedback or a generator of your own: every rank's state is in
+  /// the file and is restored on that rank. With another number of ranks it is left as it is.
   template <class T>
   void add_per_rank(const std::string& name, T& object);
 
-  /// Without a group, that of current_process_group(); without that, this process alone. Folders are made as needed.
-  void save(const std::string& path, ProcessGroupPtr group = nullptr, const CheckpointSaveOptions& options = {});
-  /// Names, shapes and the file itself are checked on all ranks before anything is changed.
-  void load(const std::string& path, ProcessGroupPtr group = nullptr, const CheckpointLoadOptions& options = {});
+  /// Null: current_process_group(); if there is none, this process saves alone. Folders are created as needed.
+  void save(const std::string& path, ProcessGroupPtr process_group = nullptr,
+            const CheckpointSaveOptions& options = {});
+  /// The file, its names and its shapes are checked on all ranks before anything is changed.
+  void load(const std::string& path, ProcessGroupPtr process_group = nullptr,
+            const CheckpointLoadOptions& options = {});
 
-  /// The newest whole checkpoint of a folder, by the order in which they were saved there; damaged ones are passed over
-  /// with a warning. Reads the file once.
+  /// The newest intact checkpoint in a folder, in the order in which they were saved; damaged ones are skipped with a
+  /// warning. Reads the file once.
   static std::optional<std::string> latest(const std::string& folder);
 
  private:
@@ -180,7 +183,7 @@ void Checkpoint::add(const std::string& name, T&& object) {
     add_generator(name, object);
   } else {
     static_assert(std::is_lvalue_reference_v<T> && !std::is_const_v<std::remove_reference_t<T>>,
-                  "a checkpoint refers to what it is given, to load into it: give it a variable");
+                  "a checkpoint loads into the object that it is given: pass a variable");
     if constexpr (std::derived_from<Plain, torch::nn::Module>) {
       add_module(name, nullptr, object);
     } else if constexpr (std::derived_from<Plain, torch::optim::Optimizer>) {

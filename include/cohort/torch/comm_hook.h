@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A communication hook replaces what DistributedDataParallel does with a bucket of gradients: it gets the bucket as it
-// is (not divided by the number of ranks) and gives back what is to be in it, once that is there.
+// A communication hook replaces the reduction of a bucket of gradients in DistributedDataParallel. It gets the bucket
+// undivided by the number of ranks and returns a future of what is to be in it.
 //
 //   ddp.register_comm_hook([pg](cohort::GradBucket& bucket) {
 //     auto halves = bucket.buffer().to(at::kHalf).div_(pg->size());
-//     return cohort::reduced(*pg, halves).then([whole = bucket.buffer()](at::Tensor sum) { return whole.copy_(sum); });
+//     auto sum = cohort::all_reduce_async(*pg, halves);
+//     return sum.then([whole = bucket.buffer()](at::Tensor halves_sum) { return whole.copy_(halves_sum); });
 //   });
 //
-// Hooks of one's own are functions, or objects with operator(); hooks.h has the usual ones. A hook is called once for
-// each bucket of each backward, in the same order on all ranks, on a thread of autograd; it should not block, nor call
-// the wrapper whose bucket it has. Its future is awaited for the group's timeout. What it throws comes out of
+// A hook is a function or an object with operator(); hooks.h has the usual ones. It is called once for each bucket of
+// each backward, in the same order on all ranks, on a thread of autograd. It should not block, and it must not call the
+// wrapper whose bucket it has. Its future is waited for within the group's timeout. An exception that it throws leaves
 // backward().
 #pragma once
 
@@ -35,15 +36,15 @@ class COHORT_API GradBucket {
         gradients_(std::move(gradients)),
         parameters_(std::move(parameters)) {}
 
-  /// The place in the order in which buckets are reduced; stable once buckets were rebuilt.
+  /// The bucket's place in the order in which buckets are reduced; stable once the buckets were rebuilt.
   std::size_t index() const noexcept { return index_; }
   bool is_last() const noexcept { return index_ + 1 == count_; }
-  /// All gradients in one row; of a sparse gradient the sparse tensor itself.
+  /// All gradients as one flat tensor; for a sparse gradient the sparse tensor itself.
   const at::Tensor& buffer() const noexcept { return buffer_; }
-  /// For hooks around other hooks: what the inner one gets to see. With as many elements as before, gradients() are
-  /// the parts of the new buffer from here on.
+  /// For hooks around other hooks: replaces the buffer that the inner hook sees. If it has as many elements as before,
+  /// gradients() become the parts of the new buffer.
   void set_buffer(at::Tensor buffer);
-  /// The buffer's parts, shaped like the parameters.
+  /// The parts of the buffer, in the shapes of the parameters.
   const std::vector<at::Tensor>& gradients() const noexcept { return gradients_; }
   const std::vector<at::Tensor>& parameters() const noexcept { return parameters_; }
 
@@ -55,10 +56,10 @@ class COHORT_API GradBucket {
   std::vector<at::Tensor> parameters_;
 };
 
-/// The tensor in the future has the buffer's number of elements; it may be the buffer itself.
+/// The future's tensor has as many elements as the buffer; it may be the buffer itself.
 using CommHook = std::function<TensorFuture(GradBucket&)>;
 
-/// A hook whose name the log shows: CommHook hook = NamedHook{"mine", function}.
+/// A hook with a name for the logging data: CommHook hook = NamedHook{"mine", function}.
 struct COHORT_API NamedHook {
   std::string name{};
   CommHook hook{};
@@ -66,7 +67,7 @@ struct COHORT_API NamedHook {
   TensorFuture operator()(GradBucket& bucket) const { return hook(bucket); }
 };
 
-/// "custom" for a hook that has no name.
+/// The name of a NamedHook; "custom" for any other hook.
 inline std::string hook_name(const CommHook& hook) {
   const auto* const named = hook.target<NamedHook>();
   return named == nullptr ? "custom" : named->name;

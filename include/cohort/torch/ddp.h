@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // Data-parallel training of a torch::nn::Module: every rank has the same model and its own part of each batch, and
-// gradients are averaged over the ranks while backward still computes.
+// gradients are averaged over the ranks while backward is still computing.
 //
 //   auto net = std::make_shared<Net>();                        // any module with a forward(), or a module holder
 //   cohort::DistributedDataParallel ddp(net, {.process_group = pg});
@@ -11,15 +11,16 @@
 //   optimizer.step();
 //   { auto local = ddp.no_sync(); ... }                        // accumulate without communicating
 //
-// Construction is collective: it checks that all ranks have the same parameters and gives them rank 0's values and
-// buffers. So is each forward with gradients enabled that has buffers to send or buckets to rebuild, and each backward;
-// a forward under torch::NoGradGuard communicates nothing. All ranks do these in the same order.
+// Construction is collective: it checks that all ranks have the same parameters and gives them rank 0's parameters and
+// buffers. Each backward is collective, and so is each forward with gradients enabled that has buffers to send or
+// buckets to rebuild. All ranks must call these in the same order. A forward under torch::NoGradGuard does not
+// communicate.
 //
-// What is promised in return: parameters and buffers are not added, removed or replaced while the wrapper lives; ranks
-// register them in the same order. Several forwards before a backward need static_graph.
+// Parameters and buffers must not be added, removed or replaced while the wrapper lives, and all ranks must register
+// them in the same order. Several forwards before a backward need static_graph.
 //
-// The gradients lie in the buckets they are reduced in (gradient_as_bucket_view): they are read and zeroed as ever, but
-// whoever replaces `.grad` by another tensor in the middle of backward is told so.
+// The gradients lie in the buckets in which they are reduced (gradient_as_bucket_view). They can be read and zeroed as
+// usual, but replacing `.grad` by another tensor during backward is an Error.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -45,144 +46,142 @@ namespace cohort {
 
 class ZeroOptimizerBase;
 
-/// Types to compute in; what is not given stays as it is. Between a forward with gradients and the end of its backward
-/// the parameters are cast copies: what changes them then is lost. Run forwards that have no backward under
-/// torch::NoGradGuard. Not for backwards inside a backward (activation checkpointing).
+/// The dtypes to compute in; those that are not given stay as they are. From a forward with gradients until the end of
+/// its backward the parameters are cast copies, and changes to them are lost. Run forwards that have no backward under
+/// torch::NoGradGuard. Backwards inside a backward (activation checkpointing) are not supported.
 struct MixedPrecision {
   std::optional<at::ScalarType> param_dtype{};   ///< of parameters and inputs during forward and backward
-  std::optional<at::ScalarType> reduce_dtype{};  ///< of gradients while they travel; else param_dtype
+  std::optional<at::ScalarType> reduce_dtype{};  ///< of gradients while they are reduced; nullopt: param_dtype
   std::optional<at::ScalarType> buffer_dtype{};  ///< of buffers, from construction on
 };
 
 struct DdpOptions {
   /// Null: current_process_group() at construction.
   ProcessGroupPtr process_group{};
-  /// How many MiB of gradients travel together; else 25, and the first bucket 1.
+  /// MiB of gradients that are reduced together. nullopt: 25, but 1 for the first bucket.
   std::optional<double> bucket_cap_mb{};
-  /// Or for one bucket after another, the last for all that follow.
+  /// Instead of bucket_cap_mb: one cap for each bucket, the last one for all that follow.
   std::vector<double> bucket_caps_mb{};
-  /// Search the graph of each forward for parameters it does not use. Without it every parameter must get a gradient.
+  /// Searches the graph of each forward for parameters that it does not use. Without it every parameter must get a
+  /// gradient in every backward.
   bool find_unused_parameters = false;
-  /// Gradients are the buckets' memory: nothing is copied after the reduction, and there is one set of gradients.
+  /// Gradients are views of the buckets: nothing is copied after the reduction, and there is one set of gradients.
   bool gradient_as_bucket_view = true;
-  /// A promise: the same parameters are used equally often in every iteration. Allows unused parameters, several uses
-  /// of a parameter and re-entrant backwards without searching; the first iteration does not overlap.
+  /// Promises that every iteration uses the same parameters equally often. It allows unused parameters, several uses of
+  /// a parameter and re-entrant backwards without searching. The first iteration does not overlap.
   bool static_graph = false;
-  /// Rank 0's buffers are everybody's: at construction, before each forward with gradients that synchronises (not in
-  /// no_sync), and at the end of a join, where they are those of the rank that ended last.
+  /// Rank 0's buffers are sent to all ranks: at construction and before each forward with gradients outside no_sync.
+  /// The end of a join sends those of the rank that ended last.
   bool broadcast_buffers = true;
-  /// Of these, whether before each forward; as broadcast_buffers where it is not said. false: buffers begin equal and
-  /// are each rank's own from then on.
+  /// Whether forwards send buffers. nullopt: as broadcast_buffers says. false: buffers are equal after construction and
+  /// each rank's own from then on.
   std::optional<bool> forward_sync_buffers{};
-  /// Gradients are copied into a bucket together when all of it are there, instead of one by one as they come: one
-  /// kernel in place of hundreds, for gradients that live until then. On CUDA unless said otherwise; on the host each
-  /// is copied while it is in the cache.
+  /// Copies the gradients of a bucket together once all of them are there, instead of one by one as they arrive: one
+  /// kernel instead of hundreds, but the gradients live until then. nullopt: on CUDA only, since on the host each
+  /// gradient is best copied while it is in the cache.
   std::optional<bool> batched_grad_copy{};
-  /// false: the user has made parameters and buffers equal, and construction communicates nothing.
+  /// false: the caller has made parameters and buffers equal, and construction does not communicate.
   bool init_sync = true;
-  /// Buckets of nothing but unused parameters are not reduced. All ranks must have the same unused ones.
+  /// Buckets that hold unused parameters only are not reduced. All ranks must have the same unused parameters.
   bool skip_all_reduce_unused_params = false;
-  /// One CUDA device that forward's arguments are moved to; empty for modules on the host or on several devices.
+  /// The CUDA device to which forward's arguments are moved; empty for modules on the host or on several devices.
   std::vector<at::Device> device_ids{};
   std::optional<at::Device> output_device{};
-  /// Names of parameters and buffers that are not touched: neither broadcast nor reduced.
+  /// Names of parameters and buffers that are neither broadcast nor reduced.
   std::vector<std::string> ignored{};
-  /// Parameters that are reduced together, apart from the buckets, when the gradient of `delay_until` is there.
+  /// Parameters that are reduced together, apart from the buckets, once the gradient of `delay_until` is there.
   std::vector<std::pair<std::string, at::Tensor>> delay_all_reduce_named_params{};
   at::Tensor delay_until{};
-  /// Excludes communication hooks of one's own.
+  /// Cannot be combined with a communication hook.
   std::optional<MixedPrecision> mixed_precision{};
 };
 
-/// When a hook for buffers runs.
+/// When a buffer hook runs.
 enum class BufferSync { before_forward, after_forward };
-/// Gets all buffers by name and changes them in place; what it gives back is awaited at the end of backward.
+/// Gets all buffers by name and changes them in place. The futures it returns are waited for at the end of backward.
 using BufferHook = std::function<std::vector<Future<void>>(const std::map<std::string, at::Tensor>& buffers)>;
 
 namespace ddp {
 
-class Core;
-
-/// While it lives, backward of forwards that ran meanwhile stays on this rank. Nests.
+/// While it lives, backwards of forwards that run meanwhile are not reduced. Guards can be nested.
 class COHORT_API NoSync {
  public:
-  explicit NoSync(std::shared_ptr<Core> core);
-  ~NoSync();
+  /// Sets the wrapper's flag to false and restores it at the end.
+  explicit NoSync(std::shared_ptr<bool> syncs) : syncs_(std::move(syncs)), before_(std::exchange(*syncs_, false)) {}
+  ~NoSync() {
+    if (syncs_ != nullptr) *syncs_ = before_;
+  }
   NoSync(NoSync&&) noexcept = default;
   NoSync& operator=(NoSync&&) = delete;
   NoSync(const NoSync&) = delete;
   NoSync& operator=(const NoSync&) = delete;
 
  private:
-  std::shared_ptr<Core> core_;
-  bool before_ = true;
+  std::shared_ptr<bool> syncs_;
+  bool before_;
 };
 
-/// Everything that does not depend on the module's type.
+/// The part of DistributedDataParallel that does not depend on the module's type.
 class COHORT_API Wrapper : public ::torch::nn::Module, public Joinable {
  public:
-  /// Accumulate gradients without communicating: forward and backward in the guard's scope.
-  [[nodiscard]] NoSync no_sync() const { return NoSync(core_); }
-  /// Before the first forward; one for each model.
+  /// Accumulates gradients without communicating, for forwards and backwards in the guard's scope.
+  [[nodiscard]] NoSync no_sync() const;
+  /// To be called before the first forward; a model can have one hook.
   void register_comm_hook(CommHook hook);
-  /// Steps parameters at the end of backward, each bucket's as soon as it is reduced, while later ones still travel: of
-  /// all parameters, or of those given. Once, and not beside a communication hook; gradients are not accumulated over
-  /// several backwards with it. `clears_gradients`: they are gone afterwards, as they are when an optimizer in backward
-  /// has used them.
+  /// Steps parameters at the end of backward, those of each bucket as soon as it is reduced, while later buckets are
+  /// still under way: all parameters, or those given. A model can have one, and no communication hook beside it.
+  /// Gradients cannot be accumulated over several backwards. `clears_gradients` drops each gradient after its step.
   void register_fused_optimizer(FunctionalOptimizerPtr optimizer, std::vector<at::Tensor> parameters = {},
                                 bool clears_gradients = false);
-  /// The same with an optimizer whose state is spread over the ranks (zero_optimizer.h), over the same parameters: each
-  /// bucket's owners step and send theirs around while later buckets still travel; there is no step() to call.
+  /// The same with an optimizer whose state is sharded over the ranks (zero_optimizer.h) and that has the same
+  /// parameters: the owners of a bucket's parameters step and share them while later buckets are still under way.
+  /// There is no step() to call.
   void register_zero_step(std::shared_ptr<ZeroOptimizerBase> optimizer);
   void register_buffer_hook(BufferHook hook, BufferSync when = BufferSync::after_forward);
-  /// As the option, before the first forward.
+  /// Sets the option of this name; to be called before the first forward.
   void set_static_graph();
-  /// Sends rank 0's buffers to all now: before an evaluation, say. Collective.
+  /// Collective. Sends rank 0's buffers to all ranks now, for example before an evaluation.
   void sync_buffers();
-  /// An Error if the last backward did not give every parameter its gradient, which the next forward would say as well.
+  /// An Error if the last backward did not give every parameter its gradient. The next forward throws it as well.
   void check_reducer_finalized() const;
-  /// The parameters train alone from now on.
+  /// Ends the averaging: from now on the parameters are trained on this rank alone.
   void remove_autograd_hooks();
-  /// After a failure: on from here with another group, as far as this rank is in it (null: it is not). Gradients of
-  /// a backward that failed are this rank's own; zero them. Parameters are not sent again: where one rank may have
-  /// stepped and another not, load a checkpoint. A communication hook
-  /// keeps the group it was made with: register another.
-  void update_process_group(ProcessGroupPtr group);
-  /// For the next backward: the rows of each of these sparse gradients, by the parameter's name, are among `ids` (one
-  /// dimension, ascending, the same on all ranks). They are then summed as dense rows, without exchanging who has
-  /// which. An Error for a name that is no parameter with sparse gradients, and in backward for a row that is not among
-  /// them.
+  /// Continues with another group after a failure; null if this rank is not part of it. The gradients of a backward
+  /// that failed are this rank's own: zero them. Parameters are not sent again: if one rank may have stepped and
+  /// another one not, load a checkpoint. A communication hook keeps the group that it was made with: register a new
+  /// one.
+  void update_process_group(ProcessGroupPtr process_group);
+  /// For the next backward: the rows of these sparse gradients, by parameter name, are all among `ids` (one dimension,
+  /// ascending, the same on all ranks). They are then summed as dense rows, without exchanging which rank has which
+  /// row. An Error for a name that is no parameter with sparse gradients, and in backward for a row that is not among
+  /// the ids.
   void set_sparse_metadata(const std::map<std::string, at::Tensor>& ids);
-  /// Outputs that are watched (find_unused_parameters, static_graph) are handed on as clones; false: as views, which
-  /// saves the copy and forbids changing them in place.
+  /// With find_unused_parameters or static_graph forward returns clones of the module's outputs; with false it returns
+  /// views, which saves the copy but must not be changed in place.
   void set_sink_clone(bool clones);
 
-  const ProcessGroupPtr& process_group() const;
+  const ProcessGroupPtr& process_group() const override;
   DdpLoggingData logging_data() const;
-  /// From now on notes when each iteration computed and each bucket was reduced; costs some microseconds each.
+  /// Records from now on when each iteration computes and when each bucket is reduced, at a cost of some microseconds
+  /// per bucket.
   void record_timeline();
-  /// What was noted, in Chrome's trace format: for Perfetto or chrome://tracing.
+  /// The recorded times in Chrome's trace format, for Perfetto or chrome://tracing.
   std::string timeline_json() const;
-  /// Statistics of every n-th iteration, after the first ten.
+  /// The first ten iterations and then every `rate`-th one are part of the statistics in logging_data().
   void set_logging_sample_rate(int rate);
-  /// What this wrapper reduces, by index; errors count like this.
+  /// The parameters that are reduced, by the index that error messages use.
   std::vector<std::pair<std::string, at::Tensor>> managed_parameters() const;
 
-  ProcessGroupPtr join_group() const override { return process_group(); }
   void begin_join(JoinScope& scope) override;
   void end_join() noexcept override;
   void shadow_iteration(bool syncs) override;
   void after_join(bool was_last) override;
 
-  Core& core() const { return *core_; }
-
  protected:
-  /// `sees_outputs`: whether forward's result is known to be one whose tensors are found; nothing where its type is not
-  /// known yet.
+  /// `sees_outputs`: whether all tensors in forward's result are found; nullopt if its type is not known yet.
   Wrapper(std::shared_ptr<::torch::nn::Module> module, DdpOptions options, std::optional<bool> sees_outputs);
   ~Wrapper() override = default;
 
-  /// Around the module's own forward.
   void before_forward();
   bool moves_inputs() const;
   void move_input(at::Tensor& tensor) const;
@@ -190,7 +189,8 @@ class COHORT_API Wrapper : public ::torch::nn::Module, public Joinable {
   void after_forward(const std::vector<at::Tensor*>& outputs, bool sees_outputs);
 
  private:
-  std::shared_ptr<Core> core_;
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
 };
 
 template <class M>
@@ -207,13 +207,13 @@ struct ResultOf<R (C::*)(A...) const> {
   using Type = R;
 };
 
-/// What knows how to be elsewhere, as torch::nn::utils::rnn::PackedSequence does.
+/// Types with a to() of their own, such as torch::nn::utils::rnn::PackedSequence.
 template <class T>
 concept MovesItself = requires(const T& value, const at::TensorOptions& options) {
   { value.to(options) } -> std::same_as<T>;
 };
 
-/// What is known of forward's result before it is called.
+/// Whether all tensors in forward's result will be found; nullopt if its type depends on the arguments.
 template <class M>
 std::optional<bool> sees_outputs_of() {
   if constexpr (HasPlainForward<M>) {
@@ -236,7 +236,7 @@ class DistributedDataParallel : public ddp::Wrapper {
   explicit DistributedDataParallel(const ::torch::nn::ModuleHolder<M>& module, DdpOptions options = {})
       : DistributedDataParallel(module.ptr(), std::move(options)) {}
 
-  /// The wrapped one.
+  /// The wrapped module.
   const std::shared_ptr<M>& module() const { return module_; }
 
   template <class... Args>
@@ -279,7 +279,7 @@ class DistributedDataParallel : public ddp::Wrapper {
   std::shared_ptr<M> module_;
 };
 
-/// Module holders: Linear, Sequential, whatever TORCH_MODULE makes.
+/// Accepts module holders: Linear, Sequential, and everything that TORCH_MODULE defines.
 template <class Holder>
   requires std::derived_from<Holder, ::torch::nn::ModuleHolder<typename Holder::ContainedType>>
 DistributedDataParallel(Holder, DdpOptions = {}) -> DistributedDataParallel<typename Holder::ContainedType>;

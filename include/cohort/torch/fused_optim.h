@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Optimizers that step one parameter with one gradient, as soon as it is there: for steps fused into backward or into
-// a communication hook. Rules and results are those of libtorch's optimizers (of PyTorch's, where libtorch has none in
-// C++: Adadelta, Adamax, Rprop).
+// Optimizers that step one parameter at a time, as soon as its gradient is there, for steps that are fused into
+// backward or into a communication hook. Rules and results are those of libtorch's optimizers, and of PyTorch's for
+// Adadelta, Adamax and Rprop, which libtorch does not have in C++.
 //
 //   auto optimizer = cohort::make_functional(cohort::fused::AdamW{.lr = 1e-3});
 //   optimizer->step(parameter, gradient);              // changes the parameter; the gradient stays as it is
 //   optimizer->set_lr(5e-4);
 //
-// State is kept for each parameter, made at its first step. Different parameters may be stepped by different threads at
-// once. A gradient that is sparse is taken by SGD without momentum, and refused by the others (ValueError).
+// Each parameter has its own state, which is created at its first step. Different threads may step different parameters
+// at the same time. SGD without momentum accepts sparse gradients; for all other optimizers they are a ValueError.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -39,13 +39,13 @@ class COHORT_API FunctionalOptimizer {
   virtual double lr() const = 0;
   virtual void set_lr(double lr) = 0;
 
-  /// The state of these parameters, known by their order.
+  /// Writes and reads the state of these parameters, which are identified by their order.
   virtual void save(torch::serialize::OutputArchive& archive, std::span<const at::Tensor> parameters) const = 0;
   virtual void load(torch::serialize::InputArchive& archive, std::span<const at::Tensor> parameters) = 0;
 };
 using FunctionalOptimizerPtr = std::shared_ptr<FunctionalOptimizer>;
 
-/// What can be set, with PyTorch's defaults.
+/// The options of each optimizer, with PyTorch's defaults.
 namespace fused {
 
 struct SGD {
@@ -91,7 +91,7 @@ struct Adadelta {
   double eps = 1e-6;
   double weight_decay = 0;
 };
-/// In the paper of Adam.
+/// From the paper of Adam.
 struct Adamax {
   double lr = 2e-3;
   double beta1 = 0.9;
@@ -119,7 +119,7 @@ struct Rprop {
 
 }  // namespace fused
 
-/// Values that make no sense (a negative rate, momentum below 0) are a ValueError that names them.
+/// Invalid values (a negative learning rate, momentum below 0) are a ValueError that names the option.
 COHORT_API FunctionalOptimizerPtr make_functional(const fused::SGD& options);
 COHORT_API FunctionalOptimizerPtr make_functional(const fused::Adam& options);
 COHORT_API FunctionalOptimizerPtr make_functional(const fused::AdamW& options);
@@ -128,7 +128,7 @@ COHORT_API FunctionalOptimizerPtr make_functional(const fused::Adadelta& options
 COHORT_API FunctionalOptimizerPtr make_functional(const fused::Adamax& options);
 COHORT_API FunctionalOptimizerPtr make_functional(const fused::RMSprop& options);
 COHORT_API FunctionalOptimizerPtr make_functional(const fused::Rprop& options);
-/// By name, with the defaults; a name that is none of these is a ValueError that lists them.
+/// Chooses the optimizer by name, with default options. An unknown name is a ValueError that lists the known ones.
 COHORT_API FunctionalOptimizerPtr make_functional(std::string_view name);
 
 }  // namespace cohort

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // Loss scaling for half precision (Micikevicius et al., "Mixed Precision Training", ICLR 2018): the loss is multiplied
-// so that small gradients do not vanish; a step whose gradients overflowed is left out and the scale halved; after many
-// good steps it is doubled.
+// by a scale so that small gradients do not vanish. A step whose gradients overflowed is skipped and the scale halved;
+// after many good steps it is doubled.
 //
 //   cohort::GradScaler scaler;
 //   scaler.scale(loss).backward();
-//   scaler.unscale_(optimizer);                        // only where gradients are looked at before the step, as here:
+//   scaler.unscale_(optimizer);                        // needed only if the gradients are used before the step:
 //   cohort::clip_grad_norm_(ddp.parameters(), 1.0);
-//   scaler.step(optimizer);                            // false: left out
+//   scaler.step(optimizer);                            // false: the step was skipped
 //   scaler.update();
 //
-// Ranks must leave out the same steps, or their weights drift apart. With DistributedDataParallel all ranks have the
-// same gradients and so find the same; where they do not (sharded parameters, local steps) give the group: what one
-// rank finds counts for all, at the cost of one small all_reduce a step.
+// All ranks must skip the same steps, or their weights drift apart. With DistributedDataParallel all ranks have the
+// same gradients and come to the same result. If they do not (sharded parameters, local steps), pass the group: an
+// overflow on one rank then counts for all ranks, at the cost of one small all_reduce per step.
 //
-// The rules, the defaults and the errors for calls out of order are PyTorch's. It is saved with save() and load(), so
-// Checkpoint takes it.
+// The rules, the defaults and the errors for calls out of order are PyTorch's. save() and load() make it part of a
+// Checkpoint.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -42,28 +42,31 @@ struct GradScalerOptions {
   double growth_factor = 2;
   double backoff_factor = 0.5;
   std::int64_t growth_interval = 2000;
-  /// Off: scale() gives back what it got and step() steps.
+  /// false: scale() returns its argument and step() always steps.
   bool enabled = true;
-  /// Whose ranks find infinities together; null: each for itself.
-  ProcessGroupPtr group{};
+  /// The ranks that detect overflows together; null: each rank by itself.
+  ProcessGroupPtr process_group{};
 };
 
 class COHORT_API GradScaler {
  public:
   explicit GradScaler(const GradScalerOptions& options = {});
 
+  /// The loss times the scale.
   at::Tensor scale(const at::Tensor& loss) const;
-  /// Divides the gradients by the scale and looks for infinities and NaN; once between updates. Gradients in half
-  /// precision are a ValueError: their parameters should be float.
+  /// Divides the gradients by the scale and checks them for infinities and NaN. It can be called once between two
+  /// updates. Gradients in half precision are a ValueError: their parameters should be float.
   void unscale_(torch::optim::Optimizer& optimizer);
-  /// Unscales unless that was done, and steps unless something was found. Whether it stepped.
+  /// Unscales the gradients unless that was done, and steps unless one of them is infinite or NaN. Returns whether it
+  /// stepped.
   bool step(torch::optim::Optimizer& optimizer);
-  /// At the end of an iteration, after the steps of all optimizers; or sets the scale.
+  /// Adapts the scale, or sets it to `new_scale`. To be called at the end of an iteration, after the steps of all
+  /// optimizers.
   void update(std::optional<double> new_scale = std::nullopt);
 
-  /// 1 when it is off.
-  double get_scale() const noexcept;
-  /// Good steps since the scale last changed.
+  /// The current scale; 1 if the scaler is disabled.
+  double scale() const noexcept;
+  /// The number of good steps since the scale last changed.
   std::int64_t growth_tracker() const noexcept { return tracker_; }
   bool is_enabled() const noexcept { return options_.enabled; }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // Finds the tensors in what a module's forward returns: tensors, optionals, tuples, pairs, vectors, arrays, maps, and
-// these inside each other. A struct of one's own says what it holds:
+// any nesting of these. Your own struct has to list its tensors:
 //
 //   struct Output {
 //     at::Tensor logits, hidden;
@@ -52,7 +52,7 @@ consteval bool is_traversable_tuple(std::index_sequence<I...> /*places*/) {
   return (is_traversable<std::tuple_element_t<I, T>>() && ...);
 }
 
-/// Whether all that could hold tensors in a T is seen. Numbers, strings and the like hold none.
+/// Whether all tensors in a T are found. Numbers, strings and the like hold none.
 template <class T>
 consteval bool is_traversable() {
   using U = std::remove_cvref_t<T>;
@@ -74,8 +74,8 @@ consteval bool is_traversable() {
 
 }  // namespace detail
 
-/// Calls `visit(at::Tensor&)` for each tensor in `value`, in order; also for what is not traversed, where `visit` takes
-/// that.
+/// Calls `visit(at::Tensor&)` for each tensor in `value`, in order. Parts that are not traversed are passed to `visit`
+/// as well if it accepts their type.
 template <class T, class Visit>
 void visit_tensors(T& value, Visit&& visit) {
   using U = std::remove_cv_t<T>;

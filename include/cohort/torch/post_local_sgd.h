@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // Post-local SGD: after some steps of ordinary training, gradients are averaged within a node only (or not at all), and
-// models are averaged over everybody now and then. Less to send between nodes, for models that drift a little apart.
+// models are averaged over all ranks from time to time. Less is sent between nodes, but the models drift slightly
+// apart.
 //
 //   auto state = std::make_shared<cohort::PostLocalSgdState>(
 //       cohort::PostLocalSgdOptions{.process_group = pg, .start_local_sgd_iter = 100});
@@ -11,10 +12,10 @@
 //       sgd, std::make_shared<cohort::PeriodicModelAverager>(
 //                cohort::ModelAveragerOptions{.process_group = pg, .period = 4, .warmup_steps = 100}));
 //   ...
-//   optimizer.step();                                                     // and averages every fourth time
+//   optimizer.step();                                                     // also averages, every fourth time
 //
-// T. Lin, S. U. Stich, K. K. Patel and M. Jaggi, "Don't Use Large Mini-Batches, Use Local SGD" (ICLR 2020). Give the
-// averager the hook's start as its warmup_steps.
+// T. Lin, S. U. Stich, K. K. Patel and M. Jaggi, "Don't Use Large Mini-Batches, Use Local SGD" (ICLR 2020). The
+// averager's warmup_steps should be the hook's start_local_sgd_iter.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,12 +32,13 @@
 namespace cohort {
 
 struct PostLocalSgdOptions {
-  ProcessGroupPtr process_group{};  ///< of all ranks; none: the current one
-  /// Whose gradients are averaged later on; none: those of the ranks on the same host, found when first used.
+  ProcessGroupPtr process_group{};  ///< all ranks; null: current_process_group()
+  /// The ranks whose gradients are averaged after the start; null: the ranks on the same host, found at first use.
   ProcessGroupPtr subgroup{};
+  /// The number of iterations that average gradients over all ranks.
   std::int64_t start_local_sgd_iter = 0;
-  /// Off: later on gradients are not averaged at all.
-  bool post_local_gradient_allreduce = true;
+  /// false: gradients are not averaged at all after the start.
+  bool post_local_gradient_all_reduce = true;
 };
 
 class COHORT_API PostLocalSgdState {
@@ -45,11 +47,11 @@ class COHORT_API PostLocalSgdState {
   explicit PostLocalSgdState(PostLocalSgdOptions options = {});
 
   const PostLocalSgdOptions& options() const noexcept { return options_; }
-  /// Backwards that are through; the last bucket of each counts.
+  /// The number of backwards whose last bucket has been reduced.
   std::int64_t iteration() const noexcept { return iteration_; }
   bool is_local() const noexcept { return iteration_ >= options_.start_local_sgd_iter; }
 
-  /// One bucket, as the hook does it.
+  /// Averages one bucket, as the hook does.
   TensorFuture average(GradBucket& bucket);
 
  private:
@@ -64,16 +66,17 @@ COHORT_API CommHook post_local_sgd(std::shared_ptr<PostLocalSgdState> state);
 
 }  // namespace hooks
 
-/// Of each host (ranks that share a boot id, or COHORT_HOST_ID) the ranks as a group: this rank's. All ranks call it.
+/// Collective. Makes a group of the ranks on each host (ranks with the same boot id, or the same COHORT_HOST_ID) and
+/// returns the one of this rank.
 COHORT_API ProcessGroupPtr split_by_host(ProcessGroup& group);
 
-/// Averages models now and then; steps are counted here.
+/// Averages the parameters of a model in some of its steps. Derived classes decide in which, and over which ranks.
 class COHORT_API ModelAverager {
  public:
   virtual ~ModelAverager() = default;
 
-  /// Once for each step, by all ranks, with parameters in the same order: the average over the ranks where this step is
-  /// due, and only of parameters that have a gradient.
+  /// To be called once for each step, by all ranks, with the parameters in the same order. In a step that averages, it
+  /// does so for the parameters that have a gradient.
   void average_parameters(const std::vector<at::Tensor>& parameters);
   void average_parameters(const std::vector<torch::optim::OptimizerParamGroup>& groups);
 
@@ -82,7 +85,7 @@ class COHORT_API ModelAverager {
 
  protected:
   explicit ModelAverager(std::int64_t warmup_steps);
-  /// So many steps after the warm-up: the group to average over, or null.
+  /// The group to average over in this step, counted from the end of the warm-up; null: no averaging.
   virtual ProcessGroupPtr group_at(std::int64_t step) const = 0;
 
  private:
@@ -91,16 +94,16 @@ class COHORT_API ModelAverager {
 };
 
 struct ModelAveragerOptions {
-  ProcessGroupPtr process_group{};  ///< none: the current one
-  /// Of 1 gradients could as well be averaged: the log says so.
+  ProcessGroupPtr process_group{};  ///< null: current_process_group()
+  /// With a period of 1 it is cheaper to average gradients; a warning is logged.
   std::int64_t period = 1;
   std::int64_t warmup_steps = 0;
 };
 
-/// Averages when the warm-up is over and every `period` steps from then on.
+/// Averages in the first step after the warm-up and every `period` steps from then on.
 class COHORT_API PeriodicModelAverager final : public ModelAverager {
  public:
-  /// A ValueError for a period below 1 and a negative warm-up.
+  /// A ValueError for a period below 1 or a negative warm-up.
   explicit PeriodicModelAverager(ModelAveragerOptions options);
 
  private:
@@ -109,18 +112,19 @@ class COHORT_API PeriodicModelAverager final : public ModelAverager {
 };
 
 struct HierarchicalModelAveragerOptions {
-  ProcessGroupPtr process_group{};  ///< none: the current one
-  /// Both rising: {{2, 4}, {8, 32}} averages every 2 steps over neighbours in fours (ranks 0..3, 4..7, ...), and every
-  /// 8 steps over all 32 instead.
+  ProcessGroupPtr process_group{};  ///< null: current_process_group()
+  /// Pairs of a period and a group size, both ascending. {{2, 4}, {8, 32}} averages every 2 steps over groups of 4
+  /// neighbours (ranks 0..3, 4..7, ...), and every 8 steps over all 32 ranks instead.
   std::vector<std::pair<std::int64_t, std::int64_t>> period_group_sizes{};
   std::int64_t warmup_steps = 0;
 };
 
-/// Often over few ranks, seldom over all: of the periods that divide the steps since the warm-up the largest counts.
+/// Averages often over few ranks and rarely over all of them. If several periods divide the number of steps since the
+/// warm-up, the largest one counts.
 class COHORT_API HierarchicalModelAverager final : public ModelAverager {
  public:
-  /// Makes the groups; all ranks call it. A ValueError for no periods, periods or sizes that do not rise or are below
-  /// 1, sizes that do not divide the number of ranks, and when the last size is not that number.
+  /// Collective: makes the groups. A ValueError if there are no periods, if periods or sizes do not ascend or are below
+  /// 1, if a size does not divide the number of ranks, or if the last size is not that number.
   explicit HierarchicalModelAverager(HierarchicalModelAveragerOptions options);
 
  private:
@@ -128,10 +132,10 @@ class COHORT_API HierarchicalModelAverager final : public ModelAverager {
   std::vector<std::pair<std::int64_t, ProcessGroupPtr>> groups_;  // by period
 };
 
-/// An optimizer whose steps end with the averager's.
+/// An optimizer that calls the averager after each of its steps.
 class COHORT_API PostLocalSgdOptimizer {
  public:
-  /// `inner` must live as long as this.
+  /// `inner` must outlive this object.
   PostLocalSgdOptimizer(torch::optim::Optimizer& inner, std::shared_ptr<ModelAverager> averager);
   PostLocalSgdOptimizer(std::shared_ptr<torch::optim::Optimizer> inner, std::shared_ptr<ModelAverager> averager);
 
@@ -141,8 +145,8 @@ class COHORT_API PostLocalSgdOptimizer {
   torch::optim::Optimizer& inner() noexcept { return *inner_; }
   ModelAverager& averager() noexcept { return *averager_; }
 
-  /// The inner optimizer's archive with the averager's step in it. One without, as the inner optimizer alone writes it,
-  /// is taken with a warning: the averager begins at 0.
+  /// The inner optimizer's archive, with the averager's step added. An archive that the inner optimizer wrote alone can
+  /// be loaded; the averager then begins at 0, and a warning is logged.
   void save(torch::serialize::OutputArchive& archive) const;
   void load(torch::serialize::InputArchive& archive);
 
@@ -151,7 +155,7 @@ class COHORT_API PostLocalSgdOptimizer {
   std::shared_ptr<ModelAverager> averager_;
 };
 
-/// So that torch::save(optimizer, file) and torch::load(optimizer, file) work.
+/// For torch::save(optimizer, file) and torch::load(optimizer, file).
 COHORT_API torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
                                                        const PostLocalSgdOptimizer& optimizer);
 COHORT_API torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive,

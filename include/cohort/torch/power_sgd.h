@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// PowerSGD: gradients sent as the product of two thin matrices.
+// PowerSGD, a communication hook that sends each gradient as the product of two thin matrices.
 //
 //   auto state = std::make_shared<cohort::PowerSgdState>(cohort::PowerSgdOptions{
 //       .process_group = pg, .matrix_approximation_rank = 2, .start_power_sgd_iter = 10});
 //   ddp.register_comm_hook(cohort::hooks::power_sgd(state));
 //
-// A gradient of n rows and m columns is approximated by P Qᵀ with r columns each, found by one step of the power method
-// from the last step's Q, and what the approximation leaves out is added to the next step's gradient. Then (n + m) r
-// numbers travel instead of n m. T. Vogels, S. P. Karimireddy and M. Jaggi, "PowerSGD: Practical Low-Rank Gradient
+// A gradient of n rows and m columns is approximated by P Qᵀ with r columns each, which one step of the power method
+// computes from the last step's Q. What the approximation leaves out is added to the next step's gradient. So (n + m) r
+// numbers are sent instead of n m. T. Vogels, S. P. Karimireddy and M. Jaggi, "PowerSGD: Practical Low-Rank Gradient
 // Compression for Distributed Optimization" (NeurIPS 2019).
 //
-// It needs as much memory again as the gradients have, for error feedback, and is an approximation: training differs
-// from plain averaging. Begin with rank 1 and double it until quality is right. The batched variant makes one square
-// matrix of the whole bucket: faster, and further off.
+// Error feedback needs as much memory again as the gradients. The result is an approximation, so training differs from
+// plain averaging: begin with rank 1 and double it until the quality is sufficient. The batched variant treats the
+// whole bucket as one square matrix, which is faster and less precise.
 //
-// The state belongs to one model. The hook waits for P's sum, as Q is computed from it.
+// A state belongs to one model. The hook blocks until P is summed, since Q is computed from it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -34,26 +34,28 @@ class OutputArchive;
 
 namespace cohort {
 
+struct PowerSgdMemory;
+class PowerSgdStep;
+
 struct PowerSgdOptions {
-  ProcessGroupPtr process_group{};  ///< none: the current one
-  /// r: columns of P and Q.
+  ProcessGroupPtr process_group{};  ///< null: current_process_group()
+  /// r, the number of columns of P and Q.
   std::int64_t matrix_approximation_rank = 1;
-  /// Until this many backwards are through, gradients are averaged as they are: early ones are the least alike.
+  /// The first backwards, up to this number, average gradients uncompressed: early gradients are the least alike.
   std::int64_t start_power_sgd_iter = 1000;
-  /// A matrix is compressed where that makes it smaller by more than this factor.
+  /// A matrix is compressed if that makes it smaller by more than this factor.
   double min_compression_rate = 2;
-  /// What was left out is added to the next gradient. Without it training often fails to converge.
+  /// Adds what the approximation left out to the next gradient. Without it training often fails to converge.
   bool use_error_feedback = true;
-  /// Q begins where the last step ended, not at random.
+  /// Starts from the Q of the last step instead of a random one.
   bool warm_start = true;
-  /// Added to norms that are divided by. With 0 a gradient that is all zeros turns into NaN: 1e-8 is a good value where
-  /// that happens.
+  /// Added to norms before dividing by them. With 0 a gradient of zeros becomes NaN; use 1e-8 if that happens.
   double orthogonalization_epsilon = 0;
-  /// Of the random first Q: equal on all ranks.
+  /// The seed of the random first Q; the same on all ranks.
   std::uint64_t random_seed = 0;
-  /// How often the log says what was saved, in iterations; below 1 counts as 1.
+  /// The number of iterations between two log messages about the compression; below 1 counts as 1.
   std::int64_t compression_stats_logging_frequency = 10'000;
-  /// Matrices of equal shape are multiplied together: fewer and larger steps, for one copy of each.
+  /// Multiplies matrices of the same shape together: fewer and larger steps, at the cost of one copy of each matrix.
   bool batch_tensors_with_same_shape = false;
 };
 
@@ -68,42 +70,34 @@ struct PowerSgdStats {
 
 class COHORT_API PowerSgdState {
  public:
-  /// A ValueError for error feedback or warm start from iteration 1 or earlier (DistributedDataParallel rebuilds its
-  /// buckets after the first), for a rank below 1, and for factors that are negative.
+  /// A ValueError for error feedback or a warm start from iteration 1 or earlier (DistributedDataParallel rebuilds its
+  /// buckets after the first iteration), for a rank below 1, and for negative factors.
   explicit PowerSgdState(PowerSgdOptions options = {});
 
   const PowerSgdOptions& options() const noexcept { return options_; }
-  /// Backwards that are through; the last bucket of each counts.
+  /// The number of backwards whose last bucket has been reduced.
   std::int64_t iteration() const noexcept { return iteration_; }
   PowerSgdStats compression_stats() const noexcept { return stats_; }
 
-  /// Everything but the group: options, iteration, statistics, and each bucket's error and P and Q. Errors are the
-  /// rank's own, so each rank saves its state.
+  /// Writes everything except the group: options, iteration, statistics, and the error, P and Q of each bucket. Errors
+  /// differ between ranks, so each rank has to save its state.
   void save(torch::serialize::OutputArchive& archive) const;
-  /// Keeps this state's group and takes all else.
+  /// Replaces everything except the group.
   void load(torch::serialize::InputArchive& archive);
 
-  /// Of a bucket: undefined until it is first used.
-  struct Memory {
-    at::Tensor error;  ///< flat
-    at::Tensor p;      ///< all P of the bucket in one row
-    at::Tensor q;
-  };
-  /// For tests and the curious.
-  const std::map<std::size_t, std::shared_ptr<Memory>>& memories() const noexcept { return memories_; }
-
  private:
+  friend struct PowerSgdMemory;
   friend class PowerSgdStep;
 
   PowerSgdOptions options_;
   std::int64_t iteration_ = 0;
   std::int64_t next_report_ = 0;
-  std::uint64_t draws_ = 0;  // times Q was drawn at random
+  std::uint64_t draws_ = 0;  // how often Q was drawn at random
   PowerSgdStats stats_;
-  std::map<std::size_t, std::shared_ptr<Memory>> memories_;
+  std::map<std::size_t, std::shared_ptr<PowerSgdMemory>> memories_;  // by bucket
 };
 
-/// So that torch::save(*state, file) and torch::load(*state, file) work.
+/// For torch::save(*state, file) and torch::load(*state, file).
 COHORT_API torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
                                                        const PowerSgdState& state);
 COHORT_API torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive, PowerSgdState& state);

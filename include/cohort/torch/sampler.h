@@ -2,24 +2,24 @@
 //
 // A sampler that gives each rank its share of a data set, for libtorch's data loaders:
 //
-//   cohort::DistributedSampler sampler(dataset.size().value(), {.group = pg, .seed = 1});
+//   cohort::DistributedSampler sampler(dataset.size().value(), {.process_group = pg, .seed = 1});
 //   auto loader = torch::data::make_data_loader(std::move(dataset), sampler, batch_size);
 //   for (std::size_t epoch = 0; epoch < 10; ++epoch) {
 //     sampler.set_epoch(epoch);                       // another order, the same on all ranks
 //     for (auto& batch : *loader) ...
 //   }
 //
-// or, in one step, auto data = cohort::make_distributed_loader(dataset, {.group = pg}, batch_size), which has both:
-// data.sampler, and data.begin() and end() of the loader.
+// In one step, auto data = cohort::make_distributed_loader(dataset, {.process_group = pg}, batch_size) makes both:
+// data.sampler, and a loader with data.begin() and data.end().
 //
-// The rule is PyTorch's, and so is the order: the indices are shuffled by a generator seeded with seed + epoch, filled
-// up with the first ones until all ranks get as many (or, with drop_last, cut off), and rank r takes each size-th,
-// starting with the r-th. All ranks get the same number of samples, so that nobody waits in a collective for a rank
-// that is done.
+// Rule and order are PyTorch's: the indices are shuffled by a generator that is seeded with seed + epoch, the first of
+// them are repeated until all ranks get equally many (or, with drop_last, the last are left out), and rank r takes
+// every size-th index from the r-th on. All ranks get the same number of samples, so no rank waits in a collective for
+// one that has finished.
 //
-// A sampler is a handle: copies share the position, so the one in the loader can be steered from outside. save() and
-// load() (for Checkpoint too) keep epoch and position; after load() the next pass through the loader goes on there, on
-// any number of ranks: no sample of the epoch is seen twice (but those that fill up) and none is left out.
+// A sampler is a handle: copies share their state, so the caller can control the one in the loader. save() and load(),
+// which Checkpoint uses as well, keep epoch and position. After load() the next pass through the loader continues
+// there, on any number of ranks: each sample of the epoch is seen once, apart from those that are repeated.
 #pragma once
 
 #include <cohort/export.h>
@@ -48,36 +48,37 @@ using TorchOptional = c10::optional<T>;
 }  // namespace detail
 
 struct DistributedSamplerOptions {
-  /// Whose ranks share the data; null: current_process_group(). Not looked at when `size` is given.
-  ProcessGroupPtr group{};
-  /// Rank and number of ranks, for ranks that are not those of a group (data parallel within a larger job).
+  /// The group whose ranks share the data; null: current_process_group(). Not used if `size` is given.
+  ProcessGroupPtr process_group{};
+  /// Rank and number of ranks if they are not those of a group (data parallelism within a larger job).
   int rank = 0;
   int size = 0;
   bool shuffle = true;
   std::uint64_t seed = 0;
-  /// Leave out the last samples instead of giving some twice.
+  /// Leaves out the last samples instead of giving out some twice.
   bool drop_last = false;
 };
 
 class COHORT_API DistributedSampler : public torch::data::samplers::Sampler<> {
  public:
-  /// For a data set of so many samples. Options that do not fit (a rank outside) are a ValueError.
+  /// `samples` is the size of the data set. Invalid options (a rank out of range) are a ValueError.
   explicit DistributedSampler(std::size_t samples, const DistributedSamplerOptions& options = {});
 
-  /// For the next pass: has an effect when the loader begins it.
+  /// Sets the epoch of the next pass; it has an effect when the loader begins it.
   void set_epoch(std::size_t epoch);
   std::size_t epoch() const;
 
-  /// What this rank gets in an epoch, the same on all ranks.
+  /// The number of samples that each rank gets in an epoch.
   std::size_t samples_per_rank() const;
-  /// Given out to this rank in this pass through the data.
+  /// The number of samples that this rank was given in the current pass.
   std::size_t position() const;
 
-  /// A loader with worker threads asks for samples long before they are trained on. There, say after each step how many
-  /// this rank has done: then save() writes that, not what was given out.
+  /// A loader with worker threads fetches samples long before they are trained on. With such a loader call this after
+  /// each step with the number of this rank's samples in it: save() then writes the samples that were trained on
+  /// instead of those that were given out.
   void trained(std::size_t samples);
 
-  // For the loader.
+  // Called by the loader.
   void reset(detail::TorchOptional<std::size_t> new_size = {}) override;
   detail::TorchOptional<std::vector<std::size_t>> next(std::size_t batch_size) override;
 
@@ -101,7 +102,7 @@ struct DistributedLoader {
   auto end() { return loader->end(); }
 };
 
-/// Shards, shuffles and loads. The data set must know its size.
+/// A loader that shuffles the data set and gives each rank its share. The data set must know its size.
 template <class Dataset>
 DistributedLoader<Dataset> make_distributed_loader(Dataset dataset, const DistributedSamplerOptions& sampling = {},
                                                    torch::data::DataLoaderOptions loading = {}) {

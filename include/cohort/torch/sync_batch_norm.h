@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Batch normalisation over the batches of all ranks, as if they were one. With DistributedDataParallel each rank sees a
-// small part of the batch, and plain batch norm would normalise each part by itself.
+// Batch normalisation over the batches of all ranks as if they were one. With DistributedDataParallel each rank has a
+// part of the batch, and plain batch norm would normalise each part by itself.
 //
 //   auto net = std::make_shared<ResNet>();                                 // with torch::nn::BatchNorm2d inside
-//   cohort::convert_sync_batchnorm(*net, pg);                              // all of them, in place
+//   cohort::convert_sync_batch_norm(*net, pg);                              // all of them, in place
 //   cohort::DistributedDataParallel ddp(net, {.process_group = pg});
 //
-//   cohort::SyncBatchNorm norm(cohort::SyncBatchNormOptions(64).process_group(pg));      // a layer of one's own
+//   cohort::SyncBatchNorm norm(cohort::SyncBatchNormOptions(64).process_group(pg));      // or as a layer
 //
-// In training mode forward gathers each rank's mean, variance and count (2C+1 numbers) and backward sums two numbers
-// for each channel; both wait. So all ranks must run these layers in the same order, also a rank whose batch is empty,
-// which takes part and counts for nothing. The gradients of weight and bias are the rank's own: averaging them is
-// DistributedDataParallel's work. In eval mode nothing is sent, and without a group, or in a group of one, these are
-// plain layers. Second derivatives (create_graph) are refused.
+// In training mode forward gathers each rank's mean, variance and count (2C+1 numbers for C channels), and backward
+// sums two numbers for each channel; both block. All ranks must therefore run these layers in the same order, including
+// a rank whose batch is empty, which contributes nothing. The gradients of weight and bias are the rank's own;
+// DistributedDataParallel averages them. In eval mode nothing is sent. Without a group, or in a group of one rank,
+// these are plain layers. Second derivatives (create_graph) are an Error.
 //
-// Collectives of one group run one after another: where DistributedDataParallel's buckets and these layers share a
-// group, backward waits for the buckets on their way. A group of their own (pg->split_group with all ranks) avoids it.
+// The collectives of a group run one after another: if the buckets of DistributedDataParallel and these layers share a
+// group, backward waits for the buckets that are under way. A group of their own (pg->split_group with all ranks)
+// avoids that.
 #pragma once
 
 #include <cohort/export.h>
@@ -31,7 +32,7 @@
 
 namespace cohort {
 
-/// Those of torch::nn::BatchNorm, and the group; none: the current one when the layer is made.
+/// The options of torch::nn::BatchNorm and the group; null: the current group when the layer is made.
 struct COHORT_API SyncBatchNormOptions {
   using Momentum = std::remove_cvref_t<decltype(std::declval<const torch::nn::BatchNormOptions&>().momentum())>;
 
@@ -53,11 +54,11 @@ struct COHORT_API SyncBatchNormOptions {
 
 class COHORT_API SyncBatchNormImpl : public torch::nn::NormImplBase<0, SyncBatchNormImpl, SyncBatchNormOptions> {
  public:
-  /// num_features below 1 is a ValueError.
+  /// A ValueError if num_features is below 1.
   explicit SyncBatchNormImpl(const SyncBatchNormOptions& options);
 
-  /// [batch, channels, ...], with 0 to 3 dimensions more or as many as one likes. Fewer than two dimensions, or another
-  /// number of channels, is a ValueError.
+  /// The input is [batch, channels, ...] with any number of further dimensions. Fewer than two dimensions, or another
+  /// number of channels, are a ValueError.
   at::Tensor forward(const at::Tensor& input);
   void pretty_print(std::ostream& stream) const override;
 
@@ -71,28 +72,28 @@ class SyncBatchNorm : public torch::nn::ModuleHolder<SyncBatchNormImpl> {
   using torch::nn::ModuleHolder<SyncBatchNormImpl>::ModuleHolder;
 };
 
-/// Makes every BatchNorm1d, 2d and 3d in `module` (and `module`, where it is one) normalise over the group; null: the
-/// current group, and none is an Error that says how to set one. How many there were.
+/// Makes every BatchNorm1d, 2d and 3d in `module`, or `module` itself, normalise over the group, and returns their
+/// number. Null: the current group; if there is none, that is an Error that tells how to set one.
 ///
-/// The layers stay the objects they are, so holders that point to them (members of modules, Sequential, ModuleList, the
-/// caller's variables) see the change, and parameters, statistics, options and mode are untouched. They survive to(),
-/// torch::save and torch::load; what clone() and reset() make is plain again. Converting again sets another group. One
-/// check of libtorch's remains: a rank with a single value for each channel ([1, C]) is refused; SyncBatchNorm takes
-/// it.
+/// The layers stay the same objects, so all holders that point to them (members of modules, Sequential, ModuleList, the
+/// caller's variables) see the change, and parameters, statistics, options and mode are untouched. The conversion
+/// survives to(), torch::save and torch::load, but clone() and reset() make plain layers again. Converting again sets
+/// another group. One check of libtorch remains: a rank with a single value per channel ([1, C]) is refused, which
+/// SyncBatchNorm accepts.
 ///
-/// How it is done: forward of these layers cannot be overridden, but it ends in aten::batch_norm, which gets the
-/// running mean. That tensor is given a mark which leads there, and only there, to this code.
-COHORT_API std::size_t convert_sync_batchnorm(torch::nn::Module& module, ProcessGroupPtr group = {});
+/// How it works: the forward of these layers cannot be overridden, but it ends in aten::batch_norm, which gets the
+/// running mean. That tensor gets a dispatch key for which aten::batch_norm, and nothing else, has a kernel of ours.
+COHORT_API std::size_t convert_sync_batch_norm(torch::nn::Module& module, ProcessGroupPtr process_group = {});
 template <class M>
-std::size_t convert_sync_batchnorm(const std::shared_ptr<M>& module, ProcessGroupPtr group = {}) {
-  return convert_sync_batchnorm(static_cast<torch::nn::Module&>(*module), std::move(group));
+std::size_t convert_sync_batch_norm(const std::shared_ptr<M>& module, ProcessGroupPtr process_group = {}) {
+  return convert_sync_batch_norm(static_cast<torch::nn::Module&>(*module), std::move(process_group));
 }
 template <class M>
-std::size_t convert_sync_batchnorm(const torch::nn::ModuleHolder<M>& module, ProcessGroupPtr group = {}) {
-  return convert_sync_batchnorm(static_cast<torch::nn::Module&>(*module.ptr()), std::move(group));
+std::size_t convert_sync_batch_norm(const torch::nn::ModuleHolder<M>& module, ProcessGroupPtr process_group = {}) {
+  return convert_sync_batch_norm(static_cast<torch::nn::Module&>(*module.ptr()), std::move(process_group));
 }
 
-/// The group over which this layer normalises; null for plain layers and other modules.
-COHORT_API ProcessGroupPtr sync_batchnorm_group(const torch::nn::Module& module);
+/// The group over which the layer normalises; null for plain layers and other modules.
+COHORT_API ProcessGroupPtr sync_batch_norm_group(const torch::nn::Module& module);
 
 }  // namespace cohort

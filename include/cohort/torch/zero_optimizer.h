@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// An optimizer whose state is spread over the ranks (ZeRO stage 1: Rajbhandari, Rasley, Ruwase, He, "ZeRO: Memory
+// An optimizer whose state is sharded over the ranks (ZeRO stage 1: Rajbhandari, Rasley, Ruwase, He, "ZeRO: Memory
 // Optimizations Toward Training Trillion Parameter Models", SC 2020). Each parameter has an owner: only that rank keeps
-// moments for it and steps it; then everybody gets the new values. With AdamW a rank holds 8 bytes of state for each of
-// its own float parameters instead of for all, and steps 1/size of them.
+// moments for it and steps it; then all ranks get the new values. With AdamW a rank holds 8 bytes of state for each of
+// its own float parameters instead of for all of them, and steps 1/size of them.
 //
 //   cohort::ZeroOptimizer<torch::optim::AdamW> optimizer(ddp.parameters(), {1e-3}, pg);
 //   loss.backward();              // all ranks have the same gradients, as DistributedDataParallel makes them
 //   optimizer.step();             // collective
-//   optimizer.param_groups()[0].options().set_lr(1e-4);     // rates and schedulers as with any other
+//   optimizer.param_groups()[0].options().set_lr(1e-4);     // as with any other optimizer
 //
-// The result is that of the optimizer itself on every rank, to the bit, on any number of ranks.
+// The result is the same as that of the optimizer itself, to the bit, on any number of ranks.
 //
-// Parameters are dealt out by size, the largest first, always to the rank that has least (PyTorch's rule). After the
-// step owners broadcast theirs: small ones together in buffers of 25 MiB, large ones from and to where they are.
+// Parameters are assigned by size, the largest first, always to the rank that has the least so far (PyTorch's rule).
+// After the step the owners broadcast their parameters: small ones together in buffers of 25 MiB, large ones in place.
 //
-// Checkpoints: consolidate_state(root) is collective and brings everybody's state to the root, which can save then (in
-// the format of the optimizer itself: it can be loaded without ZeRO, and the other way round, and on another number of
-// ranks). Checkpoint does both by itself.
+// Checkpoints: consolidate_state(root) is collective and collects the state of all ranks on the root, which can then
+// save it. The format is that of the optimizer itself: it can be loaded without ZeRO, and the other way round, and on
+// another number of ranks. Checkpoint does both calls by itself.
 //
-// For hooks that step while backward runs: owner_of() says which rank steps a parameter, step_parameters() steps some,
-// share_parameters() sends some around.
+// For hooks that step while backward runs, owner_of() tells which rank steps a parameter, step_parameters() steps some
+// of them, and share_parameters() sends some to all ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -44,7 +44,7 @@
 
 namespace cohort {
 
-/// The types that belong to an optimizer; for one of your own, specialise it.
+/// The types that belong to an optimizer; specialise it for your own optimizer.
 template <class Inner>
 struct OptimizerTypes;
 template <>
@@ -74,33 +74,34 @@ struct OptimizerTypes<torch::optim::RMSprop> {
 };
 
 struct ZeroOptions {
-  /// Parameters are sent in buffers of at most so many bytes.
+  /// The largest size of a buffer in which small parameters are sent together, in bytes.
   std::size_t bucket_bytes = std::size_t{25} << 20;
 };
 
-/// What does not depend on the kind of optimizer.
+/// The part of ZeroOptimizer that does not depend on the inner optimizer.
 class COHORT_API ZeroOptimizerBase : public torch::optim::Optimizer {
  public:
+  /// Collective.
   at::Tensor step(LossClosure closure = nullptr) override;
   /// Collective.
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
 
-  /// A ValueError for what is none of the parameters.
+  /// The rank that steps the parameter. A ValueError for a tensor that is none of the parameters.
   int owner_of(const at::Tensor& parameter) const;
-  /// Steps those of them that this rank owns. Nothing is sent.
+  /// Steps those of the parameters that this rank owns, without communicating.
   void step_parameters(std::span<const at::Tensor> parameters);
-  /// Everybody gets them from their owners. Collective; the same list on all ranks.
+  /// Collective, with the same list on all ranks. Sends the parameters from their owners to all ranks.
   void share_parameters(std::span<const at::Tensor> parameters);
 
-  /// Collective. The root can save() until the next step.
+  /// Collective. Collects the state on the root, which can save() until the next step.
   void consolidate_state(int root = 0);
-  /// An Error before consolidate_state, or on another rank than the root.
+  /// An Error before consolidate_state, and on ranks other than the root.
   void save(torch::serialize::OutputArchive& archive) const override;
-  /// Every rank loads the whole and keeps its share. Not collective.
+  /// Every rank reads the whole state and keeps its share. Not collective.
   void load(torch::serialize::InputArchive& archive) override;
 
   const ProcessGroupPtr& process_group() const noexcept { return group_; }
-  /// The optimizer of this rank's share.
+  /// The inner optimizer, with this rank's share of the parameters.
   torch::optim::Optimizer& local_optimizer() noexcept { return *local_; }
 
  protected:
@@ -135,18 +136,18 @@ class ZeroOptimizer final : public ZeroOptimizerBase {
   using Options = typename OptimizerTypes<Inner>::Options;
   using State = typename OptimizerTypes<Inner>::State;
 
-  /// Collective: that all ranks have the same parameters is checked (a MismatchError names the rank). A parameter that
-  /// is listed twice, as libtorch lists tied weights, is taken once. Null group: current_process_group().
-  explicit ZeroOptimizer(std::vector<at::Tensor> parameters, Options defaults = {}, ProcessGroupPtr group = nullptr,
-                         ZeroOptions options = {})
+  /// Collective: checks that all ranks have the same parameters; a MismatchError names the rank that differs. A
+  /// parameter that is listed twice, as libtorch lists tied weights, counts once. Null: current_process_group().
+  explicit ZeroOptimizer(std::vector<at::Tensor> parameters, Options defaults = {},
+                         ProcessGroupPtr process_group = nullptr, ZeroOptions options = {})
       : ZeroOptimizer(Groups{torch::optim::OptimizerParamGroup(std::move(parameters))}, std::move(defaults),
-                      std::move(group), options) {}
+                      std::move(process_group), options) {}
   explicit ZeroOptimizer(std::vector<torch::optim::OptimizerParamGroup> groups, Options defaults = {},
-                         ProcessGroupPtr group = nullptr, ZeroOptions options = {})
+                         ProcessGroupPtr process_group = nullptr, ZeroOptions options = {})
       : ZeroOptimizerBase(
             std::move(groups), std::make_unique<Options>(defaults),
             [defaults](Groups some) { return std::make_unique<Inner>(std::move(some), defaults); },
-            [] { return std::make_unique<State>(); }, std::move(group), options) {}
+            [] { return std::make_unique<State>(); }, std::move(process_group), options) {}
 };
 
 }  // namespace cohort

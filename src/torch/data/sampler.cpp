@@ -4,17 +4,18 @@
 #include <cohort/current_group.h>
 #include <cohort/error.h>
 #include <cohort/torch/sampler.h>
-#include <torch/serialize/archive.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <numeric>
 
+#include "torch/archive.h"
+
 namespace cohort {
 
-/// The list of an epoch is cut into rounds of one sample for each rank. A pass starts after `start` samples of the list
-/// (0, or where a run that is resumed had come to, whatever its number of ranks was).
+/// The list of an epoch is divided into rounds of one sample for each rank. A pass starts after `start` samples of the
+/// list: 0, or the position of the run that is resumed, whatever its number of ranks was.
 struct DistributedSampler::State {
   std::size_t samples = 0;
   std::size_t rank = 0;
@@ -36,7 +37,7 @@ struct DistributedSampler::State {
     return drop_last ? left / size : (left + size - 1) / size;
   }
   std::size_t rounds() const { return rounds_from(start); }
-  /// Samples of the list, of all ranks.
+  /// Samples of the list, over all ranks.
   std::size_t done() const { return start + std::min(trained.value_or(given), given) * size; }
 
   void begin(std::size_t from) {
@@ -61,7 +62,8 @@ DistributedSampler::DistributedSampler(std::size_t samples, const DistributedSam
   int rank = options.rank;
   int size = options.size;
   if (size == 0) {
-    const auto group = options.group != nullptr ? options.group : require_current_process_group("DistributedSampler");
+    const auto group =
+        options.process_group != nullptr ? options.process_group : require_current_process_group("DistributedSampler");
     rank = group->rank();
     size = group->size();
   }
@@ -78,7 +80,7 @@ DistributedSampler::DistributedSampler(std::size_t samples, const DistributedSam
 }
 
 void DistributedSampler::set_epoch(std::size_t epoch) {
-  // What was to be resumed belongs to its epoch; saying that epoch again changes nothing.
+  // A position to resume from belongs to its epoch; setting the same epoch again keeps it.
   if (state_->resume.has_value() && epoch != state_->next_epoch) state_->resume.reset();
   state_->next_epoch = epoch;
 }
@@ -121,27 +123,21 @@ detail::TorchOptional<std::vector<std::size_t>> DistributedSampler::next(std::si
 }
 
 void DistributedSampler::save(torch::serialize::OutputArchive& archive) const {
-  // Loaded but not begun: still where it was.
+  // The pass was loaded but has not begun, so the position is the loaded one.
   const bool waits = state_->resume.has_value();
-  const auto number = [](std::size_t value) { return c10::IValue(static_cast<std::int64_t>(value)); };
-  archive.write("samples", number(state_->samples));
-  archive.write("epoch", number(waits ? state_->next_epoch : state_->epoch));
-  archive.write("done", number(waits ? *state_->resume : state_->done()));
+  write_value(archive, "samples", state_->samples);
+  write_value(archive, "epoch", waits ? state_->next_epoch : state_->epoch);
+  write_value(archive, "done", waits ? *state_->resume : state_->done());
 }
 
 void DistributedSampler::load(torch::serialize::InputArchive& archive) {
-  const auto number = [&](const char* key) {
-    c10::IValue value;
-    archive.read(key, value);
-    return static_cast<std::size_t>(value.toInt());
-  };
-  const auto samples = number("samples");
+  const auto samples = read_value<std::size_t>(archive, "samples");
   if (samples != state_->samples) {
     throw ValueError(fmt::format("DistributedSampler: it was saved for a data set of {} samples, and this one has {}",
                                  samples, state_->samples));
   }
-  state_->next_epoch = number("epoch");
-  state_->resume = number("done");
+  state_->next_epoch = read_value<std::size_t>(archive, "epoch");
+  state_->resume = read_value<std::size_t>(archive, "done");
 }
 
 }  // namespace cohort

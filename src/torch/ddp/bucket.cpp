@@ -11,9 +11,9 @@
 namespace cohort::ddp {
 
 at::Tensor allocate_flat(ProcessGroup& group, std::int64_t elements, const at::TensorOptions& options,
-                         bool may_be_of_group) {
+                         bool may_use_group_memory) {
   const auto device = device_from(options.device());
-  if (may_be_of_group && elements > 0 && group.capabilities(device).group_memory) {
+  if (may_use_group_memory && elements > 0 && group.capabilities(device).group_memory) {
     const auto bytes = static_cast<std::size_t>(elements) * options.dtype().itemsize();
     auto memory = std::make_shared<GroupMemory>(group.allocate(bytes));
     return at::from_blob(
@@ -29,18 +29,17 @@ at::Tensor view_like(const at::Tensor& flat, std::int64_t offset, const at::Tens
 }
 
 Bucket make_dense_bucket(ProcessGroup& group, std::vector<std::size_t> indices, std::span<const at::Tensor> parameters,
-                         std::size_t limit, bool may_be_of_group) {
+                         std::size_t limit, bool may_use_group_memory) {
   Bucket bucket{.parameters = std::move(indices), .limit = limit};
   std::int64_t elements = 0;
-  for (const auto parameter : bucket.parameters) {
-    bucket.offsets.push_back(elements);
-    elements += parameters[parameter].numel();
-  }
+  for (const auto parameter : bucket.parameters) elements += parameters[parameter].numel();
   const auto& first = parameters[bucket.parameters.front()];
-  bucket.flat =
-      allocate_flat(group, elements, at::TensorOptions(first.device()).dtype(first.scalar_type()), may_be_of_group);
-  for (std::size_t slot = 0; slot < bucket.parameters.size(); ++slot) {
-    bucket.views.push_back(view_like(bucket.flat, bucket.offsets[slot], parameters[bucket.parameters[slot]]));
+  bucket.flat = allocate_flat(group, elements, at::TensorOptions(first.device()).dtype(first.scalar_type()),
+                              may_use_group_memory);
+  std::int64_t offset = 0;
+  for (const auto parameter : bucket.parameters) {
+    bucket.views.push_back(view_like(bucket.flat, offset, parameters[parameter]));
+    offset += parameters[parameter].numel();
   }
   return bucket;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Gradients that travel together: one piece of memory, of the group where its backend has some to give, with a view of
-// each parameter's shape and strides in it.
+// A bucket holds gradients that are reduced together. They lie in one flat tensor, in memory of the process group where
+// its backend provides some, and each parameter has a view of its own shape and strides into it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,32 +16,32 @@
 
 namespace cohort::ddp {
 
-/// Uninitialised, from the group's backend if that has memory to give, else from the tensors' own allocator.
+/// An uninitialised tensor of one dimension, in memory of the group if that is wanted and the backend provides some,
+/// otherwise from the allocator of the tensor's device.
 at::Tensor allocate_flat(ProcessGroup& group, std::int64_t elements, const at::TensorOptions& options,
-                         bool may_be_of_group);
+                         bool may_use_group_memory);
 
-/// `flat` from `offset` on, as something that looks like `like`: with its strides where it is dense. Autograd does not
-/// know it for a view, so that zero_grad() may detach it.
+/// The part of `flat` that starts at `offset`, in the shape of `like` and with its strides if it is dense. Autograd
+/// does not treat it as a view, so that zero_grad() can detach it.
 at::Tensor view_like(const at::Tensor& flat, std::int64_t offset, const at::Tensor& like);
 
 struct Bucket {
-  std::vector<std::size_t> parameters{};  ///< their indices, by slot
+  std::vector<std::size_t> parameters{};  ///< the parameters' indices, by slot
   std::size_t limit = 0;
   bool is_sparse = false;
-  bool scales = false;                  ///< the division is part of the reduction
-  at::Tensor flat{};                    ///< of a sparse one the gradient itself, while it is reduced
-  std::vector<at::Tensor> views{};      ///< by slot; none of a sparse one
-  std::vector<std::int64_t> offsets{};  ///< by slot, in elements
+  bool scales_in_reduction = false;  ///< the reduction divides by the number of ranks as well
+  at::Tensor flat{};                 ///< in a sparse bucket the sparse gradient, while it is being reduced
+  std::vector<at::Tensor> views{};   ///< by slot; empty in a sparse bucket
 
-  // Of one backward.
-  std::size_t pending = 0;
-  std::vector<std::size_t> uncopied{};  ///< slots whose gradients are copied together when all are there
+  // The state of one backward.
+  std::size_t pending = 0;              ///< gradients that have not arrived yet
+  std::vector<std::size_t> uncopied{};  ///< slots whose gradients are copied together once all of them are there
   /// Gradients of parameters that this rank did not use, by slot, as they were before the reduction.
   std::vector<std::pair<std::size_t, at::Tensor>> kept{};
-  void* stream = nullptr;  ///< of a device: where its last gradient was made
+  void* stream = nullptr;  ///< on a device: the stream on which the last gradient was computed
   bool is_skipped = false;
   std::optional<Work> work{};
-  std::optional<TensorFuture> future{};  ///< of a hook
+  std::optional<TensorFuture> future{};  ///< the communication hook's result
 
   void reset() {
     pending = parameters.size();
@@ -55,8 +55,8 @@ struct Bucket {
   std::size_t bytes() const { return flat.defined() && !is_sparse ? flat.nbytes() : 0; }
 };
 
-/// For a dense bucket of these parameters.
+/// A dense bucket for these parameters, which are chosen by their indices.
 Bucket make_dense_bucket(ProcessGroup& group, std::vector<std::size_t> indices, std::span<const at::Tensor> parameters,
-                         std::size_t limit, bool may_be_of_group);
+                         std::size_t limit, bool may_use_group_memory);
 
 }  // namespace cohort::ddp

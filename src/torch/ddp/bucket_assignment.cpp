@@ -13,8 +13,8 @@ namespace cohort::ddp {
 
 namespace {
 
-/// The open bucket of one dtype and device. A list, not a map: there are few, and their order must not depend on
-/// addresses or hashes.
+/// The open bucket of one dtype and device. They are kept in a list and not in a map: there are few, and their order
+/// must not depend on addresses or hashes.
 struct Open {
   at::ScalarType dtype = at::kFloat;
   at::Device device = at::kCPU;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Which gradients travel together. Buckets hold one dtype of one device; a bucket is closed by the gradient that makes
-// it as large as its limit, so it may overshoot, and one that is too large joins the open bucket and closes it.
+// Which gradients are reduced together. A bucket holds one dtype on one device. The gradient that makes it as large as
+// its limit closes it, so it may exceed the limit; a gradient that is too large joins the open bucket and closes it.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -22,7 +22,7 @@ struct TensorInfo {
   std::size_t bytes = 0;
   at::ScalarType dtype = at::kFloat;
   at::Device device = at::kCPU;
-  bool is_sparse = false;  ///< its gradient is expected to be: it travels alone
+  bool is_sparse = false;  ///< its gradient is expected to be sparse and gets a bucket of its own
 };
 
 struct AssignedBucket {
@@ -32,15 +32,15 @@ struct AssignedBucket {
   friend bool operator==(const AssignedBucket&, const AssignedBucket&) = default;
 };
 
-/// Limits in bytes: each (dtype, device) has its own place in them, one further with each bucket it closes, and stays
-/// at the last. `order`: the order in which the tensors come; without it as they are, and the buckets are then sorted
-/// by their first.
+/// Limits are in bytes. Each pair of dtype and device takes the first limit for its first bucket, the next one for its
+/// next bucket, and the last one for all that follow. `order` is the order in which gradients arrive; without it they
+/// are taken in index order, and the buckets are sorted by their lowest index.
 std::vector<AssignedBucket> assign_buckets(std::span<const TensorInfo> tensors, std::span<const std::size_t> limits,
                                            std::span<const std::size_t> order = {});
 
-/// For ranks to agree on one assignment.
+/// An assignment as bytes, for ranks to agree on one.
 std::string to_bytes(std::span<const AssignedBucket> buckets);
-/// An IndexError for anything that is no assignment of `parameters` parameters.
+/// An IndexError if the bytes are not an assignment of `parameters` parameters.
 std::vector<AssignedBucket> buckets_from_bytes(const std::string& bytes, std::size_t parameters);
 
 }  // namespace cohort::ddp

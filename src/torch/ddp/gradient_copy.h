@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Gradients into buckets, and out of the way of libtorch's dispatcher where that can be.
+// Copies gradients into buckets, without libtorch's dispatcher where that is possible.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -11,7 +11,7 @@
 
 namespace cohort::ddp {
 
-/// Whether its memory holds its values as they are: complex tensors may be conjugates that nobody has computed yet.
+/// Whether the memory holds the tensor's values: a complex tensor may be a conjugate that is not computed yet.
 inline bool is_plain(const at::Tensor& tensor) {
   return !tensor.is_conj() && !tensor.is_neg();
 }
@@ -21,8 +21,8 @@ inline bool is_same_memory(const at::Tensor& a, const at::Tensor& b) {
          is_plain(b);
 }
 
-/// Straight from memory to memory where both are of the host and laid out alike: a call of a tensor's copy_ costs more
-/// than most gradients.
+/// Copies memory directly if both are on the host and have the same layout: calling copy_ on a tensor costs more than
+/// copying most gradients.
 inline void copy_gradient(const at::Tensor& to, const at::Tensor& from) {
   if (to.is_cpu() && from.is_cpu() && to.scalar_type() == from.scalar_type() && to.strides() == from.strides() &&
       from.is_non_overlapping_and_dense() && is_plain(to) && is_plain(from)) {
@@ -33,8 +33,8 @@ inline void copy_gradient(const at::Tensor& to, const at::Tensor& from) {
   to.copy_(from);
 }
 
-/// Many at once: on a GPU by one kernel for about a hundred of them, where libtorch has it (2.1 and newer), since
-/// launching one for each takes longer than copying.
+/// Copies many gradients. On a GPU one kernel copies about a hundred of them, if libtorch has it (2.1 and newer), since
+/// launching one kernel for each takes longer than copying.
 inline void copy_gradients(const std::vector<at::Tensor>& to, const std::vector<at::Tensor>& from) {
 #if __has_include(<ATen/ops/_foreach_copy.h>)
   if (!to.empty() && to.front().is_cuda()) {

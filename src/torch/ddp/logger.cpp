@@ -9,6 +9,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <set>
+#include <utility>
+#include <vector>
+
 namespace cohort {
 
 std::string to_json(const DdpLoggingData& data) {
@@ -60,9 +65,14 @@ void Logger::set(const std::string& name, std::int64_t number) {
 }
 
 void Logger::set_sample_rate(int rate) {
-  if (rate < 1) throw ValueError(fmt::format("a sample rate of {}: 1 or more", rate));
+  if (rate < 1) throw ValueError(fmt::format("the sample rate is {}; it must be at least 1", rate));
   const std::lock_guard lock(mutex_);
   sample_rate_ = rate;
+}
+
+bool Logger::is_sampled(std::int64_t iteration) const {
+  const std::lock_guard lock(mutex_);
+  return iteration <= always_sampled || iteration % sample_rate_ == 0;
 }
 
 void Logger::set_error(const std::string& what, std::uint64_t iteration) {
@@ -70,6 +80,45 @@ void Logger::set_error(const std::string& what, std::uint64_t iteration) {
   data_.integers["has_error"] = 1;
   data_.integers["iteration"] = static_cast<std::int64_t>(iteration);
   data_.strings["error"] = what;
+}
+
+void Logger::describe(const std::string& module, const DdpOptions& options, const Selection& selection,
+                      const Reducer& reducer, std::size_t bucket_cap) {
+  const auto& group = *options.process_group;
+  const auto& parameters = selection.parameters.tensors;
+  std::size_t bytes = 0;
+  std::set<at::DeviceIndex> devices;
+  std::vector<std::string> types;
+  for (const auto& each : parameters) {
+    bytes += each.nbytes();
+    devices.insert(each.device().index());
+    std::string type = c10::toString(each.scalar_type());
+    if (std::find(types.begin(), types.end(), type) == types.end()) types.push_back(std::move(type));
+  }
+  set("module_name", module);
+  set("device_ids", options.device_ids.empty() ? "" : options.device_ids.front().str());
+  set("bucket_sizes", fmt::format("{}", fmt::join(reducer.statistics().bucket_bytes, ", ")));
+  set("dtypes", fmt::format("{}", fmt::join(types, ", ")));
+  set("backend_name", group.name());
+  set("comm_hook", std::string());
+  set("error", std::string());
+  read_environment(group.name());
+  const auto number = [&](const char* name, auto value) { set(name, static_cast<std::int64_t>(value)); };
+  number("world_size", group.size());
+  number("rank", group.rank());
+  number("iteration", 0);
+  number("output_device", options.output_device ? options.output_device->index() : -1);
+  number("broadcast_buffers", options.broadcast_buffers);
+  number("bucket_cap_bytes", bucket_cap);
+  number("find_unused_parameters", options.find_unused_parameters);
+  number("gradient_as_bucket_view", options.gradient_as_bucket_view);
+  number("static_graph", options.static_graph);
+  number("has_sync_bn", selection.has_sync_batch_norm);
+  number("is_multi_device_module", devices.size() > 1);
+  number("num_parameter_tensors", parameters.size());
+  number("total_parameter_size_bytes", bytes);
+  number("join_uneven_inputs", 0);
+  number("has_error", 0);
 }
 
 void Logger::read_environment(const std::string& backend) {
@@ -81,7 +130,7 @@ void Logger::read_environment(const std::string& backend) {
   if (backend == "gloo") {
     take("gloo_socket_ifname", "GLOO_SOCKET_IFNAME");
     take("gloo_device_transport", "GLOO_DEVICE_TRANSPORT");
-    set("gloo_num_threads", std::int64_t{1});  // operations of a group run one after the other
+    set("gloo_num_threads", std::int64_t{1});  // the operations of a group run one after another
   }
   if (backend == "nccl") {
     take("nccl_socket_ifname", "NCCL_SOCKET_IFNAME");
@@ -93,7 +142,7 @@ void Logger::read_environment(const std::string& backend) {
   }
 }
 
-/// A running mean in integers, as it is shown.
+/// Updates the running mean, in integers as the data shows it.
 void Logger::average(const std::string& name, std::int64_t value) {
   auto& count = samples_[name];
   auto& mean = data_.integers["avg_" + name];
@@ -104,12 +153,13 @@ void Logger::average(const std::string& name, std::int64_t value) {
 
 void Logger::sample(const Reducer& reducer) {
   const auto iteration = static_cast<std::int64_t>(reducer.iterations());
-  const auto times = reducer.times();
+  if (!is_sampled(iteration)) return;
+  const auto statistics = reducer.statistics();
+  const auto& times = statistics.times;
   const std::lock_guard lock(mutex_);
-  if (iteration > always_sampled && iteration % sample_rate_ != 0) return;
   data_.integers["iteration"] = iteration;
-  data_.integers["num_buckets_reduced"] = static_cast<std::int64_t>(reducer.buckets_reduced());
-  data_.integers["unused_parameter_size"] = static_cast<std::int64_t>(reducer.unused_bytes());
+  data_.integers["num_buckets_reduced"] = static_cast<std::int64_t>(statistics.buckets_reduced);
+  data_.integers["unused_parameter_size"] = static_cast<std::int64_t>(statistics.unused_bytes);
   const auto between = [&](const char* name, auto begin, auto end) {
     if (!begin || !end || *end < *begin) return;
     average(name, std::chrono::duration_cast<std::chrono::nanoseconds>(*end - *begin).count());
@@ -131,16 +181,17 @@ void Logger::sample(const Reducer& reducer) {
 }
 
 DdpLoggingData Logger::data(const Reducer* reducer) const {
+  const auto statistics = reducer == nullptr ? ReducerStatistics{} : reducer->statistics();
   const std::lock_guard lock(mutex_);
   auto data = data_;
   if (reducer == nullptr) return data;
-  data.integers["has_rebuilt_buckets"] = reducer->has_rebuilt() ? 1 : 0;
-  data.integers["can_set_static_graph"] = reducer->graph_looks_static() ? 1 : 0;
-  if (reducer->has_rebuilt()) {
-    data.strings["rebuilt_bucket_sizes"] = fmt::format("{}", fmt::join(reducer->bucket_sizes(), ", "));
-    data.strings["rebuilt_per_bucket_param_indices"] = listed(reducer->bucket_parameters());
+  data.integers["has_rebuilt_buckets"] = statistics.has_rebuilt ? 1 : 0;
+  data.integers["can_set_static_graph"] = statistics.graph_looks_static ? 1 : 0;
+  if (statistics.has_rebuilt) {
+    data.strings["rebuilt_bucket_sizes"] = fmt::format("{}", fmt::join(statistics.bucket_bytes, ", "));
+    data.strings["rebuilt_per_bucket_param_indices"] = listed(statistics.bucket_parameters);
   }
-  data.strings["prev_iteration_grad_ready_order_indices"] = fmt::format("{}", fmt::join(reducer->ready_order(), ", "));
+  data.strings["prev_iteration_grad_ready_order_indices"] = fmt::format("{}", fmt::join(statistics.ready_order, ", "));
   return data;
 }
 

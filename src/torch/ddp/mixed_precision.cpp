@@ -10,7 +10,7 @@ namespace cohort::ddp {
 
 namespace {
 
-/// As set_data() does, but for the gradient accumulator, which that would drop, and our hooks with it.
+/// Does what set_data() does, except that it keeps the gradient accumulator, and with it our hooks.
 void put_data(const at::Tensor& into, const at::Tensor& data) {
   into.unsafeGetTensorImpl()->shallow_copy_from(data.getIntrusivePtr());
 }
@@ -56,15 +56,16 @@ void LowPrecision::cast_buffers(const std::vector<at::Tensor>& buffers) const {
 
 CommHook LowPrecision::reduction(const std::shared_ptr<Reducer>& reducer) const {
   const auto type = how_.reduce_dtype ? how_.reduce_dtype : how_.param_dtype;
-  // Weakly: the reducer holds the hook. It is there whenever it calls it.
+  // A weak pointer, since the reducer owns the hook. It exists whenever it calls the hook.
   return [weak = std::weak_ptr(reducer), type](GradBucket& bucket) {
     const auto its = weak.lock();
     const auto whole = bucket.buffer();
-    if (hooks::is_sparse(whole)) return ready(sparse_all_reduce(*its->group(), whole / its->divisor()));
+    if (hooks::is_sparse(whole))
+      return completed_future(sparse_all_reduce(*its->process_group(), whole / its->divisor()));
     const auto real = hooks::as_real(whole);
     const auto narrow = type && *type != real.scalar_type() ? real.to(*type) : real;
     narrow.div_(its->divisor());
-    return reduced(*its->group(), narrow).then([whole, real](const at::Tensor& sum) {
+    return all_reduce_async(*its->process_group(), narrow).then([whole, real](const at::Tensor& sum) {
       const at::NoGradGuard no_grad;
       if (!sum.is_same(real)) real.copy_(sum);
       return whole;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Forward and backward in a smaller type, with parameters that stay in their own: before forward each parameter's data
-// is a cast copy, and when backward has ended (or forward, where there is none) it is the full-precision master again,
-// which is what optimizers and checkpoints see. Autograd widens each gradient as it arrives, since a parameter's
-// gradient accumulator remembers the type the parameter was made with.
+// Forward and backward in a smaller dtype. Before forward the data of each parameter is replaced by a cast copy; after
+// backward, or after a forward without one, it is the full-precision master again, which is what optimizers and
+// checkpoints see. Autograd widens each gradient as it arrives, since a parameter's gradient accumulator remembers the
+// dtype that the parameter was made with.
 //
-// Costs one cast of each parameter per forward and, meanwhile, a second copy of them in the smaller type.
+// This costs one cast of each parameter per forward and, meanwhile, a second copy of them in the smaller dtype.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,7 +21,7 @@ namespace cohort::ddp {
 class LowPrecision {
  public:
   LowPrecision(const MixedPrecision& how, std::vector<at::Tensor> parameters);
-  /// Masters are back when it goes.
+  /// Puts the masters back.
   ~LowPrecision();
   LowPrecision(const LowPrecision&) = delete;
   LowPrecision& operator=(const LowPrecision&) = delete;
@@ -30,15 +30,15 @@ class LowPrecision {
   void swap_out();
   void cast_input(at::Tensor& tensor) const;
   void cast_buffers(const std::vector<at::Tensor>& buffers) const;
-  /// Whether the parameters are the cast ones now.
+  /// Whether the parameters are the cast copies now.
   bool is_swapped_in() const { return !masters_.empty(); }
-  /// Reduces in reduce_dtype, or what parameters are cast to; over the reducer's group, divided as it divides.
+  /// A hook that reduces in reduce_dtype, or else in param_dtype, over the reducer's group and with its divisor.
   CommHook reduction(const std::shared_ptr<Reducer>& reducer) const;
 
  private:
   MixedPrecision how_;
   std::vector<at::Tensor> parameters_;
-  std::vector<at::Tensor> masters_;  ///< their data while it is swapped out; empty otherwise
+  std::vector<at::Tensor> masters_;  ///< the parameters' own data while the copies are in use, otherwise empty
 };
 
 }  // namespace cohort::ddp

@@ -3,119 +3,81 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <cohort/debug_level.h>
 #include <cohort/error.h>
-#include <cohort/log.h>
 #include <cohort/torch/tensor.h>
+#include <torch/csrc/autograd/engine.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
-#include <algorithm>
 #include <utility>
 
-#include "torch/ddp/gradient_copy.h"
-#include "torch/ddp/graph_search.h"
+#include "torch/ddp/sparse_rows.h"
 
 namespace cohort::ddp {
 
-// --- beginning and end
-
 std::shared_ptr<Reducer> Reducer::make(ReducerOptions options) {
-  struct Maker : Reducer {
-    explicit Maker(ReducerOptions its) : Reducer(std::move(its)) {}
-  };
-  auto reducer = std::make_shared<Maker>(std::move(options));
+  const std::shared_ptr<Reducer> reducer(new Reducer(std::move(options)));
   reducer->attach();
   return reducer;
 }
 
-Reducer::Reducer(ReducerOptions options) : options_(std::move(options)) {
-  const auto count = options_.parameters.size();
-  local_used_.resize(count);
-  ready_stamps_.resize(count);
-  hook_counts_.resize(count);
-  places_.resize(count);
-  auto assigned = assign_buckets(infos(), options_.initial_limits);
-  // Last layers have their gradients first.
-  std::reverse(assigned.begin(), assigned.end());
-  make_buckets(std::move(assigned));
-}
-
-std::vector<TensorInfo> Reducer::infos() const {
-  std::vector<TensorInfo> all;
-  for (std::size_t i = 0; i < options_.parameters.size(); ++i) {
-    const auto& each = options_.parameters[i];
-    all.push_back({.bytes = each.nbytes(),
-                   .dtype = each.scalar_type(),
-                   .device = each.device(),
-                   .is_sparse = options_.expects_sparse[i]});
-  }
-  return all;
-}
-
-Reducer::~Reducer() {
-  detach();
-}
+Reducer::Reducer(ReducerOptions options)
+    : parameters_(std::move(options.parameters)),
+      skip_all_reduce_unused_(options.skip_all_reduce_unused),
+      group_(std::move(options.process_group)),
+      buckets_(parameters_, std::move(options.buckets), *group_),
+      usage_(parameters_, options.usage),
+      on_error_(std::move(options.on_error)),
+      after_backward_(std::move(options.after_backward)) {}
 
 void Reducer::attach() {
-  for (std::size_t i = 0; i < options_.parameters.size(); ++i) {
-    hooks_.emplace_back(options_.parameters[i], [weak = weak_from_this(), i] {
-      if (const auto reducer = weak.lock()) reducer->on_gradient(i);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    hooks_.emplace_back(parameters_.tensors[i], [weak = weak_from_this(), i] {
+      if (const auto reducer = weak.lock()) reducer->guarded([&] { reducer->on_gradient(i); });
     });
-    index_of_accumulator_.emplace(hooks_.back().node(), i);
+    accumulators_.emplace(hooks_.back().node(), i);
   }
 }
 
 void Reducer::detach() {
   hooks_.clear();
-  index_of_accumulator_.clear();
+  accumulators_.clear();
 }
 
-void Reducer::make_buckets(std::vector<AssignedBucket> assigned) {
-  // The old ones go first: two sets of buckets would double the memory. Gradients that lie in them keep theirs.
+void Reducer::reset(ProcessGroupPtr process_group) {
+  const std::lock_guard lock(mutex_);
+  // Operations of the failed backward have ended, or keep their memory alive until they do.
   buckets_.clear();
-  for (auto& each : assigned) {
-    const bool is_sparse = options_.expects_sparse[each.parameters.front()];
-    if (is_sparse) {
-      buckets_.push_back({.parameters = std::move(each.parameters), .is_sparse = true});
-    } else {
-      buckets_.push_back(make_dense_bucket(*options_.group, std::move(each.parameters), options_.parameters, each.limit,
-                                           options_.may_use_group_memory));
-      buckets_.back().scales = scales_in_reduction(buckets_.back().flat);
-    }
-    const auto& bucket = buckets_.back();
-    for (std::size_t slot = 0; slot < bucket.parameters.size(); ++slot) {
-      places_[bucket.parameters[slot]] = {.bucket = buckets_.size() - 1, .slot = slot};
-    }
-    if (options_.gradient_as_bucket_view && !is_sparse) adopt_gradients();
-  }
+  buckets_.forget_order();
+  usage_.reset();
+  state_ = State::idle;
+  next_bucket_ = 0;
+  futures_.clear();
+  reductions_ = 0;
+  is_hook_replaceable_ = true;
+  if (process_group == nullptr) return;
+  group_ = std::move(process_group);
+  if (timeline_) timeline_->watch(*group_);
+  buckets_.move_to(*group_);
 }
 
-/// Gradients that are there move into the newest bucket.
-void Reducer::adopt_gradients() {
-  auto& bucket = buckets_.back();
-  for (std::size_t slot = 0; slot < bucket.parameters.size(); ++slot) {
-    auto& gradient = options_.parameters[bucket.parameters[slot]].mutable_grad();
-    if (!gradient.defined() || gradient.layout() != at::kStrided) continue;
-    copy_gradient(bucket.views[slot], gradient);
-    gradient = bucket.views[slot];
-  }
-}
+// --- settings
 
 void Reducer::set_comm_hook(CommHook hook) {
   const std::lock_guard lock(mutex_);
-  if (hook_ && !std::exchange(may_replace_hook_, false)) {
-    throw Error("this model has a communication hook already: one is all it can have");
+  if (hook_ && !std::exchange(is_hook_replaceable_, false)) {
+    throw Error("this model has a communication hook already, and it can have only one");
   }
-  if (expects_gradients_ || requires_finalize_) {
-    throw Error("communication hooks are registered before the first forward");
-  }
+  if (state_ != State::idle) throw Error("communication hooks have to be registered before the first forward");
   hook_ = std::move(hook);
 }
 
 void Reducer::set_static_graph() {
   const std::lock_guard lock(mutex_);
-  if (iterations_ > 0) throw Error("static_graph is set before the first forward");
-  options_.static_graph = true;
+  if (iterations_ > 0) throw Error("static_graph has to be set before the first forward");
+  usage_.set_static_graph();
 }
 
 void Reducer::set_divisor(std::function<double()> divisor) {
@@ -123,19 +85,14 @@ void Reducer::set_divisor(std::function<double()> divisor) {
   divisor_source_ = std::move(divisor);
 }
 
-void Reducer::set_on_error(std::function<void(const char* what)> call) {
+void Reducer::set_after_bucket(std::function<void(const Bucket& bucket)> call) {
   const std::lock_guard lock(mutex_);
-  on_error_ = std::move(call);
+  after_bucket_ = std::move(call);
 }
 
-void Reducer::set_after_bucket(AfterBucket after) {
+void Reducer::add_future(Future<void> future) {
   const std::lock_guard lock(mutex_);
-  after_bucket_ = std::move(after);
-}
-
-void Reducer::set_at_the_end(std::function<void()> call) {
-  const std::lock_guard lock(mutex_);
-  at_the_end_ = std::move(call);
+  futures_.push_back(std::move(future));
 }
 
 void Reducer::set_sparse_ids(std::map<std::size_t, at::Tensor> ids) {
@@ -143,166 +100,362 @@ void Reducer::set_sparse_ids(std::map<std::size_t, at::Tensor> ids) {
   sparse_ids_ = std::move(ids);
 }
 
+// --- around forward
+
+void Reducer::prepare_for_forward() {
+  const std::lock_guard lock(mutex_);
+  ++iterations_;
+  times_ = {.forward_start = IterationTimes::Clock::now()};
+}
+
+bool Reducer::wants_rebuild() const {
+  return usage_.mode() != UsageMode::searched && !buckets_.has_rebuilt();
+}
+
+/// The same on all ranks, including those that have no input. The first iteration of a static graph shows no order.
+bool Reducer::is_rebuild_due() const {
+  return wants_rebuild() && reductions_ >= (usage_.mode() == UsageMode::static_graph ? 2 : 1);
+}
+
+void Reducer::rebuild_buckets() {
+  const std::lock_guard lock(mutex_);
+  check_finalized_locked();
+  if (is_rebuild_due()) buckets_.rebuild(*group_);
+}
+
+void Reducer::prepare_for_backward(std::span<const at::Tensor> outputs, bool has_sink) {
+  const std::lock_guard lock(mutex_);
+  state_ = State::forward_done;
+  has_sink_ = has_sink;
+  // Still set if the last backward threw: what it queued for its end never ran.
+  is_after_backward_queued_ = false;
+  next_bucket_ = 0;
+  ready_order_.clear();
+  buckets_.clear();
+  usage_.start_iteration(outputs, accumulators_);
+}
+
+void Reducer::skip_backward() {
+  const std::lock_guard lock(mutex_);
+  state_ = State::idle;
+  is_after_backward_queued_ = false;
+}
+
+bool Reducer::is_learning() const {
+  const std::lock_guard lock(mutex_);
+  return usage_.is_learning();
+}
+
+// --- backward
+
+template <class Run>
+void Reducer::guarded(Run&& run) {
+  try {
+    run();
+  } catch (const std::exception& e) {
+    const std::lock_guard lock(mutex_);
+    if (state_ == State::backward_running || state_ == State::finalising) {
+      state_ = State::failed;
+      failure_ = e.what();
+    }
+    if (on_error_) on_error_(e.what(), iterations_);
+    throw;
+  }
+}
+
+template <class Run>
+void Reducer::queue(Run run) {
+  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this(), run] {
+    if (const auto reducer = weak.lock()) reducer->guarded([&] { run(*reducer); });
+  });
+}
+
+void Reducer::on_gradient(std::size_t parameter) {
+  const std::lock_guard lock(mutex_);
+  if (after_backward_ && !std::exchange(is_after_backward_queued_, true)) queue_after_backward();
+  usage_.mark_used(parameter);
+  if (state_ != State::forward_done && state_ != State::learning && state_ != State::backward_running) return;
+  if (!times_.backward_start) times_.backward_start = IterationTimes::Clock::now();
+  if (usage_.is_learning()) {
+    usage_.count_use(parameter);
+    if (!has_sink_) queue_learning();
+    return;
+  }
+  ready_order_.push_back(parameter);
+  if (state_ == State::forward_done) start_backward();
+  if (!usage_.is_last_use(parameter)) return;
+  if (wants_rebuild()) buckets_.record_order(parameter);
+  mark_ready(parameter);
+}
+
+void Reducer::queue_after_backward() {
+  queue([](Reducer& reducer) {
+    reducer.after_backward_();
+    const std::lock_guard lock(reducer.mutex_);
+    reducer.is_after_backward_queued_ = false;
+  });
+}
+
+void Reducer::start_learning() {
+  const std::lock_guard lock(mutex_);
+  if (usage_.is_learning()) queue_learning();
+}
+
+void Reducer::queue_learning() {
+  if (state_ != State::forward_done) return;
+  state_ = State::learning;
+  queue([](Reducer& reducer) {
+    const std::lock_guard lock(reducer.mutex_);
+    reducer.usage_.finish_learning();
+    reducer.start_backward();
+    for (std::size_t i = 0; i < reducer.parameters_.size(); ++i) {
+      if (!reducer.usage_.is_unused(i)) reducer.mark_ready(i);
+    }
+  });
+}
+
+void Reducer::resolve_divisor() {
+  divisor_ = divisor_source_ ? divisor_source_() : static_cast<double>(group_->size());
+}
+
+/// At the first gradient: parameters that will get none need not be waited for.
+void Reducer::start_backward() {
+  state_ = State::backward_running;
+  resolve_divisor();
+  for (const auto each : usage_.unused()) mark_ready(each);
+}
+
+void Reducer::mark_ready(std::size_t parameter) {
+  if (buckets_.is_filled(parameter)) refuse_ready_twice(parameter);
+  const auto index = buckets_.fill(parameter, hook_ ? 1 : divisor_, usage_);
+  if (index == next_bucket_ && buckets_[index].pending == 0) launch_full_buckets();
+}
+
+void Reducer::launch_full_buckets() {
+  for (; next_bucket_ < buckets_.size() && buckets_[next_bucket_].pending == 0; ++next_bucket_) {
+    launch(buckets_[next_bucket_], next_bucket_);
+  }
+  if (next_bucket_ < buckets_.size()) return;
+  times_.backward_end = IterationTimes::Clock::now();
+  usage_.start_reduction(*group_);
+  queue([](Reducer& reducer) {
+    const std::lock_guard lock(reducer.mutex_);
+    reducer.finalise();
+  });
+}
+
+void Reducer::launch(Bucket& bucket, std::size_t index) {
+  if (!times_.comm_start) times_.comm_start = IterationTimes::Clock::now();
+  if (skip_all_reduce_unused_ && usage_.are_all_unused(bucket.parameters)) {
+    bucket.is_skipped = true;
+    return;
+  }
+  ++buckets_reduced_;
+  if (hook_) {
+    launch_hook(bucket, index);
+    return;
+  }
+  if (bucket.is_sparse) {
+    const at::NoGradGuard no_grad;
+    bucket.flat = all_reduce_sparse(bucket.parameters.front(), bucket.flat);
+    return;
+  }
+  // Nothing is left to overlap the last bucket with: the thread that waits for it reduces it in finish().
+  const bool is_last = index + 1 == buckets_.size() && usage_.mode() != UsageMode::searched;
+  if (is_last) return;
+  bucket.work = all_reduce(bucket, true);
+  if (timeline_) timeline_->bucket_launched(index, bucket.bytes(), bucket.work->sequence());
+}
+
+void Reducer::launch_hook(Bucket& bucket, std::size_t index) {
+  std::vector<at::Tensor> parameters;
+  for (const auto each : bucket.parameters) parameters.push_back(parameters_.tensors[each]);
+  GradBucket seen(index, buckets_.size(), bucket.flat, bucket.views, std::move(parameters));
+  const at::NoGradGuard no_grad;
+  const auto begin = Timeline::Clock::now();
+  bucket.future = hook_(seen);
+  if (!timeline_) return;
+  // As part of the chain, so that the time is recorded when backward returns.
+  bucket.future = bucket.future->then([timeline = timeline_, index, bytes = bucket.bytes(), begin](at::Tensor result) {
+    timeline->bucket_reduced(index, bytes, begin, Timeline::Clock::now());
+    return result;
+  });
+}
+
+Work Reducer::all_reduce(const Bucket& bucket, bool async_op) {
+  // A blocking reduction is one that the end of backward waits for, on the caller's stream, which autograd has put
+  // behind the gradients' streams.
+  auto* const stream = async_op ? bucket.stream : current_stream(bucket.flat);
+  const auto op = bucket.scales_in_reduction && divisor_ != 1 ? ReduceOp::premul_sum(1.0 / divisor_) : ReduceOp::sum();
+  return group_->all_reduce(buffer_of(bucket.flat), {.op = op, .async_op = async_op, .stream = stream});
+}
+
+at::Tensor Reducer::all_reduce_sparse(std::size_t parameter, const at::Tensor& gradient) {
+  const auto known = sparse_ids_.find(parameter);
+  if (known == sparse_ids_.end()) return sparse_all_reduce(*group_, gradient);
+  return all_reduce_rows(*group_, gradient, known->second, parameters_.describe(parameter));
+}
+
+// --- the end of backward
+
+void Reducer::finalise() {
+  state_ = State::finalising;
+  for (std::size_t i = 0; i < buckets_.size(); ++i) finish(buckets_[i], i);
+  // The gradients are complete: an error from here on is reported, but the next iteration can go on.
+  state_ = State::idle;
+  for (const auto& each : std::exchange(futures_, {})) each.value(group_->timeout());
+  usage_.finish_iteration();
+  sparse_ids_.clear();
+  ++reductions_;
+  times_.comm_end = IterationTimes::Clock::now();
+  last_times_ = times_;
+  last_ready_order_ = ready_order_;
+  if (timeline_) timeline_->iteration_ended(times_);
+  if (wants_rebuild() && !ready_order_.empty()) {
+    for (const auto each : usage_.unused()) buckets_.record_order(each);
+  }
+}
+
+void Reducer::finish(Bucket& bucket, std::size_t index) {
+  if (bucket.is_skipped) {
+    BucketSet::restore_unused(bucket, usage_);
+    return;
+  }
+  const at::NoGradGuard no_grad;  // for what the communication hook has left to do as well
+  buckets_.hand_out(bucket, wait_for(bucket, index), usage_);
+  if (after_bucket_) after_bucket_(bucket);
+}
+
+at::Tensor Reducer::wait_for(Bucket& bucket, std::size_t index) {
+  if (bucket.future) {
+    auto result = bucket.future->value(group_->timeout());
+    bucket.future.reset();
+    if (!result.defined() || (!bucket.is_sparse && result.numel() != bucket.flat.numel())) {
+      throw Error(fmt::format("the communication hook returned {} for bucket {}, which has {} elements",
+                              result.defined() ? fmt::format("{} elements", result.numel()) : "an undefined tensor",
+                              index, bucket.flat.numel()));
+    }
+    return result;
+  }
+  if (bucket.work) {
+    bucket.work->wait_on(current_stream(bucket.flat));
+    bucket.work.reset();
+  } else if (!bucket.is_sparse) {
+    const auto work = all_reduce(bucket, false);
+    if (timeline_) timeline_->bucket_launched(index, bucket.bytes(), work.sequence());
+  }
+  return bucket.flat;
+}
+
+void Reducer::check_finalized() const {
+  const std::lock_guard lock(mutex_);
+  check_finalized_locked();
+}
+
+void Reducer::check_finalized_locked() const {
+  if (state_ == State::forward_done && usage_.is_learning() && usage_.has_counted_uses()) {
+    throw Error(
+        "the last backward was not reduced: with static_graph the loss of the first iteration has to be computed from "
+        "what forward returned");
+  }
+  if (state_ == State::failed) {
+    throw Error(
+        fmt::format("the last backward failed: {}. The gradients it left are this rank's own: zero them and continue "
+                    "with update_process_group",
+                    failure_));
+  }
+  if (state_ != State::backward_running && state_ != State::finalising) return;
+  std::vector<std::string> names;
+  const bool with_names = debug_level() != DebugLevel::off;
+  for (const auto each : buckets_.unfilled()) {
+    names.push_back(with_names ? parameters_.describe(each) : std::to_string(each));
+  }
+  const auto* const advice =
+      usage_.mode() == UsageMode::static_graph ? "the graph has changed, but static_graph promises that it does not"
+      : usage_.mode() == UsageMode::searched
+          ? "some of forward's outputs were not used for the loss, or not in this backward"
+          : "forward did not use them for the loss: set find_unused_parameters, or leave them out of the model";
+  throw Error(fmt::format("the last backward did not finish: on rank {} parameters {} got no gradient: {}{}",
+                          group_->rank(), fmt::join(names, ", "), advice,
+                          with_names ? "" : " (COHORT_DEBUG=info adds their names)"));
+}
+
+void Reducer::refuse_ready_twice(std::size_t parameter) const {
+  throw Error(fmt::format(
+      "parameter {} got its gradient twice in one backward: it is used outside forward as well, or by several "
+      "backwards inside one (activation checkpointing of the same layer){}. static_graph allows this if the graph does "
+      "not change",
+      parameters_.describe(parameter),
+      usage_.unused().empty() ? ""
+                              : "; or forward's outputs did not show that it is used, and it was taken as unused"));
+}
+
+// --- ranks without input
+
+void Reducer::shadow_rebuild() {
+  const std::lock_guard lock(mutex_);
+  if (!is_rebuild_due()) return;
+  buckets_.forget_order();  // the order counts of ranks that have input
+  buckets_.rebuild(*group_);
+}
+
+void Reducer::shadow_backward() {
+  const std::lock_guard lock(mutex_);
+  ++iterations_;
+  resolve_divisor();
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < buckets_.size(); ++i) {
+    // In memory of their own: the real buckets hold this rank's last gradients.
+    auto zeros = buckets_.make_zeros(i, *group_);
+    launch(zeros, i);
+    if (!zeros.is_skipped) wait_for(zeros, i);
+  }
+  ++reductions_;
+  usage_.reduce_nothing(*group_);
+}
+
+// --- observing
+
+std::uint64_t Reducer::iterations() const {
+  const std::lock_guard lock(mutex_);
+  return iterations_;
+}
+
+ReducerStatistics Reducer::statistics() const {
+  const std::lock_guard lock(mutex_);
+  ReducerStatistics all{.iterations = iterations_,
+                        .buckets_reduced = buckets_reduced_,
+                        .has_rebuilt = buckets_.has_rebuilt(),
+                        .unused_bytes = usage_.unused_bytes(),
+                        .graph_looks_static = usage_.looks_static(),
+                        .times = last_times_,
+                        .ready_order = last_ready_order_};
+  for (std::size_t i = 0; i < buckets_.size(); ++i) {
+    const auto& bucket = buckets_[i];
+    all.bucket_bytes.push_back(bucket.is_sparse ? parameters_.tensors[bucket.parameters.front()].nbytes()
+                                                : bucket.bytes());
+    all.bucket_parameters.push_back(bucket.parameters);
+  }
+  return all;
+}
+
 void Reducer::record_timeline() {
   const std::lock_guard lock(mutex_);
   if (timeline_ != nullptr) return;
   timeline_ = std::make_shared<Timeline>();
-  timeline_->watch(*options_.group);
+  timeline_->watch(*group_);
 }
 
 std::string Reducer::timeline_json() const {
   const std::lock_guard lock(mutex_);
   if (timeline_ == nullptr) return "{}";
-  std::vector<Timeline::Contents> contents;
-  for (const auto& bucket : buckets_) {
-    contents.emplace_back();
-    for (const auto each : bucket.parameters) {
-      contents.back().emplace_back(options_.names[each], options_.parameters[each].nbytes());
+  std::vector<Timeline::Contents> contents(buckets_.size());
+  for (std::size_t i = 0; i < buckets_.size(); ++i) {
+    for (const auto each : buckets_[i].parameters) {
+      contents[i].emplace_back(parameters_.names[each], parameters_.tensors[each].nbytes());
     }
   }
-  return timeline_->to_chrome_json(options_.group->rank(), contents);
-}
-
-void Reducer::install_future(Future<void> future) {
-  const std::lock_guard lock(mutex_);
-  futures_.push_back(std::move(future));
-}
-
-void Reducer::reset(ProcessGroupPtr group) {
-  const std::lock_guard lock(mutex_);
-  // What a failed operation left under way has ended, or its memory stays with it.
-  for (auto& bucket : buckets_) bucket.reset();
-  used_work_.reset();
-  expects_gradients_ = false;
-  requires_finalize_ = false;
-  has_marked_unused_ = false;
-  is_end_queued_ = false;
-  divisor_ = 0;
-  next_bucket_ = 0;
-  futures_.clear();
-  std::fill(local_used_.begin(), local_used_.end(), 0);
-  recorded_order_.clear();
-  has_rebuilt_ = false;
-  reductions_ = 0;
-  has_learnt_ = false;  // ranks may differ in it
-  unused_.clear();
-  failure_.clear();
-  may_replace_hook_ = true;      // a hook of the user's has the old group
-  if (group == nullptr) return;  // this rank is out: its memory stays what it is
-  options_.group = std::move(group);
-  if (timeline_) timeline_->watch(*options_.group);
-  std::vector<AssignedBucket> same;
-  for (const auto& bucket : buckets_) same.push_back({.parameters = bucket.parameters, .limit = bucket.limit});
-  make_buckets(std::move(same));
-}
-
-// --- forward
-
-void Reducer::prepare_for_forward() {
-  const std::lock_guard lock(mutex_);
-  ++iterations_;
-  times_ = {};
-  times_.forward_start = ReducerTimes::Clock::now();
-}
-
-void Reducer::expect_nothing() {
-  const std::lock_guard lock(mutex_);
-  expects_gradients_ = false;
-  is_at_the_end_queued_ = false;
-}
-
-bool Reducer::is_learning() const {
-  const std::lock_guard lock(mutex_);
-  return options_.static_graph && !has_learnt_;
-}
-
-void Reducer::set_has_sink(bool has_sink) {
-  const std::lock_guard lock(mutex_);
-  has_sink_ = has_sink;
-}
-
-bool Reducer::wants_rebuild() const {
-  return (options_.static_graph || !options_.find_unused_parameters) && !has_rebuilt_;
-}
-
-/// The same on all ranks, those included that only follow. A static graph's first iteration shows no order.
-bool Reducer::is_rebuild_due() const {
-  return wants_rebuild() && reductions_ >= (options_.static_graph ? 2 : 1);
-}
-
-bool Reducer::rebuild_buckets() {
-  const std::lock_guard lock(mutex_);
-  check_finalized_locked();
-  if (!is_rebuild_due()) return false;
-  // In a join only others may have had gradients so far.
-  if (recorded_order_.size() != options_.parameters.size()) {
-    agree_on_buckets("");
-    return true;
-  }
-  std::vector<std::size_t> limits{options_.first_cap, options_.bucket_cap};
-  if (!options_.bucket_caps.empty()) limits = options_.bucket_caps;
-  std::vector<AssignedBucket> assigned;
-  if (options_.small_bucket_is_last) {
-    std::reverse(recorded_order_.begin(), recorded_order_.end());
-    assigned = assign_buckets(infos(), limits, recorded_order_);
-    std::reverse(assigned.begin(), assigned.end());
-    for (auto& each : assigned) std::reverse(each.parameters.begin(), each.parameters.end());
-  } else {
-    assigned = assign_buckets(infos(), limits, recorded_order_);
-  }
-  agree_on_buckets(to_bytes(assigned));
-  return true;
-}
-
-void Reducer::shadow_rebuild() {
-  const std::lock_guard lock(mutex_);
-  if (is_rebuild_due()) agree_on_buckets("");
-}
-
-/// Ranks may have seen different orders: that of the first rank that has one counts, which is rank 0 unless that has
-/// no input.
-void Reducer::agree_on_buckets(const std::string& mine) {
-  const auto all = options_.group->all_gather_bytes(mine);
-  const auto first = std::find_if(all.begin(), all.end(), [](const std::string& each) { return !each.empty(); });
-  if (first == all.end()) throw AssertionError("no rank has seen the order of gradients");
-  make_buckets(buckets_from_bytes(*first, options_.parameters.size()));
-  has_rebuilt_ = true;
-  recorded_order_.clear();
-}
-
-void Reducer::prepare_for_backward(std::span<const at::Tensor> outputs) {
-  const std::lock_guard lock(mutex_);
-  expects_gradients_ = true;
-  has_marked_unused_ = false;
-  // Of a backward that threw: what it queued for its end never ran.
-  is_end_queued_ = false;
-  is_at_the_end_queued_ = false;
-  next_bucket_ = 0;
-  failure_.clear();
-  ++stamp_;
-  for (auto& bucket : buckets_) bucket.reset();
-  ready_order_.clear();
-  if (has_learnt_) {
-    hooks_left_ = hook_counts_;
-    return;
-  }
-  unused_.clear();
-  std::fill(hook_counts_.begin(), hook_counts_.end(), 0);
-  if (options_.find_unused_parameters && !options_.static_graph) find_unused(outputs);
-}
-
-void Reducer::find_unused(std::span<const at::Tensor> outputs) {
-  const auto used = parameters_reached_from(outputs, index_of_accumulator_, options_.parameters.size());
-  for (std::size_t i = 0; i < used.size(); ++i) {
-    if (!used[i]) unused_.push_back(i);
-  }
-  if (last_unused_ && *last_unused_ != unused_) graph_looks_static_ = false;
-  last_unused_ = unused_;
-  if (unused_.empty() && !std::exchange(has_warned_nothing_unused_, true)) {
-    log(LogLevel::warn,
-        "find_unused_parameters is on, but forward used all of them: the search costs a walk over the graph in every "
-        "iteration. Leave it out if your model always uses all its parameters");
-  }
+  return timeline_->to_chrome_json(group_->rank(), contents);
 }
 
 }  // namespace cohort::ddp

@@ -1,22 +1,20 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Averages gradients while backward runs. Hooks on the parameters' gradient accumulators fill buckets; a full bucket is
-// reduced as soon as those before it are; when the outermost backward ends, what is under way is waited for.
+// Averages gradients while backward runs. Hooks on the parameters' gradient accumulators fill the buckets; a full
+// bucket is reduced as soon as all buckets before it are; when the outermost backward ends, the reductions that are
+// still under way are waited for.
 //
-// Costs: a gradient that autograd made elsewhere is copied into its bucket, once; one that lies there already is not
-// touched. The division by the number of ranks is part of the reduction where the backend can (premul_sum), and
-// nothing is copied afterwards, since the parameters' gradients are the bucket's memory. The last bucket is reduced by
-// the thread that waits for it anyway.
+// The reduction divides by the number of ranks itself where the backend can (premul_sum). The last bucket is reduced by
+// the thread that would wait for it anyway.
 //
 // One iteration: prepare_for_forward, rebuild_buckets, [forward], prepare_for_backward, [backward]. One mutex guards
-// everything: gradients of several devices arrive on several threads.
+// everything, since gradients on several devices arrive on several threads.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <cohort/process_group.h>
 #include <cohort/torch/comm_hook.h>
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -25,215 +23,164 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "torch/ddp/accumulation_hook.h"
-#include "torch/ddp/bucket.h"
-#include "torch/ddp/bucket_assignment.h"
+#include "torch/ddp/bucket_set.h"
+#include "torch/ddp/parameters.h"
 #include "torch/ddp/timeline.h"
+#include "torch/ddp/usage_tracker.h"
 
 namespace cohort::ddp {
 
 struct ReducerOptions {
-  ProcessGroupPtr group{};
-  std::vector<at::Tensor> parameters{};
-  std::vector<std::string> names{};  ///< of the parameters, for errors
-  std::vector<bool> expects_sparse{};
-  std::size_t bucket_cap = 0;                 ///< bytes
-  std::size_t first_cap = 0;                  ///< of the first bucket after a rebuild
-  std::vector<std::size_t> bucket_caps{};     ///< one by one, instead of both
-  std::vector<std::size_t> initial_limits{};  ///< before there is an order
-  bool small_bucket_is_last = false;          ///< the first cap counts for the last bucket instead
-  bool find_unused_parameters = false;
-  bool gradient_as_bucket_view = true;
-  bool batches_copies = false;  ///< a bucket's gradients are copied and divided together, when all are there
-  bool static_graph = false;
+  ProcessGroupPtr process_group{};
+  Parameters parameters{};
+  BucketOptions buckets{};
+  UsageMode usage = UsageMode::all_used;
   bool skip_all_reduce_unused = false;
-  bool may_use_group_memory = true;
+  /// Called with every error that leaves backward.
+  std::function<void(const char* what, std::uint64_t iteration)> on_error{};
+  /// Called at the end of each backward that reached any of the parameters, reduced or not.
+  std::function<void()> after_backward{};
 };
 
-/// When what happened in the last iteration.
-struct ReducerTimes {
-  using Clock = std::chrono::steady_clock;
-  std::optional<Clock::time_point> forward_start{};
-  std::optional<Clock::time_point> backward_start{};
-  std::optional<Clock::time_point> backward_end{};
-  std::optional<Clock::time_point> comm_start{};
-  std::optional<Clock::time_point> comm_end{};
+struct ReducerStatistics {
+  std::uint64_t iterations = 0;
+  std::uint64_t buckets_reduced = 0;
+  bool has_rebuilt = false;
+  std::vector<std::size_t> bucket_bytes{};
+  std::vector<std::vector<std::size_t>> bucket_parameters{};
+  std::size_t unused_bytes = 0;
+  bool graph_looks_static = true;
+  // The last iteration that was reduced.
+  IterationTimes times{};
+  std::vector<std::size_t> ready_order{};  ///< parameters in the order in which their gradients arrived
 };
 
 class Reducer : public std::enable_shared_from_this<Reducer> {
  public:
   static std::shared_ptr<Reducer> make(ReducerOptions options);
-  ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
   void prepare_for_forward();
-  /// Where it is due: called by all ranks. True if it happened.
-  bool rebuild_buckets();
-  /// From now on gradients are expected. `outputs`: of forward, where unused parameters are to be found.
-  void prepare_for_backward(std::span<const at::Tensor> outputs);
-  /// The forward that follows does not synchronise.
-  void expect_nothing();
-  /// Static graph, first iteration: called while backward runs; everything is reduced at its end.
-  void reduce_at_the_end();
+  /// Collective in the iteration in which the buckets are rebuilt. Throws as check_finalized() does.
+  void rebuild_buckets();
+  /// Gradients are expected from now on. `outputs` are forward's, for the search for unused parameters. `has_sink`:
+  /// the loss is computed from outputs that will call start_learning(). Without it the first gradient has to, which
+  /// may be too early if backwards run inside backwards.
+  void prepare_for_backward(std::span<const at::Tensor> outputs, bool has_sink);
+  /// The backward that follows is not reduced.
+  void skip_backward();
+  /// In the first iteration of a static graph: all gradients are reduced when the backward that is running ends.
+  void start_learning();
   bool is_learning() const;
-  /// Whether any output of the last forward will call reduce_at_the_end(). Else the first gradient does, which may be
-  /// too early where backwards run inside backwards.
-  void set_has_sink(bool has_sink);
 
-  /// An Error if the last backward did not make every parameter ready; says which.
-  void check_finalized();
-  /// Takes the hooks off: the parameters train alone from now on.
+  /// An Error that names the parameters if the last backward did not give every parameter its gradient.
+  void check_finalized() const;
+  /// Removes the hooks: from now on the parameters are trained on this rank alone.
   void detach();
+  /// After a failure: forgets what was begun and recreates the buckets in memory of the new group. Null: this rank is
+  /// not part of the new group.
+  void reset(ProcessGroupPtr process_group);
+
   void set_comm_hook(CommHook hook);
   bool has_comm_hook() const { return static_cast<bool>(hook_); }
   void set_static_graph();
-  /// Where the divisor is not the number of ranks: asked once for each backward.
+  /// Called once for each backward if gradients are not to be divided by the number of ranks; null: they are.
   void set_divisor(std::function<double()> divisor);
-  /// Told of every error that leaves backward.
-  void set_on_error(std::function<void(const char* what)> call);
-  /// Awaited at the end of backward.
-  void install_future(Future<void> future);
-  /// After a failure: everything begun is forgotten, and buckets are made anew in memory of the new group.
-  void reset(ProcessGroupPtr group);
-  /// Called after each bucket's gradients are reduced and in place.
-  using AfterBucket = std::function<void(const Bucket& bucket)>;
-  void set_after_bucket(AfterBucket after);
-  /// Called when a backward that came to any of the parameters has ended, whether it synchronised or not.
-  void set_at_the_end(std::function<void()> call);
-
-  /// Of the next backward: which rows sparse gradients may have, by parameter.
+  /// Called for each bucket once its parameters have their reduced gradients.
+  void set_after_bucket(std::function<void(const Bucket& bucket)> call);
+  /// Waited for at the end of backward.
+  void add_future(Future<void> future);
+  /// The rows that sparse gradients can have in the next backward, by parameter.
   void set_sparse_ids(std::map<std::size_t, at::Tensor> ids);
 
-  void record_timeline();
-  std::string timeline_json() const;
-
-  /// What a rank that has no more input does for one backward of the others: the same reductions, of zeros.
+  /// What a rank without input does during one backward of the others: the same reductions, of zeros.
   void shadow_backward();
-  /// And for the others' rebuilding, where that is due.
+  /// What it does while the others rebuild their buckets.
   void shadow_rebuild();
 
   /// For communication hooks, while they are called.
   double divisor() const { return divisor_; }
-  const ProcessGroupPtr& group() const { return options_.group; }
+  const ProcessGroupPtr& process_group() const { return group_; }
 
-  // --- to look at
-  std::size_t parameter_count() const { return options_.parameters.size(); }
-  const std::vector<at::Tensor>& parameters() const { return options_.parameters; }
-  std::vector<std::size_t> bucket_sizes() const;
-  std::vector<std::vector<std::size_t>> bucket_parameters() const;
-  bool has_rebuilt() const { return has_rebuilt_; }
-  std::vector<std::size_t> ready_order() const;
-  std::uint64_t iterations() const { return iterations_; }
-  std::uint64_t buckets_reduced() const { return buckets_reduced_; }
-  std::size_t unused_bytes() const;
-  /// Whether every iteration so far had the same unused parameters.
-  bool graph_looks_static() const { return graph_looks_static_; }
-  ReducerTimes times() const;
+  std::uint64_t iterations() const;
+  ReducerStatistics statistics() const;
+  void record_timeline();
+  std::string timeline_json() const;
 
  private:
-  struct Place {
-    std::size_t bucket = 0;
-    std::size_t slot = 0;
+  enum class State {
+    idle,              ///< no gradients are expected
+    forward_done,      ///< a backward is to come
+    learning,          ///< the first backward of a static graph runs; its end is queued
+    backward_running,  ///< gradients have arrived
+    finalising,        ///< all gradients are there, and reductions are waited for
+    failed,            ///< backward threw; only reset() leads out of it
   };
 
   explicit Reducer(ReducerOptions options);
   void attach();
-  std::vector<TensorInfo> infos() const;
-  void make_buckets(std::vector<AssignedBucket> assigned);
   void on_gradient(std::size_t parameter);
-  void take_gradient(std::size_t parameter);
+  void start_backward();
   void mark_ready(std::size_t parameter);
-  void fill(Bucket& bucket, std::size_t slot);
-  void fill_sparse(Bucket& bucket);
-  void fill_together(Bucket& bucket);
-  at::Tensor reduce_sparse(std::size_t parameter, const at::Tensor& gradient);
-  void advance_buckets();
+  void launch_full_buckets();
   void launch(Bucket& bucket, std::size_t index);
-  Work start_reduction(Bucket& bucket, bool async_op);
-  bool scales_in_reduction(const at::Tensor& flat) const;
-  void start_used_map();
-  at::Tensor used_tensor(std::vector<std::int32_t> used) const;
-  bool is_globally_unused(std::size_t parameter);
-  void queue_finalize();
+  void launch_hook(Bucket& bucket, std::size_t index);
+  Work all_reduce(const Bucket& bucket, bool async_op);
+  at::Tensor all_reduce_sparse(std::size_t parameter, const at::Tensor& gradient);
   void queue_learning();
-  /// Runs it at the end of the backward that is under way.
+  void queue_after_backward();
+  void finalise();
+  void finish(Bucket& bucket, std::size_t index);
+  at::Tensor wait_for(Bucket& bucket, std::size_t index);
+  /// Runs `run` at the end of the backward that is under way.
   template <class Run>
   void queue(Run run);
+  /// Runs `run`; an error makes the backward a failed one and is reported before it goes on.
   template <class Run>
-  void reported(Run&& run);
-  bool is_unused(std::size_t parameter) const;
-  void restore_unused(Bucket& bucket);
-  void finalize();
-  void finish(Bucket& bucket, std::size_t index);
-  void find_unused(std::span<const at::Tensor> outputs);
-  void check_finalized_locked();
+  void guarded(Run&& run);
+  void check_finalized_locked() const;
   [[noreturn]] void refuse_ready_twice(std::size_t parameter) const;
   void resolve_divisor();
   bool wants_rebuild() const;
   bool is_rebuild_due() const;
-  void agree_on_buckets(const std::string& mine);
-  std::string name_of(std::size_t parameter) const;
-  void adopt_gradients();
 
-  ReducerOptions options_;
+  const Parameters parameters_;
+  const bool skip_all_reduce_unused_;
+  ProcessGroupPtr group_;
   std::vector<AccumulationHook> hooks_;
-  std::unordered_map<const void*, std::size_t> index_of_accumulator_;
-  CommHook hook_;
-  AfterBucket after_bucket_;
-  std::function<void()> at_the_end_;
-  bool is_at_the_end_queued_ = false;
-  std::shared_ptr<Timeline> timeline_;
-  std::function<double()> divisor_source_;
-  std::function<void(const char* what)> on_error_;
-  bool may_replace_hook_ = false;
+  UsageTracker::Accumulators accumulators_;
 
   mutable std::mutex mutex_;
-  std::vector<Bucket> buckets_;
-  std::vector<Place> places_;
+  BucketSet buckets_;
+  UsageTracker usage_;
+  State state_ = State::idle;
+  std::string failure_;  ///< what the failed backward threw
   std::size_t next_bucket_ = 0;
-  bool expects_gradients_ = false;
-  std::string failure_;  ///< what the last backward threw
-  bool requires_finalize_ = false;
-  bool has_marked_unused_ = false;
-  std::vector<std::size_t> unused_;
-  std::optional<std::vector<std::size_t>> last_unused_;
-  bool graph_looks_static_ = true;
-  bool has_warned_nothing_unused_ = false;
-  std::uint64_t created_graphs_ = 0;
-  bool has_warned_strides_ = false;
-
-  std::vector<std::int32_t> local_used_;
-  at::Tensor reduced_used_;  ///< where the parameters are
-  std::optional<Work> used_work_;
-
-  // Ready in this iteration if stamped with it.
-  std::vector<std::uint64_t> ready_stamps_;
-  std::uint64_t stamp_ = 0;
-  std::vector<std::size_t> ready_order_;
-  std::vector<std::size_t> last_ready_order_;
-  std::vector<std::size_t> recorded_order_;  ///< for the rebuild
-
-  // Static graph.
-  bool has_learnt_ = false;
-  std::vector<int> hook_counts_;
-  std::vector<int> hooks_left_;
-  bool is_end_queued_ = false;
   bool has_sink_ = false;
-
+  double divisor_ = 1;  ///< valid from start_backward() on
   std::map<std::size_t, at::Tensor> sparse_ids_;
   std::vector<Future<void>> futures_;
-  double divisor_ = 0;  ///< 0: not known yet
-  bool has_rebuilt_ = false;
+
+  CommHook hook_;
+  bool is_hook_replaceable_ = false;  ///< since reset(): the hook has the old group
+  std::function<double()> divisor_source_;
+  std::function<void(const Bucket& bucket)> after_bucket_;
+  const std::function<void(const char* what, std::uint64_t iteration)> on_error_;
+  const std::function<void()> after_backward_;
+  bool is_after_backward_queued_ = false;
+
   std::uint64_t iterations_ = 0;
-  std::uint64_t reductions_ = 0;  ///< backwards that were reduced, others' included
+  std::uint64_t reductions_ = 0;  ///< backwards that were reduced, including those of other ranks only
   std::uint64_t buckets_reduced_ = 0;
-  ReducerTimes times_;
-  ReducerTimes last_times_;
+  std::vector<std::size_t> ready_order_;
+  std::vector<std::size_t> last_ready_order_;
+  IterationTimes times_;
+  IterationTimes last_times_;
+  std::shared_ptr<Timeline> timeline_;
 };
 
 }  // namespace cohort::ddp

@@ -15,13 +15,15 @@
 #include <utility>
 #include <vector>
 
+#include "torch/flatten.h"
+
 namespace cohort::ddp {
 
 namespace {
 
-/// Below this tensors travel together: an operation of its own costs more than two copies.
+/// Smaller tensors are sent together: an operation for each would cost more than two copies.
 constexpr std::size_t small_bytes = std::size_t{256} << 10U;
-/// What travels together is at most this.
+/// The largest size of what is sent together.
 constexpr std::size_t flat_bytes = std::size_t{250} << 20U;
 
 /// One line for each tensor.
@@ -41,7 +43,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-/// Small tensors of the host: as bytes, so that types may mix.
+/// Sends small tensors in host memory as bytes, so that dtypes may be mixed.
 void broadcast_packed(ProcessGroup& group, std::span<const at::Tensor> tensors, int source) {
   std::size_t bytes = 0;
   for (const auto& each : tensors) bytes += each.nbytes();
@@ -62,18 +64,11 @@ void broadcast_packed(ProcessGroup& group, std::span<const at::Tensor> tensors, 
     each_place([](const std::byte* place, std::byte* data, std::size_t n) { std::memcpy(data, place, n); });
 }
 
-/// Small tensors of a device, of one type.
+/// Sends small tensors of one device and dtype.
 void broadcast_flattened(ProcessGroup& group, const std::vector<at::Tensor>& tensors, int source) {
-  std::vector<at::Tensor> rows;
-  for (const auto& each : tensors) rows.push_back(each.reshape({-1}));
-  auto flat = at::cat(rows);
+  const auto flat = flattened(tensors);
   group.broadcast(buffer_of(flat), {.root = source, .stream = current_stream(flat)});
-  if (group.rank() == source) return;
-  std::int64_t place = 0;
-  for (const auto& each : tensors) {
-    each.copy_(flat.narrow(0, place, each.numel()).view(each.sizes()));
-    place += each.numel();
-  }
+  if (group.rank() != source) copy_from_flat(flat, tensors);
 }
 
 }  // namespace

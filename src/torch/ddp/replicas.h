@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Making the ranks' models equal, and seeing to it that they can be.
+// Checks that the ranks' models match, and makes them equal.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,11 +11,11 @@
 
 namespace cohort::ddp {
 
-/// All ranks have as many tensors, of the same sizes, strides and dtypes: an Error that names rank and parameter on
-/// every rank otherwise. One exchange.
+/// Collective, in one exchange. An Error on every rank that names rank and parameter, unless all ranks have the same
+/// number of tensors with the same sizes, strides and dtypes.
 void check_replicas(ProcessGroup& group, std::span<const at::Tensor> tensors, std::span<const std::string> names);
 
-/// `source`'s values for all. Large tensors travel as they lie, small ones together.
+/// Gives all ranks the source's values. Large tensors are sent in place, small ones together.
 void broadcast_tensors(ProcessGroup& group, std::span<const at::Tensor> tensors, int source);
 
 }  // namespace cohort::ddp

@@ -35,14 +35,14 @@ Selection select(const ::torch::nn::Module& module, const std::set<std::string>&
       const auto& tensor = parameter.value();
       if (ignored.contains(name) || !tensor.defined() || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
       if (tensor.requires_grad()) {
-        selection.parameters.push_back(tensor);
-        selection.names.push_back(name);
-        selection.expects_sparse.push_back(makes_sparse_gradients(owner));
+        selection.parameters.tensors.push_back(tensor);
+        selection.parameters.names.push_back(name);
+        selection.parameters.expects_sparse.push_back(makes_sparse_gradients(owner));
       } else {
         selection.frozen.push_back(tensor);
       }
     }
-    if (sync_batchnorm_group(owner) != nullptr) selection.has_sync_batch_norm = true;
+    if (sync_batch_norm_group(owner) != nullptr) selection.has_sync_batch_norm = true;
   };
   take("", module);
   for (const auto& child : module.named_modules("", false)) take(child.key(), *child.value());

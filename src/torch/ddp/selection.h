@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Which of a module's tensors are whose: reduced, broadcast only, left alone.
+// Which of a module's tensors are reduced, which are only broadcast, and which are left alone.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,23 +8,29 @@
 
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "torch/ddp/parameters.h"
 
 namespace cohort::ddp {
 
 struct Selection {
-  /// Reduced: those that require gradients, each once (at its first name), in order of registration.
-  std::vector<at::Tensor> parameters{};
-  std::vector<std::string> names{};
-  std::vector<bool> expects_sparse{};
-  /// Broadcast at the beginning as well: those that do not.
-  std::vector<at::Tensor> frozen{};
+  Parameters parameters{};           ///< those that require gradients; a tied weight has its first name
+  std::vector<at::Tensor> frozen{};  ///< those that do not: only broadcast at construction
   bool has_sync_batch_norm = false;
+
+  /// Both kinds.
+  std::vector<at::Tensor> all() const {
+    auto tensors = parameters.tensors;
+    tensors.insert(tensors.end(), frozen.begin(), frozen.end());
+    return tensors;
+  }
 };
 
 Selection select(const ::torch::nn::Module& module, const std::set<std::string>& ignored);
 
-/// Collected anew each time, since modules may rebind theirs.
+/// Collected anew for each use, since modules may rebind their buffers.
 std::vector<std::pair<std::string, at::Tensor>> select_buffers(const ::torch::nn::Module& module,
                                                                const std::set<std::string>& ignored);
 

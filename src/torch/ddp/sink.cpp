@@ -15,7 +15,7 @@ struct Sink : torch::autograd::Function<Sink> {
   static variable_list forward(AutogradContext* context, at::TensorList outputs,
                                const std::shared_ptr<Reducer>& reducer, bool clones) {
     context->set_materialize_grads(false);
-    // Not the reducer itself: it holds buckets, and a graph may live longer than its model.
+    // A weak pointer: a graph may live longer than its model and must not keep the buckets alive.
     context->saved_data["reducer"] = c10::IValue::make_capsule(c10::make_intrusive<Handle>(reducer));
     variable_list passed;
     for (const auto& each : outputs) passed.push_back(clones ? each.clone() : each.view_as(each));
@@ -23,9 +23,9 @@ struct Sink : torch::autograd::Function<Sink> {
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto handle = context->saved_data["reducer"].toCapsule();
-    if (const auto reducer = static_cast<const Handle&>(*handle).reducer.lock()) reducer->reduce_at_the_end();
+    if (const auto reducer = static_cast<const Handle&>(*handle).reducer.lock()) reducer->start_learning();
     auto passed = gradients;
-    passed.resize(gradients.size() + 2);  // nothing for the two arguments that are no tensors
+    passed.resize(gradients.size() + 2);  // no gradients for the two arguments that are not tensors
     return passed;
   }
 

@@ -10,10 +10,10 @@
 
 namespace cohort::ddp {
 
-/// Passes forward's outputs on through a function that does nothing to them but let gradients that are not there stay
-/// undefined, so that an output that the loss does not use makes its parameters unused instead of waited for; and that
-/// tells the reducer when backward begins. Outputs without a graph stay as they are; false if
-/// all of them do.
+/// Passes forward's outputs through a function that leaves values and gradients as they are. It keeps gradients that do
+/// not exist undefined, so that an output that is not part of the loss makes its parameters unused instead of waited
+/// for, and it tells the reducer when backward begins. Outputs without a graph stay as they are; returns false if that
+/// is true of all of them.
 bool pass_through_sink(const std::vector<at::Tensor*>& outputs, const std::shared_ptr<Reducer>& reducer, bool clones);
 
 }  // namespace cohort::ddp

@@ -18,9 +18,16 @@ std::string bucket_name(std::size_t bucket, std::size_t bytes) {
 }
 }  // namespace
 
-void Timeline::span(std::string name, const char* track, Clock::time_point begin, Clock::time_point end) {
+void Timeline::add_span(std::string name, const char* track, Clock::time_point begin, Clock::time_point end) {
   const std::lock_guard lock(mutex_);
   spans_.push_back({.name = std::move(name), .track = track, .begin = begin, .end = end});
+}
+
+void Timeline::iteration_ended(const IterationTimes& times) {
+  if (!times.forward_start || !times.backward_start || !times.backward_end || !times.comm_end) return;
+  add_span("forward", "compute", *times.forward_start, *times.backward_start);
+  add_span("backward", "compute", *times.backward_start, *times.backward_end);
+  add_span("wait for the rest", "compute", *times.backward_end, *times.comm_end);
 }
 
 void Timeline::bucket_launched(std::size_t bucket, std::size_t bytes, std::uint64_t sequence) {
@@ -35,7 +42,7 @@ void Timeline::bucket_launched(std::size_t bucket, std::size_t bytes, std::uint6
 }
 
 void Timeline::bucket_reduced(std::size_t bucket, std::size_t bytes, Clock::time_point begin, Clock::time_point end) {
-  span(bucket_name(bucket, bytes), communication, begin, end);
+  add_span(bucket_name(bucket, bytes), communication, begin, end);
 }
 
 void Timeline::watch(ProcessGroup& group) {
@@ -50,7 +57,7 @@ void Timeline::operation_ended(const HookEvent& event) {
   Span span{.track = communication, .begin = event.started, .end = event.finished};
   const auto launched = launched_.extract(event.sequence);
   if (!launched) {
-    // Of a bucket that is about to say so, or of somebody else.
+    // The operation of a bucket that is about to be reported, or of somebody else.
     ended_early_[event.sequence] = std::move(span);
     if (ended_early_.size() > most_ended_early) ended_early_.erase(ended_early_.begin());
     return;

@@ -1,113 +1,273 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include <ATen/ATen.h>
+#include <cohort/env.h>
+#include <cohort/error.h>
+#include <cohort/log.h>
 #include <cohort/torch/ddp.h>
+#include <cohort/torch/zero_optimizer.h>
 
-#include "torch/ddp/core.h"
-#include "torch/host_numbers.h"
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <unordered_set>
+#include <utility>
+
+#include "torch/ddp/arguments.h"
+#include "torch/ddp/replicas.h"
+#include "torch/ddp/wrapper_impl.h"
 
 namespace cohort::ddp {
 
-NoSync::NoSync(std::shared_ptr<Core> core) : core_(std::move(core)), before_(core_->set_sync(false)) {}
+namespace {
 
-NoSync::~NoSync() {
-  if (core_ != nullptr) core_->set_sync(before_);
+constexpr double default_cap_mb = 25;
+constexpr std::size_t default_first_cap = std::size_t{1} << 20U;
+
+std::size_t bytes_of_mb(double mb) {
+  return static_cast<std::size_t>(std::trunc(mb * 1048576.0));
 }
+
+void warn_search_is_redundant() {
+  log(LogLevel::warn, "find_unused_parameters adds nothing to static_graph, which finds them in the first iteration");
+}
+
+}  // namespace
+
+// --- construction
 
 Wrapper::Wrapper(std::shared_ptr<::torch::nn::Module> module, DdpOptions options, std::optional<bool> sees_outputs)
     : ::torch::nn::Module("DistributedDataParallel"),
-      core_(std::make_shared<Core>(std::move(module), std::move(options), sees_outputs)) {}
+      impl_(std::make_shared<Impl>(std::move(module), std::move(options), sees_outputs)) {}
+
+Wrapper::Impl::Impl(std::shared_ptr<::torch::nn::Module> its_module, DdpOptions its_options,
+                    std::optional<bool> its_sees_outputs)
+    : module(std::move(its_module)),
+      options(std::move(its_options)),
+      sees_outputs(its_sees_outputs),
+      selection(check_arguments(module.get(), options, sees_outputs)) {
+  if (!options.delay_all_reduce_named_params.empty()) {
+    std::vector<at::Tensor> parameters;
+    for (const auto& [name, tensor] : options.delay_all_reduce_named_params) parameters.push_back(tensor);
+    delayed = std::make_unique<DelayedReduction>(options.process_group, std::move(parameters), options.delay_until);
+  }
+  if (options.init_sync) {
+    check_replicas(group(), selection.parameters.tensors, selection.parameters.names);
+    broadcast_state(0);
+  }
+  if (options.mixed_precision) {
+    low_precision = std::make_shared<LowPrecision>(*options.mixed_precision, selection.all());
+  }
+  if (selection.parameters.size() > 0) make_reducer();
+  if (low_precision) {
+    low_precision->cast_buffers(buffers());
+    if (reducer) reducer->set_comm_hook(low_precision->reduction(reducer));
+  }
+}
+
+void Wrapper::Impl::make_reducer() {
+  if (options.static_graph && std::exchange(options.find_unused_parameters, false)) warn_search_is_redundant();
+  const auto cap = bytes_of_mb(options.bucket_cap_mb.value_or(default_cap_mb));
+  std::vector<std::size_t> limits;
+  for (const auto each : options.bucket_caps_mb) limits.push_back(bytes_of_mb(each));
+  if (limits.empty()) limits = {options.bucket_cap_mb ? cap : default_first_cap, cap};
+  ReducerOptions with{
+      .process_group = options.process_group,
+      .parameters = selection.parameters,
+      .buckets = {.initial_limits = options.find_unused_parameters ? limits : std::vector{unlimited},
+                  .rebuilt_limits = limits,
+                  .small_bucket_is_last = Env::read_one("DDP_SET_LAST_BUCKET_CAP") == "1",
+                  .gradient_as_bucket_view = options.gradient_as_bucket_view,
+                  .batches_copies = options.batched_grad_copy.value_or(selection.parameters.tensors.front().is_cuda()),
+                  .may_use_group_memory = Env::read_one("DDP_DISABLE_COMM_MEM") != "1"},
+      .usage = options.static_graph             ? UsageMode::static_graph
+               : options.find_unused_parameters ? UsageMode::searched
+                                                : UsageMode::all_used,
+      .skip_all_reduce_unused = options.skip_all_reduce_unused_params,
+      .on_error = [log_to = logger](const char* what, std::uint64_t iteration) { log_to->set_error(what, iteration); }};
+  if (low_precision) {
+    with.after_backward = [weak = std::weak_ptr(low_precision)] {
+      if (const auto low = weak.lock()) low->swap_out();
+    };
+  }
+  reducer = Reducer::make(std::move(with));
+  logger->describe(module->name(), options, selection, *reducer, cap);
+}
+
+void Wrapper::Impl::broadcast_state(int source) const {
+  auto all = selection.all();
+  if (delayed) {
+    for (const auto& each : delayed->parameters()) all.push_back(each);
+  }
+  if (options.broadcast_buffers) {
+    for (const auto& each : buffers()) all.push_back(each);
+  }
+  broadcast_tensors(group(), all, source);
+}
+
+// --- hooks and optimizers
 
 void Wrapper::register_comm_hook(CommHook hook) {
-  core_->register_comm_hook(std::move(hook));
+  if (!hook) throw TypeError("register_comm_hook: no hook");
+  if (impl_->reducer == nullptr) throw Error("a communication hook needs buckets, but all parameters are delayed");
+  if (impl_->low_precision) {
+    throw Error("mixed_precision has a communication hook of its own, and a model can have only one");
+  }
+  if (impl_->has_fused_optimizer) {
+    throw Error("a fused optimizer steps averaged gradients: no communication hook can be registered beside it");
+  }
+  auto name = hook_name(hook);
+  impl_->logged([&] { impl_->reducer->set_comm_hook(std::move(hook)); });
+  impl_->logger->set("comm_hook", std::move(name));
 }
+
+void Wrapper::Impl::claim_steps() {
+  if (reducer == nullptr) throw Error("a fused optimizer needs buckets, but all parameters are delayed");
+  if (reducer->has_comm_hook()) {
+    throw Error("this model has a communication hook: no fused optimizer can be registered beside it");
+  }
+  if (std::exchange(has_fused_optimizer, true)) throw Error("this model has a fused optimizer already");
+}
+
 void Wrapper::register_fused_optimizer(FunctionalOptimizerPtr optimizer, std::vector<at::Tensor> parameters,
                                        bool clears_gradients) {
-  core_->register_fused_optimizer(std::move(optimizer), parameters, clears_gradients);
+  if (optimizer == nullptr) throw ValueError("register_fused_optimizer: no optimizer");
+  const auto& managed = impl_->selection.parameters.tensors;
+  std::unordered_set<const void*> chosen;
+  for (const auto& each : parameters) {
+    const auto is_it = [&](const at::Tensor& other) { return other.is_same(each); };
+    if (std::none_of(managed.begin(), managed.end(), is_it)) {
+      throw ValueError("register_fused_optimizer: a parameter that this model does not reduce");
+    }
+    chosen.insert(each.unsafeGetTensorImpl());
+  }
+  impl_->claim_steps();
+  impl_->logger->set("comm_hook", fmt::format("fused {}", optimizer->name()));
+  impl_->reducer->set_after_bucket(
+      [optimizer = std::move(optimizer), chosen, clears_gradients, all = managed](const Bucket& bucket) {
+        for (const auto index : bucket.parameters) {
+          const auto& parameter = all[index];
+          auto& gradient = parameter.mutable_grad();
+          if (!gradient.defined() || (!chosen.empty() && !chosen.contains(parameter.unsafeGetTensorImpl()))) continue;
+          optimizer->step(parameter, gradient);
+          if (clears_gradients) gradient = at::Tensor();
+        }
+      });
 }
+
 void Wrapper::register_zero_step(std::shared_ptr<ZeroOptimizerBase> optimizer) {
-  core_->register_zero_step(std::move(optimizer));
+  if (optimizer == nullptr) throw ValueError("register_zero_step: no optimizer");
+  const auto& managed = impl_->selection.parameters.tensors;
+  for (const auto& each : managed) optimizer->owner_of(each);  // a ValueError for a parameter it does not have
+  impl_->claim_steps();
+  impl_->has_zero_step = true;
+  impl_->logger->set("comm_hook", std::string("ZeRO step"));
+  impl_->reducer->set_after_bucket([optimizer = std::move(optimizer), all = managed](const Bucket& bucket) {
+    std::vector<at::Tensor> some;
+    for (const auto index : bucket.parameters) some.push_back(all[index]);
+    optimizer->step_parameters(some);
+    optimizer->share_parameters(some);
+  });
 }
+
 void Wrapper::register_buffer_hook(BufferHook hook, BufferSync when) {
-  core_->register_buffer_hook(std::move(hook), when);
+  if (!hook) throw TypeError("register_buffer_hook: no hook");
+  impl_->buffer_hook = std::move(hook);
+  impl_->buffer_hook_when = when;
 }
+
+// --- settings
+
+NoSync Wrapper::no_sync() const {
+  return NoSync({impl_, &impl_->syncs});
+}
+
 void Wrapper::set_static_graph() {
-  core_->set_static_graph();
+  auto& options = impl_->options;
+  if (impl_->reducer == nullptr) return;
+  if (options.static_graph) {
+    log(LogLevel::warn, "static_graph was set before");
+    return;
+  }
+  if (impl_->sees_outputs == false) {
+    throw ValueError("static_graph needs the tensors in forward's result, which are not found: see outputs.h");
+  }
+  impl_->logged([&] { impl_->reducer->set_static_graph(); });
+  options.static_graph = true;
+  if (std::exchange(options.find_unused_parameters, false)) warn_search_is_redundant();
+  impl_->logger->set("static_graph", std::int64_t{1});
 }
-void Wrapper::sync_buffers() {
-  core_->sync_buffers(0);
-}
-void Wrapper::check_reducer_finalized() const {
-  core_->check_finalized();
-}
-void Wrapper::remove_autograd_hooks() {
-  core_->remove_autograd_hooks();
-}
-void Wrapper::update_process_group(ProcessGroupPtr group) {
-  core_->update_process_group(std::move(group));
-}
+
 void Wrapper::set_sparse_metadata(const std::map<std::string, at::Tensor>& ids) {
-  core_->set_sparse_metadata(ids);
+  if (impl_->join != nullptr) {
+    throw ValueError("set_sparse_metadata: in a join the ranks without input do not know the rows");
+  }
+  const auto& parameters = impl_->selection.parameters;
+  std::map<std::size_t, at::Tensor> by_index;
+  for (const auto& [name, rows] : ids) {
+    const auto found = std::find(parameters.names.begin(), parameters.names.end(), name);
+    const auto index = static_cast<std::size_t>(found - parameters.names.begin());
+    if (found == parameters.names.end() || !parameters.expects_sparse[index]) {
+      throw Error(fmt::format("set_sparse_metadata: {} is no parameter with sparse gradients", name));
+    }
+    if (rows.dim() != 1 || rows.scalar_type() != at::kLong) {
+      throw Error(fmt::format("set_sparse_metadata: the ids of {} are not one row of 64-bit integers", name));
+    }
+    by_index.emplace(index, rows);
+  }
+  if (impl_->reducer) impl_->reducer->set_sparse_ids(std::move(by_index));
 }
+
 void Wrapper::set_sink_clone(bool clones) {
-  core_->set_sink_clone(clones);
+  impl_->clones_outputs = clones;
 }
+
+void Wrapper::check_reducer_finalized() const {
+  if (impl_->reducer) impl_->logged([&] { impl_->reducer->check_finalized(); });
+}
+
+void Wrapper::remove_autograd_hooks() {
+  if (impl_->reducer) impl_->reducer->detach();
+}
+
 const ProcessGroupPtr& Wrapper::process_group() const {
-  return core_->group();
+  return impl_->options.process_group;
 }
-DdpLoggingData Wrapper::logging_data() const {
-  return core_->logging_data();
+
+void Wrapper::update_process_group(ProcessGroupPtr process_group) {
+  if (impl_->low_precision) impl_->low_precision->swap_out();  // buckets have the dtype of the masters
+  if (process_group != nullptr) {
+    impl_->options.process_group = process_group;
+    impl_->logger->set("world_size", std::int64_t{process_group->size()});
+    impl_->logger->set("rank", std::int64_t{process_group->rank()});
+    if (impl_->delayed) impl_->delayed->set_process_group(process_group);
+  }
+  if (impl_->reducer) impl_->reducer->reset(std::move(process_group));
 }
-void Wrapper::record_timeline() {
-  core_->record_timeline();
-}
-std::string Wrapper::timeline_json() const {
-  return core_->timeline_json();
-}
-void Wrapper::set_logging_sample_rate(int rate) {
-  core_->logger().set_sample_rate(rate);
-}
+
 std::vector<std::pair<std::string, at::Tensor>> Wrapper::managed_parameters() const {
   std::vector<std::pair<std::string, at::Tensor>> all;
-  const auto& selection = core_->selection();
-  for (std::size_t i = 0; i < selection.names.size(); ++i) {
-    all.emplace_back(selection.names[i], selection.parameters[i]);
-  }
+  const auto& parameters = impl_->selection.parameters;
+  for (std::size_t i = 0; i < parameters.size(); ++i) all.emplace_back(parameters.names[i], parameters.tensors[i]);
   return all;
 }
 
-void Wrapper::begin_join(JoinScope& scope) {
-  core_->check_joinable();
-  Core::JoinCalls calls{.before_forward = [&scope](bool syncs) { scope.iteration_begins(syncs); },
-                        .buffer_source = [&scope] { return scope.source(); }};
-  if (!scope.options().divide_by_initial_world_size) {
-    calls.divisor = [&scope] { return static_cast<double>(scope.alive()); };
-  }
-  core_->set_join(std::move(calls));
-}
-void Wrapper::end_join() noexcept {
-  core_->set_join(std::nullopt);
-}
-void Wrapper::shadow_iteration(bool syncs) {
-  core_->shadow_iteration(syncs);
-}
-void Wrapper::after_join(bool was_last) {
-  // Of several that ended last the highest rank's.
-  core_->broadcast_state(largest_of(*process_group(), was_last ? process_group()->rank() : -1));
+// --- observing
+
+DdpLoggingData Wrapper::logging_data() const {
+  return impl_->logger->data(impl_->reducer.get());
 }
 
-void Wrapper::before_forward() {
-  core_->before_forward();
+void Wrapper::set_logging_sample_rate(int rate) {
+  impl_->logger->set_sample_rate(rate);
 }
-bool Wrapper::moves_inputs() const {
-  return core_->moves_inputs();
+
+void Wrapper::record_timeline() {
+  if (impl_->reducer) impl_->reducer->record_timeline();
 }
-void Wrapper::move_input(at::Tensor& tensor) const {
-  core_->move_input(tensor);
-}
-at::TensorOptions Wrapper::input_options() const {
-  return core_->input_options();
-}
-void Wrapper::after_forward(const std::vector<at::Tensor*>& outputs, bool sees_outputs) {
-  core_->after_forward(outputs, sees_outputs);
+
+std::string Wrapper::timeline_json() const {
+  return impl_->reducer ? impl_->reducer->timeline_json() : "{}";
 }
 
 }  // namespace cohort::ddp

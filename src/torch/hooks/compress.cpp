@@ -31,7 +31,7 @@ CommHook compress_around(at::ScalarType type, const char* name, CommHook inner) 
   if (!inner) throw ValueError(fmt::format("the communication hook {} needs a hook inside, not an empty one", name));
   auto full_name = fmt::format("{}({})", name, hook_name(inner));
   return NamedHook{std::move(full_name), [inner = std::move(inner), type, name](GradBucket& bucket) {
-                     // The result goes into the buffer as it was before; the one the inner hook saw is dropped.
+                     // The result goes into the original buffer; the one that the inner hook saw is dropped.
                      const auto whole = bucket.buffer();
                      if (is_sparse(whole)) return inner(bucket);
                      expect_floats(whole, name);

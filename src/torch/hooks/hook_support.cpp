@@ -14,8 +14,8 @@ ProcessGroupPtr group_for(ProcessGroupPtr group, std::string_view hook) {
 }
 
 TensorFuture averaged(ProcessGroup& group, const at::Tensor& tensor) {
-  if (is_sparse(tensor)) return ready(sparse_all_reduce(group, tensor / group.size()));
-  return reduced(group, tensor.div_(group.size()));
+  if (is_sparse(tensor)) return completed_future(sparse_all_reduce(group, tensor / group.size()));
+  return all_reduce_async(group, tensor.div_(group.size()));
 }
 
 at::Tensor as_real(const at::Tensor& tensor) {

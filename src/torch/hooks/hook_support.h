@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What hooks share.
+// Functions that the communication hooks share.
 #pragma once
 
 #include <cohort/process_group.h>
@@ -10,13 +10,13 @@
 
 namespace cohort::hooks {
 
-/// `group`, or the current one; none is an Error for the hook of this name.
+/// `group`, or the current group if it is null; if there is none, an Error that names the hook.
 ProcessGroupPtr group_for(ProcessGroupPtr group, std::string_view hook);
 
-/// The average over the ranks, in place; of a sparse tensor a new one.
+/// Starts averaging the tensor over the ranks, in place; a sparse tensor is averaged into a new one.
 TensorFuture averaged(ProcessGroup& group, const at::Tensor& tensor);
 
-/// Complex numbers as pairs of reals, in the same memory; others as they are.
+/// A complex tensor as pairs of reals in the same memory; any other tensor as it is.
 at::Tensor as_real(const at::Tensor& tensor);
 
 bool is_sparse(const at::Tensor& tensor);

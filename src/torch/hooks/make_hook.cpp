@@ -16,7 +16,7 @@ namespace cohort {
 namespace {
 
 constexpr std::array<std::pair<BuiltinHook, std::string_view>, 10> builtin_hook_names{{
-    {BuiltinHook::allreduce, "allreduce"},
+    {BuiltinHook::all_reduce, "all_reduce"},
     {BuiltinHook::fp16_compress, "fp16_compress"},
     {BuiltinHook::bf16_compress, "bf16_compress"},
     {BuiltinHook::quantize_per_tensor, "quantize_per_tensor"},
@@ -56,8 +56,8 @@ BuiltinHook parse_builtin_hook(std::string_view name) {
 
 CommHook hooks::make_hook(BuiltinHook which, ProcessGroupPtr group) {
   switch (which) {
-    case BuiltinHook::allreduce:
-      return allreduce(std::move(group));
+    case BuiltinHook::all_reduce:
+      return all_reduce(std::move(group));
     case BuiltinHook::fp16_compress:
       return fp16_compress(std::move(group));
     case BuiltinHook::bf16_compress:

@@ -14,30 +14,25 @@
 #include <string>
 #include <utility>
 
+#include "torch/flatten.h"
 #include "torch/hooks/hook_support.h"
 
 namespace cohort {
 
 namespace {
 
-/// One message for each type and device.
+/// Averages with one all_reduce for each device and dtype.
 void average_over(ProcessGroup& group, const std::vector<at::Tensor>& parameters) {
   const at::NoGradGuard no_grad;
   std::map<std::pair<std::string, at::ScalarType>, std::vector<at::Tensor>> by_kind;
   for (const auto& parameter : parameters) {
-    // Of a model on several devices the order of devices by name is the same on all ranks.
+    // Ordered by the device's name, which is the same on all ranks if a model is on several devices.
     if (parameter.grad().defined()) by_kind[{parameter.device().str(), parameter.scalar_type()}].push_back(parameter);
   }
   for (const auto& [kind, members] : by_kind) {
-    std::vector<at::Tensor> rows;
-    for (const auto& each : members) rows.push_back(each.detach().reshape(-1));
-    const auto row = at::cat(rows).div_(group.size());
-    group.all_reduce(buffer_of(row), {.stream = current_stream(row)});
-    std::int64_t offset = 0;
-    for (const auto& each : members) {
-      each.detach().copy_(row.narrow(0, offset, each.numel()).view(each.sizes()));
-      offset += each.numel();
-    }
+    const auto flat = flattened(members).div_(group.size());
+    group.all_reduce(buffer_of(flat), {.stream = current_stream(flat)});
+    copy_from_flat(flat, members);
   }
 }
 

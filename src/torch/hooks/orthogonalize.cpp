@@ -15,13 +15,14 @@ void normalize(const at::Tensor& column, double epsilon) {
   column.div_(column.square().sum(1, /*keepdim=*/true).sqrt_().add_(epsilon));
 }
 
-/// What `columns` have in the direction of the orthonormal `before` is taken out.
+/// Removes the components of `columns` in the directions of the orthonormal columns `before`.
 void project_out(const at::Tensor& columns, const at::Tensor& before) {
   columns.sub_(at::bmm(before, at::bmm(before.transpose(1, 2), columns)));
 }
 
-/// A matrix of lower rank than it has columns leaves nothing but rounding errors in some, which need not be orthogonal
-/// to the others. So each is projected twice, which is enough (Parlett, "The Symmetric Eigenvalue Problem", 1980).
+/// If a matrix has more columns than its rank, some columns become nothing but rounding errors, which need not be
+/// orthogonal to the others. So each is projected twice, which is enough (Parlett, "The Symmetric Eigenvalue Problem",
+/// 1980).
 void gram_schmidt(const at::Tensor& matrices, double epsilon) {
   for (std::int64_t i = 0; i < matrices.size(2); ++i) {
     const auto column = matrices.narrow(2, i, 1);
@@ -36,7 +37,7 @@ void gram_schmidt(const at::Tensor& matrices, double epsilon) {
 
 void orthogonalize(const at::Tensor& matrices, double epsilon) {
   if (has_half_elements(matrices)) {
-    // In float: norms of halves overflow at 256 and vanish at 0.0002.
+    // In float, since norms in half precision overflow at 256 and vanish at 0.0002.
     const auto floats = matrices.to(at::kFloat);
     gram_schmidt(floats, epsilon);
     matrices.copy_(floats);

@@ -5,11 +5,12 @@
 
 namespace cohort::hooks {
 
-/// The columns of each matrix ([batch, rows, columns]) made orthonormal, in place. Gram–Schmidt for one or two columns
-/// and for halves, which have no QR; its norms get `epsilon` added. Else QR.
+/// Makes the columns of each matrix ([batch, rows, columns]) orthonormal, in place: by Gram–Schmidt, which adds
+/// `epsilon` to its norms, for one or two columns and for half precision, which has no QR, and otherwise by QR.
 void orthogonalize(const at::Tensor& matrices, double epsilon);
 
-/// a b for batches of matrices. On the host halves are multiplied in float, since libtorch has no kernel for them.
+/// The products of two batches of matrices. On the host, half precision is multiplied in float, since libtorch has no
+/// kernel for it.
 at::Tensor multiply(const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace cohort::hooks

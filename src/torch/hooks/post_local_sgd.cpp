@@ -52,7 +52,7 @@ TensorFuture PostLocalSgdState::average(GradBucket& bucket) {
   const bool is_local_now = is_local();
   if (bucket.is_last()) ++iteration_;
   if (!is_local_now) return hooks::averaged(*options_.process_group, bucket.buffer());
-  if (!options_.post_local_gradient_allreduce) return ready(bucket.buffer());
+  if (!options_.post_local_gradient_all_reduce) return completed_future(bucket.buffer());
   if (!options_.subgroup) options_.subgroup = split_by_host(*options_.process_group);
   return hooks::averaged(*options_.subgroup, bucket.buffer());
 }

@@ -12,12 +12,14 @@
 #include <utility>
 #include <vector>
 
+#include "torch/flatten.h"
 #include "torch/hooks/hook_support.h"
 #include "torch/hooks/orthogonalize.h"
+#include "torch/hooks/power_sgd_memory.h"
 
 namespace cohort {
 
-/// One bucket's way through the hook.
+/// One call of the hook for one bucket.
 class PowerSgdStep {
  public:
   PowerSgdStep(PowerSgdState& state, GradBucket& bucket) : state_(state), bucket_(bucket) {}
@@ -31,14 +33,14 @@ class PowerSgdStep {
   TensorFuture by_bucket();
 
  private:
-  using Memory = PowerSgdState::Memory;
+  using Memory = PowerSgdMemory;
 
-  /// Matrices of one shape, [count, n, m]: copies, or views of the buffer. They become the result.
+  /// Matrices of one shape, [count, n, m], as copies or as views of the buffer. They become the result.
   struct Group {
     at::Tensor matrices;
-    std::vector<at::Tensor> homes;  // where each goes, if they are copies
+    std::vector<at::Tensor> homes;  // the gradients to copy them back to, if they are copies
     std::int64_t rank = 0;
-    at::Tensor p{};  // [count, n, rank], in Memory::p
+    at::Tensor p{};  // [count, n, rank], part of Memory::p
     at::Tensor q{};
 
     void bring_home() const {
@@ -81,7 +83,7 @@ std::vector<PowerSgdStep::Group> PowerSgdStep::group_by_shape(const std::vector<
   if (!state_.options_.batch_tensors_with_same_shape) {
     for (const auto& gradient : gradients) {
       const auto matrix = as_matrix(gradient);
-      // reshape() has copied what is no matrix in its memory order.
+      // reshape() has made a copy if the gradient is not a matrix in memory order.
       Group one{.matrices = matrix.unsqueeze(0), .homes = {}, .rank = rank_for(matrix.size(0), matrix.size(1))};
       if (!matrix.is_alias_of(gradient)) one.homes = {gradient};
       groups.push_back(std::move(one));
@@ -113,13 +115,14 @@ void PowerSgdStep::add_error(const at::Tensor& input, Memory& memory) const {
                     "compression has begun (start_power_sgd_iter is {})",
                     bucket_.index(), memory.error.numel(), input.numel(), state_.options_.start_power_sgd_iter));
   } else {
-    if (memory.error.device() != input.device()) memory.error = memory.error.to(input.device());  // of a checkpoint
+    if (memory.error.device() != input.device())
+      memory.error = memory.error.to(input.device());  // loaded from a checkpoint
     input.add_(memory.error);
   }
-  memory.error.copy_(input);  // less the result, once that is there
+  memory.error.copy_(input);  // the result is subtracted once it is known
 }
 
-/// P and Q as parts of two rows, with Q orthonormal: the last step's, or random and the same on all ranks.
+/// Makes P and Q as parts of two flat tensors. Q is orthonormal: the last step's, or random and the same on all ranks.
 void PowerSgdStep::prepare_factors(std::vector<Group>& groups, Memory& memory) {
   std::int64_t p_size = 0;
   std::int64_t q_size = 0;
@@ -180,19 +183,19 @@ void PowerSgdStep::finish_bucket() {
   }
 }
 
-/// P and Q are in `memory`. The last reduction is under way on return; the matrices hold the result after it.
+/// Starts the reductions of P and Q, which are in `memory`. The matrices hold the result when the future is complete.
 TensorFuture PowerSgdStep::compress(std::vector<Group> groups, const std::shared_ptr<Memory>& memory) const {
-  if (groups.empty()) return ready(memory->q);
+  if (groups.empty()) return completed_future(memory->q);
   for (const auto& each : groups) each.p.copy_(hooks::multiply(each.matrices, each.q));
-  // Q is computed from the sum. Waiting here, and not in a step of the chain, keeps the order of collectives the same
-  // on all ranks, whatever else uses the group.
-  reduced(group(), memory->p).value();
+  // Q is computed from the sum. Waiting for it here, and not in a step of the chain, keeps the order of collectives the
+  // same on all ranks, whatever else uses the group.
+  all_reduce_async(group(), memory->p).value();
   for (const auto& each : groups) {
     hooks::orthogonalize(each.p, state_.options_.orthogonalization_epsilon);
     each.q.copy_(hooks::multiply(each.matrices.transpose(1, 2), each.p));
   }
   const auto size = group().size();
-  return reduced(group(), memory->q).then([groups = std::move(groups), size](const at::Tensor& q) {
+  return all_reduce_async(group(), memory->q).then([groups = std::move(groups), size](const at::Tensor& q) {
     q.div_(size);
     for (const auto& each : groups) {
       each.matrices.copy_(hooks::multiply(each.p, each.q.transpose(1, 2)));
@@ -209,21 +212,19 @@ TensorFuture PowerSgdStep::by_gradient() {
 
   std::vector<at::Tensor> large;
   std::vector<at::Tensor> small;
-  std::vector<at::Tensor> small_rows;
   for (const auto& gradient : bucket_.gradients()) {
     if (is_worth_it(gradient)) {
       large.push_back(gradient);
     } else if (gradient.numel() > 0) {
       small.push_back(gradient);
-      small_rows.push_back(gradient.reshape(-1));
     }
   }
   auto groups = group_by_shape(large);
   prepare_factors(groups, *own);
-  const auto row = small_rows.empty() ? at::empty({0}, input.options()) : at::cat(small_rows);
+  const auto row = small.empty() ? at::empty({0}, input.options()) : flattened(small);
   count(input.numel(), row.numel() + own->p.numel() + own->q.numel());
 
-  auto whole = small.empty() ? ready(row) : reduced(group(), row);
+  auto whole = small.empty() ? completed_future(row) : all_reduce_async(group(), row);
   auto compressed = compress(std::move(groups), own);
   const auto keeps = state_.options_.warm_start;
   const auto has_error = state_.options_.use_error_feedback;
@@ -231,12 +232,7 @@ TensorFuture PowerSgdStep::by_gradient() {
   finish_bucket();
   return collect_all<at::Tensor>({whole, compressed})
       .then([input, own, small, size, keeps, has_error](const std::vector<at::Tensor>& results) {
-        const auto mean = results[0].div(size);
-        std::int64_t offset = 0;
-        for (const auto& gradient : small) {
-          gradient.copy_(mean.narrow(0, offset, gradient.numel()).view(gradient.sizes()));
-          offset += gradient.numel();
-        }
+        copy_from_flat(results[0].div(size), small);
         if (has_error) own->error.sub_(input);
         if (!keeps) own->p = own->q = at::Tensor();
         return input;

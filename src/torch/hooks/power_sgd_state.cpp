@@ -3,12 +3,14 @@
 #include <cohort/current_group.h>
 #include <cohort/error.h>
 #include <cohort/torch/power_sgd.h>
-#include <torch/serialize/archive.h>
 
 #include <fmt/format.h>
 
 #include <string>
 #include <utility>
+
+#include "torch/archive.h"
+#include "torch/hooks/power_sgd_memory.h"
 
 namespace cohort {
 
@@ -36,28 +38,18 @@ void check(const PowerSgdOptions& options) {
   }
 }
 
-std::int64_t read_int(InputArchive& archive, const char* key) {
-  c10::IValue value;
-  archive.read(key, value);
-  return value.toInt();
-}
-double read_double(InputArchive& archive, const char* key) {
-  c10::IValue value;
-  archive.read(key, value);
-  return value.toDouble();
-}
-bool read_bool(InputArchive& archive, const char* key) {
-  c10::IValue value;
-  archive.read(key, value);
-  return value.toBool();
-}
-
-/// Archives know signed integers only.
-std::int64_t as_signed(std::uint64_t value) {
-  return static_cast<std::int64_t>(value);
-}
-std::uint64_t as_unsigned(std::int64_t value) {
-  return static_cast<std::uint64_t>(value);
+/// All options except the group, with the names under which they are stored.
+template <class Options, class Visit>
+void each_option(Options& options, Visit&& visit) {
+  visit("matrix_approximation_rank", options.matrix_approximation_rank);
+  visit("start_power_sgd_iter", options.start_power_sgd_iter);
+  visit("min_compression_rate", options.min_compression_rate);
+  visit("use_error_feedback", options.use_error_feedback);
+  visit("warm_start", options.warm_start);
+  visit("orthogonalization_epsilon", options.orthogonalization_epsilon);
+  visit("random_seed", options.random_seed);
+  visit("compression_stats_logging_frequency", options.compression_stats_logging_frequency);
+  visit("batch_tensors_with_same_shape", options.batch_tensors_with_same_shape);
 }
 
 constexpr std::int64_t archive_format = 1;
@@ -70,21 +62,13 @@ PowerSgdState::PowerSgdState(PowerSgdOptions options) : options_(std::move(optio
 }
 
 void PowerSgdState::save(OutputArchive& archive) const {
-  archive.write("format", c10::IValue(archive_format));
-  archive.write("matrix_approximation_rank", c10::IValue(options_.matrix_approximation_rank));
-  archive.write("start_power_sgd_iter", c10::IValue(options_.start_power_sgd_iter));
-  archive.write("min_compression_rate", c10::IValue(options_.min_compression_rate));
-  archive.write("use_error_feedback", c10::IValue(options_.use_error_feedback));
-  archive.write("warm_start", c10::IValue(options_.warm_start));
-  archive.write("orthogonalization_epsilon", c10::IValue(options_.orthogonalization_epsilon));
-  archive.write("random_seed", c10::IValue(as_signed(options_.random_seed)));
-  archive.write("compression_stats_logging_frequency", c10::IValue(options_.compression_stats_logging_frequency));
-  archive.write("batch_tensors_with_same_shape", c10::IValue(options_.batch_tensors_with_same_shape));
-  archive.write("iteration", c10::IValue(iteration_));
-  archive.write("next_report", c10::IValue(next_report_));
-  archive.write("draws", c10::IValue(as_signed(draws_)));
-  archive.write("numel_before", c10::IValue(stats_.numel_before));
-  archive.write("numel_after", c10::IValue(stats_.numel_after));
+  write_value(archive, "format", archive_format);
+  each_option(options_, [&](const char* key, const auto& value) { write_value(archive, key, value); });
+  write_value(archive, "iteration", iteration_);
+  write_value(archive, "next_report", next_report_);
+  write_value(archive, "draws", draws_);
+  write_value(archive, "numel_before", stats_.numel_before);
+  write_value(archive, "numel_after", stats_.numel_after);
   std::vector<std::int64_t> indices;
   for (const auto& [index, memory] : memories_) {
     indices.push_back(static_cast<std::int64_t>(index));
@@ -95,31 +79,19 @@ void PowerSgdState::save(OutputArchive& archive) const {
     write("p", memory->p);
     write("q", memory->q);
   }
-  archive.write("buckets", c10::IValue(indices));
+  write_value(archive, "buckets", indices);
 }
 
 void PowerSgdState::load(InputArchive& archive) {
-  if (const auto format = read_int(archive, "format"); format != archive_format) {
+  if (const auto format = read_value<std::int64_t>(archive, "format"); format != archive_format) {
     throw ValueError(fmt::format("a PowerSgdState in format {}; this is {}", format, archive_format));
   }
-  PowerSgdOptions options{
-      .process_group = options_.process_group,
-      .matrix_approximation_rank = read_int(archive, "matrix_approximation_rank"),
-      .start_power_sgd_iter = read_int(archive, "start_power_sgd_iter"),
-      .min_compression_rate = read_double(archive, "min_compression_rate"),
-      .use_error_feedback = read_bool(archive, "use_error_feedback"),
-      .warm_start = read_bool(archive, "warm_start"),
-      .orthogonalization_epsilon = read_double(archive, "orthogonalization_epsilon"),
-      .random_seed = as_unsigned(read_int(archive, "random_seed")),
-      .compression_stats_logging_frequency = read_int(archive, "compression_stats_logging_frequency"),
-      .batch_tensors_with_same_shape = read_bool(archive, "batch_tensors_with_same_shape"),
-  };
+  auto options = options_;
+  each_option(options, [&]<class T>(const char* key, T& value) { value = read_value<T>(archive, key); });
   check(options);
-  std::map<std::size_t, std::shared_ptr<Memory>> memories;
-  c10::IValue buckets;
-  archive.read("buckets", buckets);
-  for (const auto index : buckets.toIntVector()) {
-    auto& memory = memories[static_cast<std::size_t>(index)] = std::make_shared<Memory>();
+  std::map<std::size_t, std::shared_ptr<PowerSgdMemory>> memories;
+  for (const auto index : read_value<std::vector<std::int64_t>>(archive, "buckets")) {
+    auto& memory = memories[static_cast<std::size_t>(index)] = std::make_shared<PowerSgdMemory>();
     const auto read = [&, at = index](const char* what, at::Tensor& tensor) {
       archive.try_read(fmt::format("bucket{}_{}", at, what), tensor, /*is_buffer=*/true);
     };
@@ -127,10 +99,11 @@ void PowerSgdState::load(InputArchive& archive) {
     read("p", memory->p);
     read("q", memory->q);
   }
-  iteration_ = read_int(archive, "iteration");
-  next_report_ = read_int(archive, "next_report");
-  draws_ = as_unsigned(read_int(archive, "draws"));
-  stats_ = {.numel_before = read_int(archive, "numel_before"), .numel_after = read_int(archive, "numel_after")};
+  iteration_ = read_value<std::int64_t>(archive, "iteration");
+  next_report_ = read_value<std::int64_t>(archive, "next_report");
+  draws_ = read_value<std::uint64_t>(archive, "draws");
+  stats_ = {.numel_before = read_value<std::int64_t>(archive, "numel_before"),
+            .numel_after = read_value<std::int64_t>(archive, "numel_after")};
   options_ = std::move(options);
   memories_ = std::move(memories);
 }

@@ -6,14 +6,14 @@
 
 namespace cohort::hooks {
 
-CommHook allreduce(ProcessGroupPtr group) {
-  return NamedHook{"allreduce", [group = group_for(std::move(group), "allreduce")](GradBucket& bucket) {
+CommHook all_reduce(ProcessGroupPtr group) {
+  return NamedHook{"all_reduce", [group = group_for(std::move(group), "all_reduce")](GradBucket& bucket) {
                      return averaged(*group, bucket.buffer());
                    }};
 }
 
 CommHook noop() {
-  return NamedHook{"noop", [](GradBucket& bucket) { return ready(bucket.buffer()); }};
+  return NamedHook{"noop", [](GradBucket& bucket) { return completed_future(bucket.buffer()); }};
 }
 
 }  // namespace cohort::hooks

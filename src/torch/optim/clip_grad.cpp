@@ -21,14 +21,14 @@ at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max
   const at::NoGradGuard no_grad;
   std::unordered_set<c10::TensorImpl*> seen;
   std::vector<at::Tensor> values;
-  at::Device device = options.group ? device_without_tensors(*options.group) : at::Device(at::kCPU);
+  at::Device device = options.process_group ? device_without_tensors(*options.process_group) : at::Device(at::kCPU);
   for (const auto& parameter : parameters) {
     if (!parameter.defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
     if (seen.size() == 1) device = parameter.device();
     auto gradient = parameter.grad();
     if (!gradient.defined()) continue;
     if (gradient.is_sparse()) {
-      // Rows that are there twice would count twice.
+      // Coalesced, since rows that occur twice would count twice.
       if (!gradient.is_coalesced()) parameter.mutable_grad() = gradient = gradient.coalesce();
       gradient = gradient._values();
     }
@@ -45,20 +45,20 @@ at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max
     }
     total = norms.empty() ? at::zeros({}, values.front().options()) : at::linalg_vector_norm(at::stack(norms), p);
   }
-  if (options.group != nullptr) {
-    // In double: ranks may have parameters of different types, and a power of a norm may not fit a float.
+  if (options.process_group != nullptr) {
+    // In double, since ranks may have parameters of different dtypes and a power of a norm may exceed float's range.
     const bool largest = std::isinf(p);
     auto shared = total.to(at::kDouble);
     shared = (largest ? shared : shared.pow(p)).reshape({1}).contiguous();
-    options.group->all_reduce(buffer_of(shared),
-                              {.op = largest ? ReduceOp::max() : ReduceOp::sum(), .stream = current_stream(shared)});
+    options.process_group->all_reduce(
+        buffer_of(shared), {.op = largest ? ReduceOp::max() : ReduceOp::sum(), .stream = current_stream(shared)});
     total = (largest ? shared : shared.pow(1 / p)).reshape({}).to(total.scalar_type());
   }
   if (options.error_if_nonfinite && !std::isfinite(total.item<double>())) {
     throw Error(
         fmt::format("clip_grad_norm_: the norm of the gradients is {}: nothing was scaled", total.item<double>()));
   }
-  // Always multiplied, also by 1: whether it is needed would have to be read from the device.
+  // Multiplies even by 1: finding out whether that is needed would have to wait for the device.
   const auto factor = at::clamp_max(max_norm / (total + 1e-6), 1.0);
   for (auto& each : values) each.mul_(factor.to(each.device()));
   return total;

@@ -19,11 +19,13 @@
 #include <unordered_map>
 #include <utility>
 
+#include "torch/archive.h"
+
 namespace cohort {
 
 namespace {
 
-/// What one parameter has: a counter and up to three tensors, made when they are first needed.
+/// The state of one parameter: a counter and up to three tensors, which are created when they are first needed.
 struct FusedState {
   at::Tensor parameter{};  ///< held, so that its address stays its own
   std::int64_t steps = 0;
@@ -60,15 +62,15 @@ class FusedBase : public FunctionalOptimizer {
   }
 
   void save(torch::serialize::OutputArchive& archive, std::span<const at::Tensor> parameters) const override {
-    archive.write("name", c10::IValue(std::string(name_)));
-    archive.write("lr", c10::IValue(lr()));
-    archive.write("parameters", c10::IValue(static_cast<std::int64_t>(parameters.size())));
+    write_value(archive, "name", std::string(name_));
+    write_value(archive, "lr", lr());
+    write_value(archive, "parameters", parameters.size());
     const std::lock_guard lock(mutex_);
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const auto it = states_.find(parameters[i].unsafeGetTensorImpl());
       if (it == states_.end()) continue;
       torch::serialize::OutputArchive state(archive.compilation_unit());
-      state.write("steps", c10::IValue(it->second.steps));
+      write_value(state, "steps", it->second.steps);
       for (std::size_t k = 0; k < 3; ++k) {
         if (it->second.tensors[k].defined()) state.write("t" + std::to_string(k), it->second.tensors[k], true);
       }
@@ -77,27 +79,19 @@ class FusedBase : public FunctionalOptimizer {
   }
 
   void load(torch::serialize::InputArchive& archive, std::span<const at::Tensor> parameters) override {
-    c10::IValue name;
-    c10::IValue lr;
-    c10::IValue count;
-    archive.read("name", name);
-    archive.read("lr", lr);
-    archive.read("parameters", count);
-    if (name.toStringRef() != name_) {
-      throw ValueError(fmt::format("{}: what was saved is the state of {}", name_, name.toStringRef()));
-    }
-    if (count.toInt() != static_cast<std::int64_t>(parameters.size())) {
-      throw ValueError(
-          fmt::format("{}: it was saved for {} parameters, not {}", name_, count.toInt(), parameters.size()));
+    const auto name = read_value<std::string>(archive, "name");
+    const auto lr = read_value<double>(archive, "lr");
+    const auto count = read_value<std::size_t>(archive, "parameters");
+    if (name != name_) throw ValueError(fmt::format("{}: what was saved is the state of {}", name_, name));
+    if (count != parameters.size()) {
+      throw ValueError(fmt::format("{}: it was saved for {} parameters, not {}", name_, count, parameters.size()));
     }
     std::unordered_map<c10::TensorImpl*, FusedState> states;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       torch::serialize::InputArchive from;
       if (!archive.try_read("p" + std::to_string(i), from)) continue;
       FusedState state{.parameter = parameters[i]};
-      c10::IValue steps;
-      from.read("steps", steps);
-      state.steps = steps.toInt();
+      state.steps = read_value<std::int64_t>(from, "steps");
       for (std::size_t k = 0; k < 3; ++k) {
         at::Tensor tensor;
         if (!from.try_read("t" + std::to_string(k), tensor, true)) continue;
@@ -108,7 +102,7 @@ class FusedBase : public FunctionalOptimizer {
       }
       states.emplace(parameters[i].unsafeGetTensorImpl(), std::move(state));
     }
-    set_lr(lr.toDouble());
+    set_lr(lr);
     const std::lock_guard lock(mutex_);
     states_ = std::move(states);
   }
@@ -118,7 +112,7 @@ class FusedBase : public FunctionalOptimizer {
   virtual bool takes_sparse() const { return false; }
 
  private:
-  /// References into the map stay valid while others are added.
+  /// References into the map stay valid while other entries are added.
   FusedState& state_of(const at::Tensor& parameter) {
     const std::lock_guard lock(mutex_);
     auto& state = states_[parameter.unsafeGetTensorImpl()];
@@ -169,7 +163,7 @@ void Fused<fused::SGD>::update(FusedState& state, const at::Tensor& parameter, c
   parameter.add_(change, -options_.lr);
 }
 
-/// Both Adams: they differ in where the decay goes.
+/// Adam and AdamW, which differ in where the weight decay is applied.
 template <class Options>
 void adam_update(const Options& options, FusedState& state, const at::Tensor& parameter, const at::Tensor& change) {
   auto& mean = state.tensor(0);
@@ -266,7 +260,7 @@ void Fused<fused::Rprop>::update(FusedState& state, const at::Tensor& parameter,
   sizes.copy_(
       at::where(product.gt(0), sizes * options_.eta_plus, at::where(turned, sizes * options_.eta_minus, sizes)));
   sizes.clamp_(options_.step_min, options_.step_max);
-  // Where the sign turned the step goes back to none, and the next one counts as the first.
+  // Where the sign has changed there is no step, and the next one counts as the first.
   const auto change = gradient.masked_fill(turned, 0);
   parameter.addcmul_(change.sign(), sizes, -1);
   before.copy_(change);

@@ -15,13 +15,14 @@
 #include <utility>
 #include <vector>
 
+#include "torch/archive.h"
 #include "torch/host_numbers.h"
 
 namespace cohort {
 
 namespace {
 
-/// One pass and one number for each gradient: the largest absolute value, which is not finite if any element is not.
+/// The largest absolute value, computed in one pass; it is not finite if any element is not.
 at::Tensor largest_of(const at::Tensor& values) {
   return at::linalg_vector_norm(values, std::numeric_limits<double>::infinity());
 }
@@ -42,7 +43,7 @@ at::Tensor GradScaler::scale(const at::Tensor& loss) const {
   return options_.enabled ? loss * scale_ : loss;
 }
 
-double GradScaler::get_scale() const noexcept {
+double GradScaler::scale() const noexcept {
   return options_.enabled ? scale_ : 1;
 }
 
@@ -56,7 +57,7 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
 
   std::vector<at::Tensor> values;
   std::unordered_set<c10::TensorImpl*> seen;
-  at::Device device = options_.group ? device_without_tensors(*options_.group) : at::Device(at::kCPU);
+  at::Device device = options_.process_group ? device_without_tensors(*options_.process_group) : at::Device(at::kCPU);
   bool is_first = true;
   for (const auto& group : optimizer.param_groups()) {
     for (const auto& parameter : group.params()) {
@@ -76,8 +77,8 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
     if (each.numel() > 0) found += largest_of(each).isfinite().logical_not().to(found.options());
     each.mul_(inverse);
   }
-  if (options_.group != nullptr) {
-    options_.group->all_reduce(buffer_of(found), {.op = ReduceOp::max(), .stream = current_stream(found)});
+  if (options_.process_group != nullptr) {
+    options_.process_group->all_reduce(buffer_of(found), {.op = ReduceOp::max(), .stream = current_stream(found)});
   }
   progress.found = found.item<float>() > 0;
   progress.stage = Stage::unscaled;
@@ -117,7 +118,7 @@ void GradScaler::update(std::optional<double> new_scale) {
     scale_ *= options_.backoff_factor;
     tracker_ = 0;
   } else if (++tracker_ == options_.growth_interval) {
-    // The loss is multiplied in float: a scale that is none there would end all training.
+    // The loss is multiplied in float: a scale beyond float's range would end the training.
     const double grown = scale_ * options_.growth_factor;
     if (grown <= std::numeric_limits<float>::max()) scale_ = grown;
     tracker_ = 0;
@@ -126,24 +127,19 @@ void GradScaler::update(std::optional<double> new_scale) {
 }
 
 void GradScaler::save(torch::serialize::OutputArchive& archive) const {
-  archive.write("scale", c10::IValue(scale_));
-  archive.write("growth_factor", c10::IValue(options_.growth_factor));
-  archive.write("backoff_factor", c10::IValue(options_.backoff_factor));
-  archive.write("growth_interval", c10::IValue(options_.growth_interval));
-  archive.write("growth_tracker", c10::IValue(tracker_));
+  write_value(archive, "scale", scale_);
+  write_value(archive, "growth_factor", options_.growth_factor);
+  write_value(archive, "backoff_factor", options_.backoff_factor);
+  write_value(archive, "growth_interval", options_.growth_interval);
+  write_value(archive, "growth_tracker", tracker_);
 }
 
 void GradScaler::load(torch::serialize::InputArchive& archive) {
-  const auto read = [&](const char* key) {
-    c10::IValue value;
-    archive.read(key, value);
-    return value;
-  };
-  scale_ = read("scale").toDouble();
-  options_.growth_factor = read("growth_factor").toDouble();
-  options_.backoff_factor = read("backoff_factor").toDouble();
-  options_.growth_interval = read("growth_interval").toInt();
-  tracker_ = read("growth_tracker").toInt();
+  scale_ = read_value<double>(archive, "scale");
+  options_.growth_factor = read_value<double>(archive, "growth_factor");
+  options_.backoff_factor = read_value<double>(archive, "backoff_factor");
+  options_.growth_interval = read_value<std::int64_t>(archive, "growth_interval");
+  tracker_ = read_value<std::int64_t>(archive, "growth_tracker");
   progress_.clear();
 }
 

@@ -16,6 +16,7 @@
 #include <tuple>
 #include <unordered_set>
 
+#include "torch/flatten.h"
 #include "torch/state/crc64.h"
 
 namespace cohort {
@@ -25,7 +26,7 @@ namespace {
 using torch::optim::OptimizerParamGroup;
 using torch::optim::OptimizerParamState;
 
-/// Under which an optimizer keeps a parameter's state.
+/// The key under which an optimizer keeps a parameter's state.
 auto state_key(const at::Tensor& parameter) {
 #if TORCH_VERSION_MAJOR >= 2
   return static_cast<void*>(parameter.unsafeGetTensorImpl());
@@ -34,7 +35,7 @@ auto state_key(const at::Tensor& parameter) {
 #endif
 }
 
-/// Each once, in order: libtorch lists a tied weight twice and would step it twice.
+/// Each parameter once, in order: libtorch lists a tied weight twice and would step it twice.
 std::vector<OptimizerParamGroup> without_repeats(const std::vector<OptimizerParamGroup>& groups,
                                                  std::unordered_set<c10::TensorImpl*> seen = {}) {
   std::vector<OptimizerParamGroup> result(groups);
@@ -56,7 +57,7 @@ std::string bytes_of(torch::serialize::OutputArchive& archive) {
   return bytes;
 }
 
-/// Parameters of one owner, type and device that travel together.
+/// Parameters of one owner, dtype and device that are sent together.
 struct Parcel {
   int owner = 0;
   std::vector<at::Tensor> parameters{};
@@ -73,9 +74,7 @@ struct Parcel {
     if (in_place) {
       memory = first.detach();
     } else if (mine) {
-      std::vector<at::Tensor> rows;
-      for (const auto& each : parameters) rows.push_back(each.detach().reshape({-1}));
-      memory = at::cat(rows);
+      memory = flattened(parameters);
     } else {
       std::int64_t count = 0;
       for (const auto& each : parameters) count += each.numel();
@@ -87,14 +86,10 @@ struct Parcel {
     work.wait();
     if (owner == group.rank()) return;
     if (in_place) {
-      parameters.front().unsafeGetTensorImpl()->bump_version();  // autograd did not see the write
+      parameters.front().unsafeGetTensorImpl()->bump_version();  // autograd has not seen the write
       return;
     }
-    std::int64_t offset = 0;
-    for (auto& each : parameters) {
-      each.copy_(memory.narrow(0, offset, each.numel()).view(each.sizes()));
-      offset += each.numel();
-    }
+    copy_from_flat(memory, parameters);
   }
 };
 
@@ -184,7 +179,7 @@ std::vector<at::Tensor> ZeroOptimizerBase::all_parameters() const {
   return all;
 }
 
-/// Users and schedulers change the rate in our groups.
+/// Users and schedulers change the learning rate in our groups, not in those of the inner optimizer.
 void ZeroOptimizerBase::copy_options() {
   for (std::size_t i = 0; i < param_groups_.size(); ++i) {
     local_->param_groups()[i].set_options(param_groups_[i].options().clone());
@@ -212,7 +207,8 @@ void ZeroOptimizerBase::step_parameters(std::span<const at::Tensor> parameters) 
   if (wanted.empty()) return;
   whole_.reset();
   copy_options();
-  // The optimizer steps what its groups list, and keeps state by parameter: so for this step they list these.
+  // The inner optimizer steps the parameters in its groups and keeps state by parameter, so for this step the groups
+  // list these parameters only.
   auto& groups = local_->param_groups();
   std::vector<std::vector<at::Tensor>> lists;
   for (auto& each : groups) {
@@ -235,7 +231,7 @@ void ZeroOptimizerBase::share_parameters(std::span<const at::Tensor> parameters)
   if (group_->size() == 1) return;
   const at::NoGradGuard no_grad;
   std::vector<Parcel> parcels;
-  // Of each owner, device and type the parcel that is not full yet.
+  // For each owner, device and dtype the parcel that is not full yet.
   std::vector<std::pair<std::tuple<int, at::Device, at::ScalarType>, std::size_t>> open;
   for (const auto& each : parameters) {
     const auto bytes = each.nbytes();
@@ -256,7 +252,8 @@ void ZeroOptimizerBase::share_parameters(std::span<const at::Tensor> parameters)
       it->second = parcels.size() - 1;
     }
   }
-  // Two under way: one is packed or unpacked while the other travels, and no more memory than two parcels is needed.
+  // Two parcels are under way at a time: one is packed or unpacked while the other is sent, and the memory of two
+  // parcels is enough.
   std::deque<Parcel> under_way;
   for (auto& parcel : parcels) {
     parcel.send(*group_);
@@ -287,7 +284,7 @@ void ZeroOptimizerBase::consolidate_state(int root) {
 
   std::unique_ptr<Optimizer> whole;
   if (group_->rank() == root) whole = make_(param_groups_);
-  // One rank after another: nobody but the root ever holds more than one share beside its own.
+  // One rank after another, so that only the root ever holds more than one share beside its own.
   for (int rank = 0; rank < group_->size(); ++rank) {
     const auto theirs = group_->broadcast_bytes(rank == group_->rank() ? bytes : std::string(), {.root = rank});
     if (whole == nullptr) continue;
@@ -329,7 +326,7 @@ void ZeroOptimizerBase::load(torch::serialize::InputArchive& archive) {
     if (it == whole->state().end() || !is_mine(parameter)) continue;
     auto state = std::move(it->second);
     if (!parameter.device().is_cpu()) {
-      // What was consolidated is on the host.
+      // The consolidated state is on the host.
       torch::serialize::OutputArchive out;
       state->serialize(out);
       const auto bytes = bytes_of(out);

@@ -18,6 +18,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "torch/archive.h"
 #include "torch/state/checkpoint_file.h"
 
 namespace cohort {
@@ -36,7 +37,7 @@ std::string rank_section(const std::string& name, int rank) {
   return fmt::format("rank/{}/{}", rank, name);
 }
 
-/// libtorch's errors carry a trace of the stack, which says nothing to users.
+/// Runs `body`; a libtorch error is reported without its stack trace, which does not help users.
 template <class F>
 auto checkpoint_step(const std::string& path, const std::string& name, F&& body) {
   try {
@@ -54,12 +55,12 @@ void agree(ProcessGroup* group, Timeout timeout, const std::function<void()>& bo
   try {
     group->all_ok(body, timeout);
   } catch (const DistributedError& e) {
-    if (e.kind() != ErrorKind::distributed) throw;  // a lost peer stays one
+    if (e.kind() != ErrorKind::distributed) throw;  // a lost peer stays a lost peer
     throw CheckpointError(e.message(), e.context());
   }
 }
 
-/// Of its own memory alone: a view would bring the whole storage into the file.
+/// A copy in its own storage: a view would bring the whole storage into the file.
 at::Tensor storable(const at::Tensor& tensor) {
   auto plain = tensor.detach();
   if (plain.layout() != at::kStrided) return plain;
@@ -87,15 +88,11 @@ void write_named(torch::serialize::OutputArchive& archive, const Named& state) {
 }
 
 Named read_named(torch::serialize::InputArchive& archive) {
-  c10::IValue names;
-  c10::IValue tensors;
-  archive.read("names", names);
-  archive.read("tensors", tensors);
-  const auto list = names.toListRef();
-  const auto values = tensors.toTensorVector();
-  if (list.size() != values.size()) throw CheckpointError("names and tensors differ in number");
+  const auto names = read_value<std::vector<std::string>>(archive, "names");
+  const auto tensors = read_value<std::vector<at::Tensor>>(archive, "tensors");
+  if (names.size() != tensors.size()) throw CheckpointError("names and tensors differ in number");
   Named state;
-  for (std::size_t i = 0; i < values.size(); ++i) state.emplace_back(list[i].toStringRef(), values[i]);
+  for (std::size_t i = 0; i < names.size(); ++i) state.emplace_back(names[i], tensors[i]);
   return state;
 }
 
@@ -104,7 +101,7 @@ bool all_wrapped(const Named& state) {
                                        [](const auto& item) { return item.first.starts_with(wrapped_prefix); });
 }
 
-/// What goes where: pairs of (own tensor, saved one).
+/// Pairs of the module's tensor and the saved one that goes into it.
 std::vector<std::pair<at::Tensor, at::Tensor>> match(const std::string& name, const Named& own, Named saved,
                                                      bool ignore_prefix) {
   if (ignore_prefix && all_wrapped(saved) != all_wrapped(own)) {
@@ -136,7 +133,7 @@ std::vector<std::pair<at::Tensor, at::Tensor>> match(const std::string& name, co
   return pairs;
 }
 
-/// For each group the number of parameters; then for each parameter its number of dimensions and these.
+/// For each group its number of parameters, then for each parameter its number of dimensions and its sizes.
 std::vector<std::int64_t> optimizer_shapes(const torch::optim::Optimizer& optimizer) {
   std::vector<std::int64_t> numbers;
   for (const auto& group : optimizer.param_groups()) {
@@ -169,7 +166,7 @@ void set_generator_state(at::Generator generator, const at::Tensor& state) {
   generator.set_state(state);
 }
 
-/// step-100.ckpt and step-2000.ckpt are of one series.
+/// The file name without its numbers: step-100.ckpt and step-2000.ckpt belong to one series.
 std::string series_of(const std::string& path) {
   std::string series;
   for (const char c : std::filesystem::path(path).filename().string()) {
@@ -214,7 +211,7 @@ void Checkpoint::add_module(const std::string& name, std::shared_ptr<torch::nn::
       own.copy_(saved);
     }
   };
-  // Moved to this device only later, perhaps: asked when it is needed.
+  // The module may still be moved to another device, so this is asked when it is needed.
   auto devices = [owned = std::move(owned), &module] {
     std::vector<at::Device> all;
     for (const auto& [key, tensor] : module_state(module)) {
@@ -238,7 +235,7 @@ void Checkpoint::add_optimizer(const std::string& name, torch::optim::Optimizer&
   };
   entry.save = [&optimizer](Out& archive) {
     archive.write("shapes", c10::IValue(optimizer_shapes(optimizer)));
-    // libtorch writes the options of a group but does not read them: the learning rate would be lost.
+    // libtorch writes the options of a group but does not read them, so the learning rate would be lost.
     std::size_t number = 0;
     for (const auto& group : optimizer.param_groups()) {
       Out options(archive.compilation_unit());
@@ -249,11 +246,9 @@ void Checkpoint::add_optimizer(const std::string& name, torch::optim::Optimizer&
     optimizer.save(state);
     archive.write("state", state);
   };
-  // libtorch knows parameters by their order alone: the wrong ones would be found out in the middle of a step.
+  // libtorch identifies parameters by their order, so a mismatch would only show in the middle of a step.
   entry.check = [&optimizer, name](In& archive, const CheckpointLoadOptions&) {
-    c10::IValue shapes;
-    archive.read("shapes", shapes);
-    if (shapes.toIntVector() != optimizer_shapes(optimizer)) {
+    if (read_value<std::vector<std::int64_t>>(archive, "shapes") != optimizer_shapes(optimizer)) {
       throw CheckpointError(
           fmt::format("'{}' does not fit: the optimizer there had other parameters, in groups, "
                       "number, order or shape",
@@ -269,7 +264,7 @@ void Checkpoint::add_optimizer(const std::string& name, torch::optim::Optimizer&
     }
     In state;
     archive.read("state", state);
-    optimizer.state().clear();  // load adds to what is there
+    optimizer.state().clear();  // load() adds to the state
     optimizer.load(state);
   };
   add_entry(std::move(entry));
@@ -325,7 +320,7 @@ std::vector<at::Device> Checkpoint::devices() const {
   return all;
 }
 
-/// By number, not by name: rank 1's cuda:1 may be another device the next time.
+/// Stored by number and not by name: rank 1's cuda:1 may be another device the next time.
 Checkpoint::Entry Checkpoint::random_entry() const {
   Entry entry{.name = std::string(random_name), .per_rank = true};
   entry.save = [this](Out& archive) {
@@ -357,7 +352,7 @@ void Checkpoint::save(const std::string& path, ProcessGroupPtr group, const Chec
   for (const auto& entry : entries) {
     if (entry.prepare) entry.prepare();
   }
-  // Everybody's part is with rank 0 before it opens a file.
+  // Rank 0 has every rank's part before it opens a file.
   std::vector<std::pair<std::string, std::string>> parts;
   for (const auto& entry : entries) {
     if (!entry.per_rank) continue;
@@ -373,7 +368,7 @@ void Checkpoint::save(const std::string& path, ProcessGroupPtr group, const Chec
 
   agree(group.get(), options.timeout, [&] {
     if (!writes) return;
-    make_folder(folder_of(path));  // that it cannot be made shows when a file is
+    make_folder(folder_of(path));  // a failure shows when the file is created
     const auto before = find_checkpoints(folder_of(path));
     const auto serial = before.empty() ? 1 : before.front().serial + 1;
     CheckpointWriter file(path, serial, static_cast<std::uint64_t>(ranks));
@@ -383,7 +378,7 @@ void Checkpoint::save(const std::string& path, ProcessGroupPtr group, const Chec
       checkpoint_step(path, entry.name, [&] {
         Out archive;
         entry.save(archive);
-        // libtorch's writer ends in a destructor that hides errors and calls back: this must not throw out of it.
+        // libtorch's writer calls this from a destructor as well, which hides errors: it must not throw.
         std::exception_ptr failure;
         archive.save_to([&](const void* data, std::size_t count) {
           if (failure != nullptr) return count;
@@ -421,7 +416,7 @@ void Checkpoint::load(const std::string& path, ProcessGroupPtr group, const Chec
       content.emplace(std::move(bytes), path);
       return;
     }
-    const CheckpointContent whole(bytes, path);  // found out before it is sent around
+    const CheckpointContent whole(bytes, path);  // damage is detected before the file is sent
   });
   if (!content) {
     bytes = group->broadcast_bytes(bytes, {.timeout = options.timeout});
@@ -457,7 +452,8 @@ void Checkpoint::load(const std::string& path, ProcessGroupPtr group, const Chec
       checkpoint_step(path, entry.name, [&] {
         const auto data = content->section(section);
         In archive;
-        // The writer's devices may not be here: to where the optimizer's parameters are, or to the host.
+        // The devices of the writer may not exist here: load to the device of the optimizer's parameters, or to the
+        // host.
         const auto device = entry.device ? entry.device() : std::nullopt;
         archive.load_from(data.data(), data.size(), device.value_or(at::Device(at::kCPU)));
         if (entry.check) entry.check(archive, options);

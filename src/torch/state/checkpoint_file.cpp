@@ -26,7 +26,7 @@ constexpr std::string_view partial_suffix = ".partial";
 constexpr std::size_t write_buffer_bytes = std::size_t{1} << 20;
 
 std::string why() {
-  return std::strerror(errno);  // NOLINT(concurrency-mt-unsafe): glibc's is
+  return std::strerror(errno);  // NOLINT(concurrency-mt-unsafe): glibc's is thread-safe
 }
 
 class OpenFile {
@@ -43,7 +43,7 @@ class OpenFile {
   int fd_;
 };
 
-/// Fewer than asked for only at the end of the file; -1 with errno.
+/// Returns fewer bytes than requested only at the end of the file; -1 with errno set on an error.
 ssize_t read_fully(int fd, char* to, std::size_t bytes) {
   std::size_t done = 0;
   while (done < bytes) {
@@ -56,7 +56,7 @@ ssize_t read_fully(int fd, char* to, std::size_t bytes) {
   return static_cast<ssize_t>(done);
 }
 
-/// Why it is none; empty: it is one.
+/// Why the file is not a checkpoint; empty if it is one.
 std::string header_problem(std::string_view bytes, CheckpointHeader& header) {
   const auto known = std::min(bytes.size(), checkpoint_magic.size());
   if (bytes.empty() || bytes.substr(0, known) != checkpoint_magic.substr(0, known)) {
@@ -75,7 +75,7 @@ std::string header_problem(std::string_view bytes, CheckpointHeader& header) {
 
 bool sync_folder(const std::string& path) {
   const OpenFile folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // Some file systems cannot synchronise a folder (EINVAL): there a rename is as safe as it gets.
+  // Some file systems cannot synchronise a folder (EINVAL); nothing more can be done there.
   return folder.fd() >= 0 && (::fsync(folder.fd()) == 0 || errno == EINVAL);
 }
 
@@ -99,7 +99,7 @@ CheckpointWriter::CheckpointWriter(std::string path, std::uint64_t serial, std::
       partial_(path_ + std::string(partial_suffix)),
       serial_(serial),
       ranks_(ranks) {
-  ::unlink(partial_.c_str());  // of a save that was killed
+  ::unlink(partial_.c_str());  // left by a save that was killed
   if (!with_name) fd_ = ::open(folder_.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
   if (with_name || (fd_ < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL))) {
     has_name_ = true;
@@ -181,7 +181,7 @@ void CheckpointWriter::give_name() {
   if (!has_name_) {
     const auto self = fmt::format("/proc/self/fd/{}", fd_);
     if (::linkat(AT_FDCWD, self.c_str(), AT_FDCWD, path_.c_str(), AT_SYMLINK_FOLLOW) == 0) return;
-    // link cannot replace: a name beside it first.
+    // link() cannot replace a file, so the new one gets another name first.
     if (errno != EEXIST) fail("the file cannot be given its name");
     if (::linkat(AT_FDCWD, self.c_str(), AT_FDCWD, partial_.c_str(), AT_SYMLINK_FOLLOW) != 0) {
       fail("the file cannot be given its name");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The file of a checkpoint: named sections of bytes, whole or not there.
+// The file of a checkpoint: named sections of bytes. It is complete or does not exist.
 //
 //   header (64 bytes) | the sections' bytes, one after another | index: for each section u32 length of its name, name,
 //   u64 length of its bytes
@@ -34,16 +34,16 @@ struct CheckpointHeader {
 };
 static_assert(sizeof(CheckpointHeader) == 64);
 
-/// Writes a file that appears under its name at commit(), or never.
+/// Writes a file that gets its name at commit(), or never.
 class CheckpointWriter {
  public:
-  /// `with_name`: as on a file system that has no files without one.
+  /// `with_name`: works as on a file system that does not support files without a name.
   CheckpointWriter(std::string path, std::uint64_t serial, std::uint64_t ranks, bool with_name = false);
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  /// What is written until the next call belongs to it.
+  /// What is written until the next call belongs to this section.
   void begin_section(std::string name);
   void write(const void* data, std::size_t bytes);
   void commit();
@@ -66,17 +66,17 @@ class CheckpointWriter {
   Crc64 crc_;
 };
 
-/// A file's bytes, checked.
+/// The bytes of a file that was checked.
 class CheckpointContent {
  public:
   static std::string read_file(const std::string& path);
-  /// Checks everything; `path` is for errors.
+  /// Checks everything; `path` is named in errors.
   CheckpointContent(std::string bytes, const std::string& path);
 
   std::uint64_t ranks() const { return header_.ranks; }
   std::uint64_t checksum() const { return header_.body_crc; }
   bool has(std::string_view name) const;
-  /// Empty if it is not there.
+  /// Empty if there is no such section.
   std::string_view section(std::string_view name) const;
 
  private:
@@ -89,10 +89,10 @@ struct FoundCheckpoint {
   std::string path{};
   std::uint64_t serial = 0;
 };
-/// Files of a folder that begin like one, newest first; a folder that is not there has none.
+/// The files of a folder that begin like a checkpoint, newest first; none if the folder does not exist.
 std::vector<FoundCheckpoint> find_checkpoints(const std::string& folder);
 std::string folder_of(const std::string& path);
-/// With what is missing above it, each on the disk before the next; as far as it can be done.
+/// Creates the folder and those above it, each synchronised to disk before the next; failures are ignored.
 void make_folder(const std::string& folder);
 
 }  // namespace cohort

@@ -13,7 +13,7 @@ static_assert(std::endian::native == std::endian::little, "checkpoints are writt
 
 using CrcTables = std::array<std::array<std::uint64_t, 256>, 8>;
 
-/// tables[k][b]: what byte b becomes once k more bytes have gone through.
+/// tables[k][b]: the checksum of byte b after k more bytes.
 CrcTables make_crc_tables() {
   constexpr std::uint64_t polynomial = 0xC96C5795D7870F42;
   CrcTables tables{};

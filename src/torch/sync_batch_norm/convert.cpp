@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Batch norm layers made synchronous where they stand. torch::nn::BatchNorm2d is a pointer to a class whose forward is
-// not virtual, and modules keep such pointers as members, so a layer put in another's place would never be called.
-// What forward does call is aten::batch_norm, and the dispatcher chooses its kernel by the keys of all arguments: the
-// running mean gets one key more, under which there is a kernel for aten::batch_norm and for nothing else.
+// Converts batch norm layers in place. torch::nn::BatchNorm2d is a pointer to a class whose forward is not virtual, and
+// modules keep such pointers as members, so a layer that replaces another one would never be called. But forward calls
+// aten::batch_norm, and the dispatcher chooses its kernel by the dispatch keys of all arguments: the running mean gets
+// an additional key, for which only aten::batch_norm has a kernel.
 #include <ATen/ATen.h>
 #include <c10/core/TensorImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -23,10 +23,10 @@ namespace cohort {
 
 namespace {
 
-/// A key that wraps tensors above autograd and that nothing in libtorch uses.
+/// A dispatch key above autograd for tensor wrappers, which libtorch itself does not use.
 constexpr auto sync_key = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
 
-/// A tensor with the key, and the group to go with it. set_data() (to(), torch::load) changes what is in it and would
+/// A tensor that has the key and its group. set_data(), which to() and torch::load call, replaces its content and would
 /// drop the key.
 class MarkedTensor final : public c10::TensorImpl {
  public:
@@ -64,7 +64,7 @@ at::Tensor batch_norm_of_marked(const at::Tensor& input, const OptionalTensor& w
                          {.input = input,
                           .weight = tensor_or_undefined(weight),
                           .bias = tensor_or_undefined(bias),
-                          // Of a layer without statistics the mark alone is there.
+                          // A layer without running statistics has the mark alone.
                           .running_mean = variance.defined() ? mean : at::Tensor(),
                           .running_var = variance,
                           .is_training = training,
@@ -72,8 +72,8 @@ at::Tensor batch_norm_of_marked(const at::Tensor& input, const OptionalTensor& w
                           .eps = eps});
 }
 
-/// A module lets nobody exchange a registered buffer, and one that is not registered would be left behind by to() and
-/// torch::load. Explicit instantiation may name private members, which is how the language lets us in.
+/// A module does not let anybody replace a registered buffer, and to() and torch::load would ignore one that is not
+/// registered. Explicit instantiation may name private members, which gives access to it.
 using NamedTensors = torch::OrderedDict<std::string, at::Tensor>;
 NamedTensors& buffers_of(torch::nn::Module& module);
 template <NamedTensors torch::nn::Module::*buffers>
@@ -113,8 +113,8 @@ TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, library) {
   library.impl("batch_norm", batch_norm_of_marked);
 }
 
-std::size_t convert_sync_batchnorm(torch::nn::Module& module, ProcessGroupPtr given) {
-  const auto group = given ? given : require_current_process_group("convert_sync_batchnorm");
+std::size_t convert_sync_batch_norm(torch::nn::Module& module, ProcessGroupPtr given) {
+  const auto group = given ? given : require_current_process_group("convert_sync_batch_norm");
   std::set<const torch::nn::Module*> converted;  // a layer may be in several places
   module.apply([&](torch::nn::Module& each) {
     if (convert<torch::nn::BatchNorm1dImpl>(each, group) || convert<torch::nn::BatchNorm2dImpl>(each, group) ||
@@ -125,7 +125,7 @@ std::size_t convert_sync_batchnorm(torch::nn::Module& module, ProcessGroupPtr gi
   return converted.size();
 }
 
-ProcessGroupPtr sync_batchnorm_group(const torch::nn::Module& module) {
+ProcessGroupPtr sync_batch_norm_group(const torch::nn::Module& module) {
   if (const auto* const layer = dynamic_cast<const SyncBatchNormImpl*>(&module)) return layer->options.process_group();
   if (auto group = group_in<torch::nn::BatchNorm1dImpl>(module)) return group;
   if (auto group = group_in<torch::nn::BatchNorm2dImpl>(module)) return group;

@@ -22,7 +22,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::tensor_list;
 
-/// All dimensions but that of the channels.
+/// All dimensions except the channels.
 std::vector<std::int64_t> dimensions_to_sum(const at::Tensor& input) {
   std::vector<std::int64_t> dimensions{0};
   for (std::int64_t each = 2; each < input.dim(); ++each) dimensions.push_back(each);
@@ -36,7 +36,7 @@ at::Tensor over_channels(const at::Tensor& vector, const at::Tensor& input) {
   return vector.view(sizes);
 }
 
-/// The type of statistics: halves have too few bits for them.
+/// The dtype of the statistics: half precision has too few bits for them.
 at::ScalarType statistics_type(const at::Tensor& input) {
   return input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
@@ -75,7 +75,7 @@ Statistics statistics_over(ProcessGroup& group, const at::Tensor& input) {
 }
 
 void update_running(const BatchNormArguments& arguments, const Statistics& statistics) {
-  // Where no rank had any input nothing changes, without asking the device for the count.
+  // If no rank had any input, nothing changes; this does not wait for the device to tell the count.
   const auto momentum = (statistics.count > 0).to(at::kDouble) * arguments.momentum;
   const auto blend = [&](const at::Tensor& running, const at::Tensor& now) {
     if (running.defined()) running.copy_(running + (now - running) * momentum);
@@ -85,7 +85,7 @@ void update_running(const BatchNormArguments& arguments, const Statistics& stati
         statistics.variance * (statistics.count / (statistics.count - 1).clamp_min(1)));  // unbiased
 }
 
-/// The group in the node of the graph.
+/// Holds the group in the graph's node.
 struct GroupCapsule : torch::CustomClassHolder {
   explicit GroupCapsule(ProcessGroupPtr given) : group(std::move(given)) {}
   ProcessGroupPtr group;

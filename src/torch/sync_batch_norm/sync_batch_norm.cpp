@@ -36,7 +36,7 @@ at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
   double momentum = options.momentum().has_value() ? *options.momentum() : 0.0;
   if (is_training() && num_batches_tracked.defined()) {
     num_batches_tracked += 1;
-    // Without a momentum: the mean over all batches.
+    // Without a momentum the running statistics are the mean over all batches.
     if (!options.momentum().has_value()) momentum = 1.0 / num_batches_tracked.item<double>();
   }
   return batch_norm_over(options.process_group(), {.input = input,

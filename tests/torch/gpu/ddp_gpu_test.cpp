@@ -64,7 +64,7 @@ TEST_P(DdpOn, GpusMovesInputsAndRunsHooksAndMixedPrecision) {
       Scale net(1, 4);
       net->to(gpu, torch::kFloat);
       DistributedDataParallel ddp(net, {.process_group = group, .device_ids = {gpu}});
-      ddp.register_comm_hook(is_narrow ? hooks::fp16_compress(group) : hooks::allreduce(group));
+      ddp.register_comm_hook(is_narrow ? hooks::fp16_compress(group) : hooks::all_reduce(group));
       for (int i = 0; i < 3; ++i) {
         ddp.zero_grad();
         ddp.forward(torch::full({4}, static_cast<float>(group->rank() + 1))).sum().backward();  // from the host
@@ -156,7 +156,7 @@ TEST_P(DdpOn, GpusSyncBatchNormSeesTheWholeBatch) {
       net->to(gpu, torch::kDouble);
       torch::nn::Sequential whole(torch::nn::BatchNorm2d(3));
       whole->to(gpu, torch::kDouble);
-      convert_sync_batchnorm(net.ptr(), group);
+      convert_sync_batch_norm(net.ptr(), group);
       const auto mine = net->forward(part);
       const auto all = whole->forward(batch);
       (mine * weights.narrow(0, begin, rows)).sum().backward();

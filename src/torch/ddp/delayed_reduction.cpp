@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "torch/ddp/delayed.h"
+#include "torch/ddp/delayed_reduction.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -11,9 +11,10 @@
 
 namespace cohort::ddp {
 
-Delayed::Delayed(ProcessGroupPtr group, std::vector<at::Tensor> parameters, const at::Tensor& trigger) {
+DelayedReduction::DelayedReduction(ProcessGroupPtr process_group, std::vector<at::Tensor> parameters,
+                                   const at::Tensor& trigger) {
   shared_->parameters = std::move(parameters);
-  set_group(std::move(group));
+  set_process_group(std::move(process_group));
   hook_.emplace(trigger, [shared = shared_] {
     if (!shared->syncs) return;
     const at::NoGradGuard no_grad;
@@ -21,18 +22,19 @@ Delayed::Delayed(ProcessGroupPtr group, std::vector<at::Tensor> parameters, cons
     const auto flat = shared->flat;
     flat.div_(shared->group->size());
     const auto work = shared->group->all_reduce(buffer_of(flat), {.async_op = true, .stream = current_stream(flat)});
-    // Backward does not return before it is there.
+    // Backward does not return before the result is there.
     torch::autograd::Engine::get_default_engine().queue_callback([work, flat] { work.wait_on(current_stream(flat)); });
   });
 }
 
-void Delayed::set_group(ProcessGroupPtr group) {
+void DelayedReduction::set_process_group(ProcessGroupPtr process_group) {
   auto& shared = *shared_;
   std::int64_t elements = 0;
   for (const auto& each : shared.parameters) elements += each.numel();
   const auto& first = shared.parameters.front();
-  shared.flat = allocate_flat(*group, elements, at::TensorOptions(first.device()).dtype(first.scalar_type()), true);
-  shared.group = std::move(group);
+  shared.flat =
+      allocate_flat(*process_group, elements, at::TensorOptions(first.device()).dtype(first.scalar_type()), true);
+  shared.group = std::move(process_group);
   shared.views.clear();
   std::int64_t place = 0;
   for (const auto& each : shared.parameters) {
@@ -42,8 +44,8 @@ void Delayed::set_group(ProcessGroupPtr group) {
   shared.collect();
 }
 
-/// Also those that somebody has given the parameters meanwhile.
-void Delayed::Shared::collect() const {
+/// Includes gradients that the user has assigned meanwhile.
+void DelayedReduction::Shared::collect() const {
   for (std::size_t i = 0; i < views.size(); ++i) {
     auto& gradient = parameters[i].mutable_grad();
     if (!gradient.defined()) {
@@ -55,7 +57,7 @@ void Delayed::Shared::collect() const {
   }
 }
 
-void Delayed::attach_gradients() {
+void DelayedReduction::attach_gradients() {
   for (std::size_t i = 0; i < shared_->views.size(); ++i) {
     auto& gradient = shared_->parameters[i].mutable_grad();
     if (gradient.defined()) continue;

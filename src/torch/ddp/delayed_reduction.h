@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Parameters that are reduced together, apart from the buckets, once the gradient of another parameter is there: for
-// gradients that the user adds to by hand.
+// The delayed reduction: parameters that are reduced together, apart from the buckets, once the gradient of another
+// parameter is there. It is for gradients that the user adds to by hand.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,27 +9,25 @@
 
 #include <memory>
 #include <optional>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "torch/ddp/accumulation_hook.h"
 
 namespace cohort::ddp {
 
-class Delayed {
+class DelayedReduction {
  public:
-  /// Their gradients are parts of one row of memory from now on. All of one type and on one device.
-  Delayed(ProcessGroupPtr group, std::vector<at::Tensor> parameters, const at::Tensor& trigger);
-  /// After each forward: gradients that were dropped are zeros again.
+  /// The parameters have one dtype and one device. From now on their gradients are parts of one flat tensor.
+  DelayedReduction(ProcessGroupPtr process_group, std::vector<at::Tensor> parameters, const at::Tensor& trigger);
+  /// After each forward: gradients that were dropped become zeros again.
   void attach_gradients();
   const std::vector<at::Tensor>& parameters() const { return shared_->parameters; }
   void set_sync(bool syncs) { shared_->syncs = syncs; }
-  /// Gradients move into memory of this one.
-  void set_group(ProcessGroupPtr group);
+  /// Moves the gradients into memory of another group.
+  void set_process_group(ProcessGroupPtr process_group);
 
  private:
-  /// What the hook sees, which may run when its owner is gone.
+  /// Shared with the hook, which may run after its owner is gone.
   struct Shared {
     ProcessGroupPtr group{};
     std::vector<at::Tensor> parameters{};
@@ -37,7 +35,7 @@ class Delayed {
     std::vector<at::Tensor> views{};  ///< one for each parameter
     bool syncs = true;
 
-    /// All gradients into the row; those that there are not are zeros.
+    /// Puts all gradients into `flat`, and zeros for those that do not exist.
     void collect() const;
   };
 

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// The state of a DistributedDataParallel. Wrapper's functions work on it, in wrapper.cpp (construction, settings) and
+// in wrapper_forward.cpp (around the module's forward).
+#pragma once
+
+#include <cohort/torch/ddp.h>
+
+#include <exception>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "torch/ddp/delayed_reduction.h"
+#include "torch/ddp/logger.h"
+#include "torch/ddp/mixed_precision.h"
+#include "torch/ddp/reducer.h"
+#include "torch/ddp/selection.h"
+
+namespace cohort::ddp {
+
+struct Wrapper::Impl {
+  Impl(std::shared_ptr<::torch::nn::Module> its_module, DdpOptions its_options, std::optional<bool> its_sees_outputs);
+
+  ProcessGroup& group() const { return *options.process_group; }
+  /// The module's buffers as they are now, without the ignored ones.
+  std::vector<at::Tensor> buffers() const;
+  /// Whether forwards synchronise buffers, and not construction alone.
+  bool syncs_buffers_in_forward() const { return options.forward_sync_buffers.value_or(options.broadcast_buffers); }
+  void sync_buffers(BufferSync when);
+  void broadcast_buffers() const;
+  /// Gives all ranks the source's parameters and buffers.
+  void broadcast_state(int source) const;
+  /// Before something registers that steps parameters itself: an Error if that is not possible.
+  void claim_steps();
+  /// Runs `run`; an error is recorded in the logging data before it goes on.
+  template <class Run>
+  void logged(Run&& run) {
+    try {
+      run();
+    } catch (const std::exception& e) {
+      logger->set_error(e.what(), reducer ? reducer->iterations() : 0);
+      throw;
+    }
+  }
+
+  const std::shared_ptr<::torch::nn::Module> module;
+  DdpOptions options;
+  const std::optional<bool> sees_outputs;
+  Selection selection;
+  const std::shared_ptr<Logger> logger = std::make_shared<Logger>();
+  std::unique_ptr<DelayedReduction> delayed;    ///< null without delayed parameters
+  std::shared_ptr<LowPrecision> low_precision;  ///< null without mixed_precision
+  std::shared_ptr<Reducer> reducer;             ///< null if all parameters are delayed
+  bool syncs = true;
+  bool clones_outputs = true;
+  bool has_fused_optimizer = false;
+  bool has_zero_step = false;
+  bool keeps_low_precision = false;  ///< this forward runs between another one and its backward
+  BufferHook buffer_hook;
+  BufferSync buffer_hook_when = BufferSync::after_forward;
+  JoinScope* join = nullptr;  ///< while inputs may be uneven
+
+ private:
+  void make_reducer();
+  void run_buffer_hook();
+};
+
+}  // namespace cohort::ddp
