@@ -17,7 +17,9 @@
 #include <string_view>
 
 #include "group_benchmarks.h"
-#include "rank_processes.h"
+#include "measure/interleaved.h"
+#include "measure/rank_processes.h"
+#include "measure/statistics.h"
 #include "reduce/kernels.h"
 #include "servers.h"
 
@@ -41,6 +43,7 @@ constexpr std::array walks{
     Walk{"one after another", false, false}, Walk{"one after another, streaming stores", false, true}};
 
 constexpr std::size_t all_reduce = walks.size();  // the figure that is not a walk
+constexpr std::size_t figures = walks.size() + 1;
 
 struct Question {
   std::size_t figure;
@@ -115,15 +118,10 @@ void measure_ranks(int size, int rounds, Report& report) {
     auto each = std::make_shared<Rank>(rank, size);
     return [each](const Question& question) { return each->answer(question); };
   });
-  std::array<std::vector<double>, walks.size() + 1> times;
-  for (std::size_t figure = 0; figure < times.size(); ++figure) ranks.ask({figure});  // maps and faults what it needs
-  for (int round = 0; round < rounds; ++round) {
-    for (std::size_t turn = 0; turn < times.size(); ++turn) {
-      const auto figure = (turn + static_cast<std::size_t>(round)) % times.size();
-      // The span, not the slowest: a rank that starts late holds up an all_reduce, so it has to count in the floor too.
-      times[figure].push_back(ranks.ask({figure}).span() * 1e3);
-    }
-  }
+  // The span, not the slowest: a rank that starts late holds up an all_reduce, so it has to count in the floor too.
+  const auto time = [&](std::size_t figure) { return ranks.ask({figure}).span() * 1e3; };
+  take_turns(figures, 1, time);  // maps and faults in the memory
+  const auto times = take_turns(figures, rounds, time);
 
   // The fastest round as well: where it is far from the median, other programs took the cores in between.
   const auto print = [&](std::string_view name, std::size_t figure) {
@@ -145,8 +143,7 @@ void measure_ranks(int size, int rounds, Report& report) {
   Row row{.what = fmt::format("{} ranks", size), .unit = "ms", .ours = median(times[all_reduce])};
   row.peer = median(times[fastest]);
   row.peer_name = "floor";
-  // Of times: the floor's share in ours.
-  row.ratio = Rounds{.ours = times[fastest], .peer = times[all_reduce]}.median_ratio();
+  row.ratio = median_ratio(times[fastest], times[all_reduce]);  // the floor's share of our time
   row.bar = Bar{Bar::Kind::at_least, least_fraction, static_cast<unsigned>(size)};
   report.add(row);
 }

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string>
 
-#include "child.h"
+#include "measure/child.h"
 
 namespace cohort::bench {
 

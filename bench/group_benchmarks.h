@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "report.h"
+#include "measure/report.h"
 
 namespace cohort::bench {
 

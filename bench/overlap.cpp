@@ -3,13 +3,17 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 #include <memory>
 #include <stdexcept>
 
 #include "group_benchmarks.h"
-#include "rank_processes.h"
+#include "measure/interleaved.h"
+#include "measure/rank_processes.h"
+#include "measure/statistics.h"
 #include "servers.h"
 
 namespace cohort::bench {
@@ -117,16 +121,15 @@ void measure_memory(Memory memory, const OverlapOptions& options, Report& report
   });
   const int passes = calibrate(ranks);
 
-  std::array<std::vector<double>, figures.size()> times;
-  const auto times_of = [&](Figure figure) -> std::vector<double>& { return times[static_cast<std::size_t>(figure)]; };
+  const auto times = take_turns(figures.size(), options.rounds, [&](std::size_t figure) {
+    return measure_once(ranks, {.figure = figures.at(figure), .passes = passes});
+  });
+  const auto times_of = [&](Figure figure) -> const std::vector<double>& {
+    return times[static_cast<std::size_t>(figure)];
+  };
   std::vector<double> longer;
-  for (int round = 0; round < options.rounds; ++round) {
-    for (std::size_t turn = 0; turn < figures.size(); ++turn) {
-      const auto figure = figures[(turn + static_cast<std::size_t>(round)) % figures.size()];
-      times_of(figure).push_back(measure_once(ranks, {.figure = figure, .passes = passes}));
-    }
-    longer.push_back(std::max(times_of(Figure::asynchronous).back(), times_of(Figure::computation).back()));
-  }
+  std::ranges::transform(times_of(Figure::asynchronous), times_of(Figure::computation), std::back_inserter(longer),
+                         std::ranges::max);
 
   const auto* const name = memory == Memory::ordinary ? "ordinary memory" : "memory of the group";
   const auto cores = OnCpu::allowed().size();
@@ -134,7 +137,7 @@ void measure_memory(Memory memory, const OverlapOptions& options, Report& report
   Row row{.what = fmt::format("{}, overlapped", name), .unit = "ms", .ours = median(times_of(Figure::overlapped))};
   row.peer = median(longer);
   row.peer_name = "longer alone";
-  row.ratio = Rounds{.ours = times_of(Figure::overlapped), .peer = longer}.median_ratio();
+  row.ratio = median_ratio(times_of(Figure::overlapped), longer);
   row.note = fmt::format("alone: all_reduce {:.1f} ms, computation {:.1f} ms", median(times_of(Figure::asynchronous)),
                          median(times_of(Figure::computation)));
   if (cores >= needed) {
@@ -150,7 +153,7 @@ void measure_memory(Memory memory, const OverlapOptions& options, Report& report
   alone.ours = median(times_of(Figure::asynchronous));
   alone.peer = median(times_of(Figure::blocking));
   alone.peer_name = "blocking";
-  alone.ratio = Rounds{.ours = times_of(Figure::asynchronous), .peer = times_of(Figure::blocking)}.median_ratio();
+  alone.ratio = median_ratio(times_of(Figure::asynchronous), times_of(Figure::blocking));
   report.add(alone);
 }
 

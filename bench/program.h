@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "report.h"
+#include "measure/report.h"
 
 namespace cohort::bench {
 

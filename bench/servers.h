@@ -11,13 +11,12 @@
 #include <cstdint>
 #include <vector>
 
-#include "child.h"
+#include "measure/child.h"
+#include "measure/rank_processes.h"
 
 namespace cohort::bench {
 
 inline constexpr const char* loopback = "127.0.0.1";
-
-using Clock = std::chrono::steady_clock;
 
 inline double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "benchmarks.h"
+#include "measure/statistics.h"
 #include "servers.h"
 
 namespace cohort::bench {

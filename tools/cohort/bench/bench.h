@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
-#include "flags.h"
+#include "bench/flags.h"
 
 namespace cohort::bench {
 

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "command.h"
-#include "contestant.h"
-#include "statistics.h"
+#include "bench/contestant.h"
+#include "measure/command.h"
+#include "measure/statistics.h"
 
 namespace cohort::bench {
 

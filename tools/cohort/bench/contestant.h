@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "../guard.h"
-#include "../pipe.h"
-#include "../process.h"
-#include "command.h"
-#include "driver.h"
+#include "common/guard.h"
+#include "common/pipe.h"
+#include "common/process.h"
+#include "measure/command.h"
+#include "measure/driver.h"
 
 namespace cohort::bench {
 

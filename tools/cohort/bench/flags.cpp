@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "flags.h"
+#include "bench/flags.h"
 
 #include <cohort/error.h>
 
@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "sizes.h"
+#include "measure/sizes.h"
 
 namespace cohort::bench {
 

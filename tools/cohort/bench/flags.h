@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "command.h"
-#include "comparison.h"
-#include "system.h"
+#include "bench/comparison.h"
+#include "measure/command.h"
+#include "measure/system.h"
 
 namespace cohort::bench {
 

@@ -8,7 +8,7 @@
 #include <array>
 #include <vector>
 
-#include "system.h"
+#include "measure/system.h"
 
 namespace cohort::bench {
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "json.h"
+#include "bench/json.h"
 
 #include <cohort/version.h>
 
 #include <nlohmann/json.hpp>
 
-#include "table.h"
+#include "bench/table.h"
 
 namespace cohort::bench {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "contestant.h"
-#include "flags.h"
+#include "bench/contestant.h"
+#include "bench/flags.h"
 
 namespace cohort::bench {
 

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "run/flags.h"
+
+#include <cohort/error.h>
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
+#include <iterator>
+#include <memory>
+#include <string_view>
+
+#include "core/parse.h"
+
+namespace cohort::tool {
+
+namespace {
+
+constexpr auto what_run_does =
+    R"(Starts PROGRAM as several processes ("ranks") and stays until they have ended.
+
+Each rank finds its place in RANK, WORLD_SIZE, LOCAL_RANK and torchrun's other variables. Lines of output are prefixed with
+"[rank N] " where there is more than one rank, in colour on a terminal (unless NO_COLOR is set); a single rank's output is
+passed on as it is. Standard input goes to rank 0.
+
+When a rank fails, the first one to fail is named with its last lines, the others are ended, and its exit code (128 + the
+signal's number) is returned. The first Ctrl-C or SIGTERM is passed on and gives the ranks 10 seconds, the second one kills.)";
+
+constexpr auto footer = R"(Examples:
+  cohort run -n 4 ./train --epochs 3                    four ranks on this host; what follows ./train is its own
+  cohort run --nnodes 2 --node-rank 0 -n 8 --rdzv-endpoint host0:29500 ./train
+                                                        the same with --node-rank 1 on the second host; both need
+                                                        COHORT_SECRET_FILE (see: cohort secret)
+
+Flags may use _ for -, and take their defaults from torchrun's variables (PET_NNODES for --nnodes, ...). In a Kubernetes pod
+without LOCAL_RANK, RANK and WORLD_SIZE are the node's rank and the number of nodes, MASTER_ADDR and MASTER_PORT the endpoint.)";
+
+class Help : public CLI::Formatter {
+  std::string make_usage(const CLI::App*, std::string) const override {
+    return "Usage: cohort run [FLAGS] PROGRAM [ARGUMENTS...]\n";
+  }
+};
+
+/// What torchrun accepts and we have no use for.
+struct Ignored {
+  std::string rdzv_backend;
+  double monitor_interval = 0;
+  bool no_python = false;
+};
+
+void add_options(CLI::App& app, RunFlags& flags, Ignored& ignored) {
+  const auto ranks = "Ranks";
+  app.add_option("-n,--nproc-per-node", flags.nproc_per_node,
+                 "ranks on this host: a number, cpu, gpu, or auto (gpu if there are any); -np is the same; default 1")
+      ->type_name("N")
+      ->group(ranks);
+  app.add_option("--max-restarts", flags.max_restarts, "start all ranks again after a failure, this often; default 0")
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("N")
+      ->group(ranks);
+  app.add_option("--bind", flags.bind, "bind ranks to CPUs of their own where there are enough: auto (default) or none")
+      ->check(CLI::IsMember({"auto", "none"}))
+      ->type_name("HOW")
+      ->group(ranks);
+  app.add_option("--grace-period", flags.grace_period,
+                 "seconds between SIGTERM and SIGKILL for the others when a rank has failed; default 0.5")
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("SECONDS")
+      ->group(ranks);
+  app.add_option("--role", flags.role, "ROLE_NAME of the ranks")->type_name("NAME")->group(ranks);
+
+  const auto hosts = "Several hosts";
+  app.add_option("--nnodes", flags.nnodes, "number of hosts; default 1")->type_name("N")->group(hosts);
+  app.add_option("--node-rank", flags.node_rank, "which of the hosts this is, from 0; host 0 keeps the store")
+      ->type_name("N")
+      ->group(hosts);
+  app.add_option("--rdzv-endpoint", flags.rdzv_endpoint, "where the store listens on host 0; port 29500")
+      ->type_name("HOST[:PORT]")
+      ->group(hosts);
+  app.add_option("--master-addr", flags.master_addr, "the same as --rdzv-endpoint's host")
+      ->type_name("HOST")
+      ->group(hosts);
+  app.add_option("--master-port", flags.master_port, "the same as --rdzv-endpoint's port; on one host: MASTER_PORT")
+      ->check(CLI::Range(0, 65535))
+      ->type_name("PORT")
+      ->group(hosts);
+  app.add_option("--rdzv-id", flags.rdzv_id, "name of the job, the same on all hosts")->type_name("NAME")->group(hosts);
+  app.add_option("--rdzv-conf", flags.rdzv_conf,
+                 "join_timeout=SECONDS for all hosts to arrive, default 600; other keys have no effect")
+      ->type_name("KEY=VALUE,...")
+      ->group(hosts);
+  app.add_option("--local-addr", flags.local_addr, "on host 0: the address to listen on, if not the endpoint's")
+      ->type_name("ADDRESS")
+      ->group(hosts);
+  app.add_flag("--standalone", flags.standalone, "one host, whatever the environment says")->group(hosts);
+
+  const auto output = "Output";
+  app.add_option(
+         "--log-dir", flags.log_dir,
+         "keep output in DIR/<run id>/attempt_<k>/<local rank>/{stdout,stderr}.log; all of it unless -r or -t is "
+         "given")
+      ->type_name("DIR")
+      ->group(output);
+  app.add_option("-r,--redirects", flags.redirects,
+                 "streams that go only to the log: 0 none, 1 stdout, 2 stderr, 3 both; or per local rank: 0:1,1:3")
+      ->type_name("STREAMS")
+      ->group(output);
+  app.add_option("-t,--tee", flags.tee, "streams that go to the log and the console; values as for -r")
+      ->type_name("STREAMS")
+      ->group(output);
+  app.add_option("--local-ranks-filter", flags.local_ranks_filter, "show only these local ranks' output: 0,2")
+      ->type_name("RANKS")
+      ->group(output);
+
+  const auto compatible = "Accepted for torchrun's sake, without effect";
+  app.add_option("--rdzv-backend", ignored.rdzv_backend, "c10d or static")
+      ->check(CLI::IsMember({"c10d", "static"}))
+      ->type_name("NAME")
+      ->group(compatible);
+  app.add_option("--monitor-interval", ignored.monitor_interval, "ranks' ends are noticed at once")
+      ->type_name("SECONDS")
+      ->group(compatible);
+  app.add_flag("--no-python", ignored.no_python, "programs are executed as they are")->group(compatible);
+
+  for (auto* const option : app.get_options()) option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+}
+
+bool takes_value(const CLI::Option& option) {
+  return option.get_items_expected_max() > 0 && option.get_type_size() > 0;
+}
+
+std::string suggestion(const CLI::App& app, std::string_view flag) {
+  std::vector<std::string> names;
+  for (const auto* const option : app.get_options()) {
+    for (const auto& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  const auto nearest = did_you_mean(flag, {names.begin(), names.end()});
+  return nearest.empty() ? std::string() : fmt::format("; did you mean {}?", nearest);
+}
+
+/// `--node_rank=1` → `--node-rank=1`, `-np` → `-n`.
+std::string canonical(std::string argument) {
+  if (argument == "-np") return "-n";
+  if (argument.starts_with("--")) {
+    const auto end = argument.begin() + static_cast<std::ptrdiff_t>(std::min(argument.find('='), argument.size()));
+    std::replace(argument.begin() + 2, end, '_', '-');
+  }
+  return argument;
+}
+
+struct CommandLine {
+  std::vector<std::string> flags;
+  std::vector<std::string> program;
+};
+
+/// The first argument that is neither a flag nor a flag's value is the program.
+CommandLine split_at_program(const CLI::App& app, const std::vector<std::string>& arguments) {
+  CommandLine line;
+  auto it = arguments.begin();
+  for (; it != arguments.end() && it->size() > 1 && it->front() == '-'; ++it) {
+    if (*it == "--") {
+      ++it;
+      break;
+    }
+    const auto argument = canonical(*it);
+    const bool is_long = argument.starts_with("--");
+    const auto name = is_long ? argument.substr(0, argument.find('=')) : argument.substr(0, 2);
+    const auto* const option = app.get_option_no_throw(name);
+    if (option == nullptr) {
+      throw ValueError(
+          fmt::format("unknown flag {}{} (flags of the program follow its name)", *it, suggestion(app, name)));
+    }
+    line.flags.push_back(argument);
+    if (takes_value(*option) && argument.size() == name.size()) {
+      if (++it == arguments.end()) throw ValueError(fmt::format("{} needs a value", *std::prev(it)));
+      line.flags.back() += (is_long ? "=" : "") + *it;  // as one, so that a value may begin with a dash
+    }
+  }
+  line.program.assign(it, arguments.end());
+  return line;
+}
+
+/// PET_NODE_RANK=1 → --node-rank=1, for the flags there are.
+std::vector<std::string> flags_from(const Env& env, const CLI::App& app) {
+  constexpr std::string_view prefix = "PET_";
+  std::vector<std::string> flags;
+  for (const auto& variable : Env::known()) {
+    const auto value = env.text(variable.name);
+    if (!variable.name.starts_with(prefix) || value.empty()) continue;
+    std::string name(variable.name.substr(prefix.size()));
+    std::transform(name.begin(), name.end(), name.begin(),
+                   [](char c) { return c == '_' ? '-' : static_cast<char>(std::tolower(c)); });
+    const auto* const option = app.get_option("--" + name);
+    if (takes_value(*option)) {
+      flags.push_back(fmt::format("--{}={}", name, value));
+    } else if (value != "0") {
+      flags.push_back("--" + name);
+    }
+  }
+  return flags;
+}
+
+}  // namespace
+
+ParsedFlags parse_run_flags(const std::vector<std::string>& arguments, const Env& env) {
+  ParsedFlags parsed;
+  Ignored ignored;
+  CLI::App app(what_run_does, "cohort run");
+  app.formatter(std::make_shared<Help>());
+  app.footer(footer);
+  add_options(app, parsed.flags, ignored);
+  auto line = split_at_program(app, arguments);
+  auto flags = flags_from(env, app);
+  flags.insert(flags.end(), line.flags.begin(), line.flags.end());
+  std::reverse(flags.begin(), flags.end());  // CLI11 takes them off the end
+  try {
+    app.parse(std::move(flags));
+  } catch (const CLI::ParseError& e) {
+    parsed.exit_code = app.exit(e);
+    return parsed;
+  }
+  parsed.flags.program = std::move(line.program);
+  if (parsed.flags.program.empty()) throw ValueError("no program given; try: cohort run -n 4 ./program");
+  return parsed;
+}
+
+}  // namespace cohort::tool
