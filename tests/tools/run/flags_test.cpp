@@ -60,6 +60,23 @@ TEST(RunFlags, BadValuesAreNamed) {
   }
 }
 
+TEST(RunFlags, AMistakeInThePrefixFormatIsExplained) {
+  const auto error = [](const std::string& format) {
+    const auto outcome = run_cohort({"run", "-n", "2", "--prefix-format", format, "true"});
+    EXPECT_EQ(outcome.code, 1);
+    return outcome.err;
+  };
+  EXPECT_THAT(error("[{rnak}] "), AllOf(HasSubstr("there is no placeholder {rnak}; did you mean {rank}?"),
+                                        HasSubstr("{rank}, {local_rank}, {node_rank} and {host}")));
+  EXPECT_THAT(error("{rank"), HasSubstr("the { at position 1 has no counterpart"));
+  EXPECT_THAT(error("rank}"), HasSubstr("the } at position 5 has no counterpart"));
+  EXPECT_THAT(error("{}"), HasSubstr("there is no placeholder {}"));
+  EXPECT_THAT(error("a\nb"), HasSubstr("cannot contain a line break"));
+  const auto both = run_cohort({"run", "--no-prefix", "--prefix-format", "x", "true"});
+  EXPECT_NE(both.code, 0);
+  EXPECT_THAT(both.err, HasSubstr("--no-prefix"));
+}
+
 TEST(RunFlags, HelpNamesEveryFlag) {
   const auto outcome = run_cohort({"run", "--help"});
   EXPECT_EQ(outcome.code, 0);

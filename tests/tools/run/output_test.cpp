@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // Where the ranks' output goes, and what it looks like there.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -52,6 +54,68 @@ TEST(RunOutput, LinesStayWhole) {
                 testing::AllOf(testing::SizeIs(200), testing::Each(line)));
   }
   EXPECT_THAT(lines_of(outcome.out, ""), testing::SizeIs(800));
+}
+
+TEST(RunOutput, WithoutPrefixLinesAreWhatTheRanksWrote) {
+  // In pieces, so that lines of several ranks would mix if they were passed on as they come.
+  const auto outcome = run_cohort(
+      run_script(4, R"(for i in 1 2 3; do printf '{"rank": '; sleep 0.01; printf "$RANK, "; echo '"i": '$i'}'; done)",
+                 {"--no-prefix"}));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  Strings expected;
+  for (int rank = 0; rank < 4; ++rank) {
+    for (int i = 1; i <= 3; ++i) expected.push_back(fmt::format(R"({{"rank": {}, "i": {}}})", rank, i));
+  }
+  EXPECT_EQ(lines_of(outcome.out, ""), expected);
+}
+
+TEST(RunOutput, APrefixOfOnesOwn) {
+  const auto outcome = run_cohort(
+      run_script(2, "echo out; echo err >&2", {"--prefix-format", "{{{host}}} {node_rank}.{local_rank}={rank}: "}));
+  const auto host = lines_of(contents("/proc/sys/kernel/hostname"), "").front();
+  const auto prefix = [&](int rank) { return fmt::format("{{{}}} 0.{}={}: ", host, rank, rank); };
+  EXPECT_THAT(lines_of(outcome.out, ""), ElementsAre(prefix(0) + "out", prefix(1) + "out"));
+  EXPECT_THAT(lines_of(outcome.err, ""), ElementsAre(prefix(0) + "err", prefix(1) + "err"));
+}
+
+TEST(RunOutput, ASingleRankHasAPrefixWhereOneIsAskedFor) {
+  EXPECT_EQ(run_cohort({"run", "--prefix-format=#{rank} ", "sh", "-c", "printf 'no end'"}).out, "#0 no end\n");
+}
+
+TEST(RunOutput, ACarriageReturnCannotForgeAnothersPrefix) {
+  const auto outcome = run_cohort(run_script(2, R"(printf 'own\r[rank 9] forged\n'; printf '\r[rank 9] forged')"));
+  EXPECT_THAT(outcome.out, Not(HasSubstr("\r")));
+  for (const auto& line : lines_of(outcome.out, "")) EXPECT_THAT(line, testing::MatchesRegex(R"(\[rank [01]\] .*)"));
+  EXPECT_THAT(lines_of(outcome.out, "[rank 0] "), testing::IsSupersetOf({"[rank 9] forged", "[rank 9] forged"}));
+}
+
+TEST(RunOutput, LinesThatEndAsOnWindowsAreShownOnce) {
+  const auto outcome = run_cohort(run_script(2, R"(printf 'one\r\ntwo\r\n\r\n')"));
+  EXPECT_THAT(lines_of(outcome.out, "[rank 0] "), ElementsAre("", "one", "two"));
+}
+
+TEST(RunOutput, AProgressBarOfSeveralRanksIsShownNowAndThenAndAtItsEnd) {
+  const TemporaryFolder folder;
+  const auto outcome = run_cohort(
+      run_script(2, R"(i=0; while [ $i -lt 500 ]; do i=$((i+1)); printf "\rstep $i"; done; printf '\n'; echo done)",
+                 {"--log-dir", folder / "logs", "--rdzv-id", "job"}));
+  for (const auto* const prefix : {"[rank 0] ", "[rank 1] "}) {
+    const auto lines = lines_of(outcome.out, prefix);
+    EXPECT_THAT(lines, testing::IsSupersetOf({"step 1", "step 500", "done"}));
+    EXPECT_LT(lines.size(), 40U) << "at most one a second";
+    EXPECT_EQ(std::count(lines.begin(), lines.end(), "step 500"), 1);
+  }
+  EXPECT_THAT(contents(folder / "logs/job/attempt_0/0/stdout.log"), HasSubstr("\rstep 7\rstep 8")) << "all of it";
+}
+
+TEST(RunOutput, AProgressBarOfTheOnlyRankShownStaysInPlaceOnATerminal) {
+  const auto script =
+      R"(printf '\r50%%'; sleep 0.1; echo hello >&2; printf '\r100%%'; sleep 0.1; printf '\n'; echo end)";
+  const auto outcome = run_cohort(run_script(2, script, {"--local-ranks-filter", "0"}),
+                                  {.variables = {{"NO_COLOR", "1"}}, .in_terminal = true});
+  EXPECT_EQ(outcome.out,
+            "[rank 0] 50%\r\x1b[K[rank 0] hello\r\n[rank 0] 100%\r\x1b[K[rank 0] 100%\r\n[rank 0] end\r\n");
+  EXPECT_EQ(run_cohort({"run", "printf", R"(\r50%%\r100%%)"}, {.in_terminal = true}).out, "\r50%\r100%");
 }
 
 TEST(RunOutput, MuchOutputArrivesComplete) {

@@ -71,6 +71,35 @@ TEST(RunSignals, CtrlCInATerminal) {
   EXPECT_EQ(launched.finish().code, 128 + SIGINT);
 }
 
+TEST(RunSignals, StopAndContinueReachTheRanksAndTheLauncher) {
+  Launched launched(run_script(2, std::string("trap 'echo continued' CONT; echo pid $$; ") + wait_for_ever),
+                    {.in_own_group = true});
+  launched.wait_for_output("\n", 2);
+  const auto pids = numbers_after(launched.out(), "pid ");
+  ASSERT_EQ(pids.size(), 2U);
+  for (int i = 1; i <= 2; ++i) {
+    launched.signal(SIGTSTP);
+    EXPECT_TRUE(is_stopped_soon(launched.pid()));
+    for (const auto pid : pids) EXPECT_TRUE(is_stopped_soon(pid)) << pid;
+    launched.signal(SIGCONT);
+    launched.wait_for_output("continued", 2 * static_cast<std::size_t>(i));
+    for (const auto pid : pids) EXPECT_NE(process_state(pid), 'T') << pid;
+  }
+  launched.signal(SIGTERM);
+  EXPECT_EQ(launched.finish().code, 128 + SIGTERM);
+}
+
+TEST(RunSignals, CtrlZWithoutAShellToContinueTheJobDoesNotStopIt) {
+  // The launcher leads the terminal's session: the system ignores stop signals there.
+  Launched launched(run_script(2, std::string("trap 'echo continued' CONT; echo ready; ") + wait_for_ever),
+                    {.in_terminal = true});
+  launched.wait_for_output("ready", 2);
+  launched.type("\x1a");
+  launched.wait_for_output("continued", 2);
+  launched.type("\x03");
+  EXPECT_EQ(launched.finish().code, 128 + SIGINT);
+}
+
 TEST(RunSignals, WhatNohupSwitchedOffStaysOff) {
   Launched launched(
       {"run", "sh", "-c", "trap '' HUP; exec " COHORT_TOOL " run sh -c 'kill -HUP $$; kill -HUP $PPID; echo alive'"});

@@ -20,6 +20,8 @@ int reopen_non_blocking(int fd) {
   return ::open(fmt::format("/proc/self/fd/{}", fd).c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
 }
 
+constexpr std::string_view erase_line = "\r\x1b[K";
+
 bool lead_to_same_place(int a, int b) {
   struct stat first {};
   struct stat second {};
@@ -43,8 +45,14 @@ Console::Console(asio::io_context& loop, int fd) : fd_(fd), is_terminal_(::isatt
 
 void Console::write(std::string_view text) {
   if (is_closed_) return;
+  if (std::exchange(has_status_, false)) pending_ += erase_line;
   pending_ += text;
   if (!is_waiting_) flush();
+}
+
+void Console::write_status(std::string_view text) {
+  write(text);
+  has_status_ = true;
 }
 
 void Console::flush() {

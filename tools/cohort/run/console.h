@@ -19,7 +19,10 @@ class Console {
   Console(asio::io_context& loop, int fd);
 
   bool is_terminal() const { return is_terminal_; }
+  /// Whole lines, or bytes as they come.
   void write(std::string_view text);
+  /// On a terminal: a line without an end, which the next write or status replaces.
+  void write_status(std::string_view text);
   /// Nobody will ever read it (EPIPE).
   bool is_closed() const { return is_closed_; }
   bool is_idle() const { return pending_.empty(); }
@@ -39,6 +42,7 @@ class Console {
   bool is_terminal_;
   bool is_closed_ = false;
   bool is_waiting_ = false;
+  bool has_status_ = false;
   /// The same pipe or terminal opened a second time: O_NONBLOCK on the first would change it for everyone who shares
   /// it.
   asio::posix::stream_descriptor own_;

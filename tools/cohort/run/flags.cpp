@@ -19,14 +19,20 @@ namespace cohort::tool {
 namespace {
 
 constexpr auto what_run_does =
-    R"(Starts PROGRAM as several processes ("ranks") and stays until they have ended.
+    R"(Starts PROGRAM as several processes ("ranks") and waits until they have ended.
 
-Each rank finds its place in RANK, WORLD_SIZE, LOCAL_RANK and torchrun's other variables. Lines of output are prefixed with
-"[rank N] " where there is more than one rank, in colour on a terminal (unless NO_COLOR is set); a single rank's output is
-passed on as it is. Standard input goes to rank 0.
+Each rank finds its place in RANK, WORLD_SIZE, LOCAL_RANK and torchrun's other variables. Standard input goes to rank 0.
 
-When a rank fails, the first one to fail is named with its last lines, the others are ended, and its exit code (128 + the
-signal's number) is returned. The first Ctrl-C or SIGTERM is passed on and gives the ranks 10 seconds, the second one kills.)";
+Where there is more than one rank, each line of output is prefixed with "[rank N] ", in colour on a terminal (unless
+NO_COLOR is set); see --no-prefix and --prefix-format. The output of a single rank is passed on unchanged. A progress bar
+that rewrites its line with a carriage return is updated in place where a terminal shows one rank only; with several ranks,
+or without a terminal, its current state is shown as a line of its own, at most once a second for each rank, and its final
+state always.
+
+When a rank fails, the first one to fail is named with its last lines, the others are terminated, and its exit code (128 +
+the signal's number) is returned. The first Ctrl-C or SIGTERM is passed on and gives the ranks 10 seconds to end, the second
+one kills them. Ctrl-Z stops the ranks and the launcher, and fg or SIGCONT continues them; timeouts keep running meanwhile,
+and on several hosts the others give up a host that was stopped for 10 seconds.)";
 
 constexpr auto footer = R"(Examples:
   cohort run -n 4 ./train --epochs 3                    four ranks on this host; what follows ./train is its own
@@ -113,6 +119,17 @@ void add_options(CLI::App& app, RunFlags& flags, Ignored& ignored) {
   app.add_option("--local-ranks-filter", flags.local_ranks_filter, "show only these local ranks' output: 0,2")
       ->type_name("RANKS")
       ->group(output);
+  auto* const no_prefix =
+      app.add_flag("--no-prefix", flags.no_prefix,
+                   "show lines as the ranks wrote them, without \"[rank N] \"; lines of several ranks still stay whole")
+          ->group(output);
+  app.add_option(
+         "--prefix-format", flags.prefix_format,
+         "what stands before each line, also of a single rank, with {rank}, {local_rank}, {node_rank} and {host} "
+         "replaced; default \"[rank {rank}] \" where there is more than one rank")
+      ->type_name("FORMAT")
+      ->group(output)
+      ->excludes(no_prefix);
 
   const auto compatible = "Accepted for torchrun's sake, without effect";
   app.add_option("--rdzv-backend", ignored.rdzv_backend, "c10d or static")

@@ -27,6 +27,8 @@ struct RunFlags {
   std::string redirects{};
   std::string tee{};
   std::string local_ranks_filter{};
+  std::optional<std::string> prefix_format{};
+  bool no_prefix = false;
   std::string bind = "auto";
   double grace_period = 0.5;
   int max_restarts = 0;

@@ -12,6 +12,7 @@
 
 #include "common/cpu_share.h"
 #include "core/parse.h"
+#include "run/prefix_format.h"
 
 namespace cohort::tool {
 
@@ -145,6 +146,9 @@ std::set<int> parse_filter(const std::string& text, int local_size) {
 
 void plan_output(LaunchPlan& plan, const RunFlags& flags) {
   plan.log_dir = flags.log_dir;
+  plan.prefix_format = flags.no_prefix ? std::string() : flags.prefix_format;
+  if (plan.prefix_format)
+    format_prefix(*plan.prefix_format, {});  // so that a mistake is reported before anything starts
   auto redirected = parse_streams(flags.redirects, plan.local_size, "--redirects");
   const auto teed = parse_streams(flags.tee, plan.local_size, "--tee");
   const bool says_nothing = flags.redirects.empty() && flags.tee.empty();

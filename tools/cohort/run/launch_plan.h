@@ -45,6 +45,8 @@ struct LaunchPlan {
   std::string log_dir{};
   std::vector<unsigned> logged{};      ///< per local rank: streams that go to the log
   std::vector<unsigned> on_console{};  ///< per local rank: streams that are shown
+  /// Before each line of output; empty: nothing. nullopt: the default where there is more than one rank, else nothing.
+  std::optional<std::string> prefix_format{};
 
   Env env{};
 

@@ -7,6 +7,7 @@
 #include <csignal>
 
 #include "common/free_port.h"
+#include "common/host_name.h"
 
 namespace cohort::tool {
 
@@ -49,7 +50,7 @@ Launcher::Launcher(const LaunchPlan& plan, std::string path, const Guard& guard)
   static_cast<void>(std::signal(SIGPIPE, SIG_IGN));
   static_cast<void>(
       std::signal(SIGCHLD, SIG_DFL));  // ends are read with waitid, which an inherited SIG_IGN would defeat
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT}) {
     // What nohup or a shell's & has switched off stays off.
     if (!signals_at_start_.ignored[static_cast<std::size_t>(signal)]) signals_.add(signal);
   }
@@ -183,16 +184,27 @@ void Launcher::advance() {
 void Launcher::await_signal() {
   signals_.async_wait([this](asio::error_code error, int signal) {
     if (error) return;
-    ++signals_seen_;
     on_signal(signal);
     await_signal();
   });
 }
 
+void Launcher::suspend() {
+  if (has_ranks()) ranks_->signal_all(SIGTSTP);
+  // With the default action, so that the shell sees a stopped job. Where there is no shell to continue it, the system
+  // ignores the signal, and the job goes on at once.
+  signals_.remove(SIGTSTP);
+  static_cast<void>(::raise(SIGTSTP));
+  signals_.add(SIGTSTP);
+  if (has_ranks()) ranks_->signal_all(SIGCONT);
+}
+
 void Launcher::on_signal(int signal) {
-  const bool is_user_signal = signal == SIGUSR1 || signal == SIGUSR2;
+  if (signal == SIGTSTP) return suspend();
+  if (signal != SIGCONT) ++signals_seen_;
+  const bool is_passed_on_only = signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGCONT;
   if (!has_ranks()) {
-    if (!is_user_signal && !exit_code_) exit_code_ = 128 + signal;
+    if (!is_passed_on_only && !exit_code_) exit_code_ = 128 + signal;
     return;
   }
   const bool is_second = asks_to_end(signal) && asks_to_end(stop_signal_);
@@ -200,7 +212,7 @@ void Launcher::on_signal(int signal) {
     kill_ranks();
     return;
   }
-  if (!is_user_signal) stop_signal_ = signal;
+  if (!is_passed_on_only) stop_signal_ = signal;
   ranks_->signal_all(signal);
   if (asks_to_end(signal)) kill_after(time_to_stop);
 }

@@ -35,11 +35,13 @@ class Launcher {
   void start_ranks(const World& world);
   void rank_ended(const RankEnd& end);
   void all_ranks_ended();
-  /// What this host would say about the attempt.
+  /// The outcome as far as this host can tell.
   AttemptOutcome local_outcome() const;
   void on_outcome(const AttemptOutcome& outcome);
   void await_signal();
   void on_signal(int signal);
+  /// Stops the ranks, then this process; when it is continued, continues the ranks.
+  void suspend();
   /// SIGTERM (or what the user sent) has gone out; SIGKILL follows after `grace`.
   void kill_after(std::chrono::milliseconds grace);
   void kill_ranks();

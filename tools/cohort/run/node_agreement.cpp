@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/free_port.h"
+#include "common/host_name.h"
 
 namespace cohort::tool {
 
@@ -38,11 +39,6 @@ std::string key(const char* what, int number) {
 struct Leaving {};
 
 }  // namespace
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
-}
 
 NodeAgreement::NodeAgreement(asio::io_context& loop, const LaunchPlan& plan, TcpStoreOptions store, Events events)
     : loop_(loop),

@@ -74,7 +74,4 @@ class NodeAgreement {
   asio::thread_pool talking_thread_{1};
 };
 
-/// This host's name, for messages.
-std::string host_name();
-
 }  // namespace cohort::tool

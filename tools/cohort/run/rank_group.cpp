@@ -7,12 +7,15 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 
+#include "common/host_name.h"
 #include "common/pipe.h"
 #include "common/throw_errno.h"
 #include "core/log_format.h"
+#include "run/prefix_format.h"
 
 namespace cohort::tool {
 
@@ -64,15 +67,25 @@ void RankGroup::start(const Setup& setup, int local_rank) {
   const auto index = static_cast<std::size_t>(local_rank);
   auto rank = std::make_shared<Rank>(setup.loop, this);
   rank->number = setup.environment.world.first_rank + local_rank;
-  const bool has_prefix = setup.environment.world.size > 1;
+  const auto format = setup.plan.prefix_format.value_or(
+      setup.environment.world.size > 1 ? std::string(default_prefix_format) : std::string());
+  const auto prefix = format_prefix(
+      format, {.rank = rank->number, .local_rank = local_rank, .node_rank = setup.plan.node_rank, .host = host_name()});
 
   const auto add_stream = [&](Streams stream, const std::shared_ptr<Console>& console, const char* log_name) {
     auto pipe = make_pipe();
     StreamSinks sinks;
     if ((setup.plan.on_console[index] & stream) != 0) sinks.console = console;
+    sinks.is_unchanged = prefix.empty() && setup.environment.world.size == 1;
+    sinks.is_alone =
+        std::ranges::count_if(setup.plan.on_console, [](unsigned shown) { return shown != no_stream; }) == 1;
     const bool with_colour = console->is_terminal() && setup.plan.env.text("NO_COLOR").empty();
-    if (has_prefix) sinks.prefix = rank_prefix(rank->number, with_colour);
-    if ((setup.plan.logged[index] & stream) != 0) sinks.log = open_log(log_folder(setup, local_rank), log_name);
+    sinks.prefix = with_colour ? colour_prefix(prefix, rank->number) : prefix;
+    if ((setup.plan.logged[index] & stream) != 0) {
+      const auto folder = log_folder(setup, local_rank);
+      sinks.log = open_log(folder, log_name);
+      sinks.log_path = folder / log_name;
+    }
     sinks.tail = rank->tail;
     rank->streams.push_back(std::make_shared<RankStream>(setup.loop, std::move(pipe.reading), std::move(sinks)));
     return std::move(pipe.writing);

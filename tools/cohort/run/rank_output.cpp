@@ -11,8 +11,10 @@ namespace cohort::tool {
 
 namespace {
 
-/// A line without end is broken here; memory has one.
-constexpr std::size_t longest_line = std::size_t{1} << 20U;
+/// A longer line is broken here: memory is finite.
+constexpr std::size_t longest_line = std::size_t{16} << 20U;
+/// Of a line that is written over and over.
+constexpr std::chrono::seconds time_between_states{1};
 
 bool write_all(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
@@ -29,12 +31,6 @@ bool write_all(int fd, std::string_view bytes) {
 void OutputTail::add(std::string_view line) {
   lines_.emplace_back(line.substr(0, most_of_a_line));
   if (lines_.size() > most_lines) lines_.pop_front();
-}
-
-std::string rank_prefix(int rank, bool with_colour) {
-  constexpr std::array colours{36, 33, 32, 35, 34, 96, 93, 92, 95, 94};
-  if (!with_colour) return fmt::format("[rank {}] ", rank);
-  return fmt::format("\x1b[{}m[rank {}]\x1b[0m ", colours.at(static_cast<std::size_t>(rank) % colours.size()), rank);
 }
 
 RankStream::RankStream(asio::io_context& loop, FileDescriptor pipe, StreamSinks sinks)
@@ -79,42 +75,66 @@ void RankStream::drain() {
 }
 
 void RankStream::take(std::string_view bytes) {
-  if (sinks_.log && !write_all(sinks_.log.get(), bytes)) {
-    fmt::print(stderr, "cohort run: {}cannot write the log, which ends here: {}\n", sinks_.prefix,
-               std::generic_category().message(errno));
-    sinks_.log.reset();
-  }
-  if (sinks_.prefix.empty()) show(bytes);
+  keep(bytes);
+  if (sinks_.is_unchanged && sinks_.console) sinks_.console->write(bytes);
   while (!bytes.empty()) {
-    const auto end = bytes.find('\n');
+    const auto end = bytes.find_first_of("\r\n");
     line_ += bytes.substr(0, end);
-    if (end == std::string_view::npos && line_.size() < longest_line) break;
-    take_line(line_);
-    line_.clear();
-    if (end == std::string_view::npos) break;
+    if (end == std::string_view::npos) {
+      if (line_.size() >= longest_line) end_line();
+      break;
+    }
+    bytes[end] == '\n' ? end_line() : restart_line();
     bytes.remove_prefix(end + 1);
   }
-  if (!shown_.empty()) show(std::exchange(shown_, {}));
+  show();
   // As without a launcher: a rank whose output nobody reads any more gets SIGPIPE when it writes on.
   if (sinks_.console && sinks_.console->is_closed() && !sinks_.log) pipe_.close();
 }
 
-void RankStream::take_line(std::string_view line) {
-  sinks_.tail->add(line);
-  if (!sinks_.prefix.empty()) shown_ += fmt::format("{}{}\n", sinks_.prefix, line);
+void RankStream::keep(std::string_view bytes) {
+  if (!sinks_.log || write_all(sinks_.log.get(), bytes)) return;
+  fmt::print(stderr, "cohort run: cannot write {}, which ends here: {}\n", sinks_.log_path,
+             std::generic_category().message(errno));
+  sinks_.log.reset();
 }
 
-void RankStream::show(std::string_view text) {
-  if (sinks_.console) sinks_.console->write(text);
+void RankStream::end_line() {
+  const bool has_more = !line_.empty() || !is_state_shown_;
+  const auto& last = line_.empty() ? state_ : line_;
+  sinks_.tail->add(last);
+  if (has_more) add_to_shown(last);
+  line_.clear();
+  state_.clear();
+  is_restarted_ = false;
+  is_state_shown_ = false;
+}
+
+void RankStream::restart_line() {
+  is_restarted_ = true;
+  if (line_.empty()) return;
+  state_ = std::exchange(line_, {});
+  const auto now = std::chrono::steady_clock::now();
+  is_state_shown_ = !is_in_place() && now - last_state_ >= time_between_states;
+  if (!is_state_shown_) return;
+  last_state_ = now;
+  add_to_shown(state_);
+}
+
+void RankStream::add_to_shown(std::string_view line) {
+  shown_ += fmt::format("{}{}\n", sinks_.prefix, line);
+}
+
+void RankStream::show() {
+  if (!sinks_.console || sinks_.is_unchanged) return shown_.clear();
+  if (!shown_.empty()) sinks_.console->write(std::exchange(shown_, {}));
+  if (is_in_place() && is_restarted_) sinks_.console->write_status(sinks_.prefix + (line_.empty() ? state_ : line_));
 }
 
 void RankStream::finish() {
   if (!is_open()) return;
-  if (!line_.empty()) {
-    take_line(line_);
-    line_.clear();
-    if (!shown_.empty()) show(std::exchange(shown_, {}));
-  }
+  if (!line_.empty() || !state_.empty()) end_line();
+  show();
   pipe_.close();
 }
 

@@ -7,6 +7,7 @@
 #include <array>
 #include <asio/io_context.hpp>
 #include <asio/posix/stream_descriptor.hpp>
+#include <asio/steady_timer.hpp>
 #include <string>
 
 #include "core/file_descriptor.h"
@@ -23,11 +24,13 @@ class StandardInput {
   void started() { for_rank_.reset(); }
 
  private:
-  void read_on();
+  void await_input();
+  void read();
 
   bool is_relayed_ = false;
   asio::posix::stream_descriptor terminal_;
   asio::posix::stream_descriptor to_rank_;
+  asio::steady_timer retry_;
   FileDescriptor for_rank_;
   std::array<char, 4096> buffer_{};
 };
