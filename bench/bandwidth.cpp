@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The floor: rank r of n combines slice r of everybody's memory into everybody's, so it reads n slices of S/n bytes and
-// writes n. The same kernels do that here, in memory of the process's own and without a word to the others, while all
-// of them run. Which way of walking over the memory is the fastest depends on the machine, so several are tried.
+// The floor: rank r of n combines slice r of all ranks' memory into all ranks' memory, so it reads n slices of S/n
+// bytes and writes n. Here all ranks run the same kernels at once on memory of their own, without any synchronisation.
+// Which order of walking over the memory is fastest depends on the machine, so several are tried.
 #include <cohort/new_group.h>
 
 #include <fmt/format.h>
@@ -50,7 +50,7 @@ struct Question {
 };
 using Ranks = RankProcesses<Question>;
 
-/// Huge pages where the system has them: the floor is the memory's, not the page table's.
+/// Uses huge pages where the system has them, so that the page table does not add to the floor.
 class OwnMemory {
  public:
   OwnMemory() : data_(static_cast<float*>(std::aligned_alloc(huge_page, total_bytes)), &std::free) {
@@ -84,8 +84,8 @@ class Rank {
         shared_(group_->allocate(total_bytes)) {}
 
   Interval answer(const Question& question) {
-    // Written by its rank just before, as a program would: else a rank might find the others' slices, which it wrote
-    // the last time, in its own cache.
+    // Each rank writes its memory just before, as a program would. Otherwise a rank might find the others' slices,
+    // which it wrote the last time, in its own cache.
     const bool is_walk = question.figure != all_reduce;
     const auto data = is_walk ? own_.floats() : shared_.as<float>();
     std::fill(data.begin(), data.end(), 1.0F);
@@ -98,7 +98,7 @@ class Rank {
   }
 
  private:
-  /// As launchers do where there is a core for each: two ranks on one core would share its bandwidth.
+  /// As launchers do where there is a core for each rank: two ranks on one core would share its bandwidth.
   static std::unique_ptr<OnCpu> cpu_of(int rank, int size) {
     const auto cpus = OnCpu::allowed();
     if (cpus.size() < static_cast<std::size_t>(size)) return nullptr;
@@ -123,7 +123,7 @@ void measure_ranks(int size, int rounds, Report& report) {
   take_turns(figures, 1, time);  // maps and faults in the memory
   const auto times = take_turns(figures, rounds, time);
 
-  // The fastest round as well: where it is far from the median, other programs took the cores in between.
+  // The fastest round is printed as well: where it is far from the median, other programs used the cores meanwhile.
   const auto print = [&](std::string_view name, std::size_t figure) {
     const double taken = median(times[figure]);
     fmt::print("  {:<40} {:>8.2f} ms = {:>5.1f} GB/s; fastest round {:.2f} ms\n", name, taken,

@@ -33,7 +33,7 @@ struct Kind {
   std::function<std::shared_ptr<void>(std::uint16_t port)> listen;  ///< what it returns is the server
 };
 
-/// How long after the server's start the last client had its first answer, in milliseconds.
+/// The time from the server's start to the last client's first answer, in milliseconds.
 double join_once(const Kind& kind, int count, std::chrono::milliseconds head_start) {
   const auto port = tool::free_port();
   std::vector<Child> clients;
@@ -45,7 +45,7 @@ double join_once(const Kind& kind, int count, std::chrono::milliseconds head_sta
   }
   std::this_thread::sleep_for(head_start);
   Child server([&](Channel& parent) {
-    // Before, not after: what starting takes is part of the wait.
+    // Before, not after: the clients also wait while the server starts.
     const auto start = now();
     const auto listening = kind.listen(port);
     parent.send(start);

@@ -25,13 +25,13 @@ struct Start {
 };
 using Ranks = RankProcesses<Start>;
 
-/// The slowest rank's, in microseconds. By the time they call, all of them wait for it.
+/// The time of the slowest rank in microseconds. All ranks are waiting before the moment at which they call.
 double measure_once(Ranks& ranks) {
   return ranks.ask({Clock::now() + 20ms}).slowest() * 1e6;
 }
 
-// Processes and store are new in each round, as they are when a job starts: what only the first group of a process
-// costs is in the figures, connecting to the store is not.
+// Processes and store are new in each round, as they are when a job starts: the figures include what only the first
+// group of a process costs, but not connecting to the store.
 
 double ours_once(int size) {
   const auto server = start_store_on_unix_socket();

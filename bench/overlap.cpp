@@ -93,13 +93,13 @@ class Rank {
   std::vector<float> numbers_ = std::vector<float>(computed_floats, 2.0F);
 };
 
-/// In milliseconds. The span: a rank that starts late holds up an all_reduce, so it has to count in the computation
-/// too.
+/// In milliseconds, from the first start to the last end: a rank that starts late delays an all_reduce, so the late
+/// start has to count for the computation too.
 double measure_once(Ranks& ranks, const Question& question) {
   return ranks.ask(question).span() * 1e3;
 }
 
-/// So many passes that the computation takes as long as the all_reduce.
+/// The number of passes with which the computation takes as long as the all_reduce.
 int calibrate(Ranks& ranks) {
   constexpr int tries = 5;
   constexpr int passes = 100;
@@ -148,7 +148,7 @@ void measure_memory(Memory memory, const OverlapOptions& options, Report& report
   }
   report.add(row);
 
-  // What the comparison above rests on: that the asynchronous form is not slow by itself.
+  // The comparison above is fair only if the asynchronous form is not slow by itself.
   Row alone{.what = fmt::format("{}, asynchronous", name), .unit = "ms"};
   alone.ours = median(times_of(Figure::asynchronous));
   alone.peer = median(times_of(Figure::blocking));

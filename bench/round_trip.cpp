@@ -29,8 +29,8 @@ double median_time(int operations, const std::function<void()>& call) {
   return median(std::move(times));
 }
 
-/// Left to itself the scheduler puts client and server now on one CPU and now on two, which changes the time twofold:
-/// each placement is measured for itself.
+/// The scheduler would put client and server sometimes on one CPU and sometimes on two, which changes the time by a
+/// factor of two; so each placement is measured separately.
 struct Placement {
   const char* name;
   int client_cpu;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Servers, each in a process of its own, and the options with which our clients reach ours.
+// Servers, each in a process of its own, and the options with which clients connect to Cohort's.
 #pragma once
 
 #include <cohort/secret.h>
@@ -27,9 +27,9 @@ struct RunningServer {
   std::uint16_t port;
 };
 
-/// Over TCP with a secret, as between hosts.
+/// A store over TCP with a secret, as between hosts.
 RunningServer start_store(const Secret& secret);
-/// Over the unix socket that processes of one host use by default: the kernel says who connects.
+/// A store on the unix socket that the processes of a host use by default, where the kernel tells who connects.
 RunningServer start_store_on_unix_socket();
 RunningServer start_torch_store();
 RunningServer start_echo();
@@ -52,7 +52,7 @@ class OnCpu {
   cpu_set_t before_{};
 };
 
-/// As many descriptors as the system lets this process have; an error if these are fewer than `least`.
+/// Raises the limit on open files as far as permitted; throws an error if that is less than `least`.
 void raise_descriptor_limit(std::size_t least);
 
 }  // namespace cohort::bench

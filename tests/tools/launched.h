@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The real `cohort` as a child of the test: what it prints, how it ends, and both by a hard deadline.
+// The real `cohort` as a child of the test: what it prints and how it ends, both within a hard deadline.
 #pragma once
 
 #include <sys/types.h>
@@ -23,7 +23,7 @@ struct Outcome {
 };
 
 struct LaunchOptions {
-  std::map<std::string, std::string> variables{};  ///< beside PATH the only ones
+  std::map<std::string, std::string> variables{};  ///< the only ones beside PATH
   std::string input{};                             ///< standard input; empty: /dev/null
   bool in_terminal = false;
   bool in_own_group = false;  ///< as a shell starts a job, so that it can be stopped and continued

@@ -117,7 +117,7 @@ TEST(Doctor, SaysWhatAutoWouldTake) {
   EXPECT_THAT(report["auto"]["cuda"].get<std::string>(), AnyOf("nccl", ::testing::StartsWith("none: ")));
   EXPECT_EQ(examine("COHORT_ENGINE=mpi").report["auto"]["several_hosts"].get<std::string>().find("hybrid over gloo"),
             std::string::npos);
-  EXPECT_THAT(run_doctor("", "").output, HasSubstr("What \"auto\" takes"));
+  EXPECT_THAT(run_doctor("", "").output, HasSubstr("What \"auto\" chooses"));
 }
 
 TEST(Doctor, CountsTheCpusOfTheAffinityMask) {

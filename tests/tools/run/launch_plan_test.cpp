@@ -108,7 +108,7 @@ TEST(LaunchPlan, WhatIsMissingOrWrongIsNamed) {
   says({"--nnodes=2"}, "also needs --node-rank");
   says({"--nnodes=2", "--node-rank=2"}, "node rank 2 is not one of 0 to 1");
   says({"--nnodes=2", "--node-rank=1"}, "--rdzv-endpoint HOST[:PORT]");
-  says({"--nnodes=1:4"}, "the number of hosts is fixed");
+  says({"--nnodes=1:4"}, "the number of hosts cannot change");
   says({"--nnodes=x"}, "--nnodes is \"x\"");
   says({"--nnodes=2", "--node-rank=0", "--rdzv-endpoint=h:0"}, "a port from 1 to 65535");
   says({"--rdzv-conf", "join_timeout=soon"}, "join_timeout in --rdzv-conf");

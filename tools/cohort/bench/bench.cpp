@@ -88,7 +88,7 @@ class Bench {
   void gather_contestants(const std::optional<tool::Guard>& guard) {
     if (launch_) {
       if (flags_.peers != std::vector<std::string>{"none"}) {
-        throw ValueError("--peers: not under a launcher; peers are started by `cohort bench --ranks N` itself");
+        throw ValueError("--peers cannot be used under a launcher: `cohort bench --ranks N` starts the peers itself");
       }
       contestants_ = join_groups(flags_, plan_);
       return;
@@ -104,7 +104,7 @@ class Bench {
           ContestantName{.backend = peer.name, .memory = std::string(to_string(MemoryKind::ordinary)), .is_peer = true},
           DriverStart{.command = peer.command, .environment = peer.environment, .timeout = plan_.timeout}, *guard));
     }
-    // Now, so that nobody's start disturbs the first measurement of another.
+    // Now, so that no driver's start disturbs the first measurement of another.
     for (const auto& contestant : contestants_) {
       progress_.show(fmt::format("starting {}", contestant->name().label()));
       dynamic_cast<DrivenContestant&>(*contestant).is_ready();

@@ -20,7 +20,7 @@ namespace cohort::bench {
 
 namespace {
 
-/// Long enough for mpirun to end its ranks and tidy up.
+/// Long enough for mpirun to end its ranks and clean up.
 constexpr int grace_ms = 2000;
 
 std::vector<std::string> environment_with(const std::vector<std::pair<std::string, std::string>>& more) {

@@ -8,7 +8,7 @@
 
 namespace cohort::bench {
 
-/// Everything that was measured, every round's median included, as one JSON document.
+/// Everything that was measured, including the median of each round, as one JSON document.
 std::string to_json(const std::vector<Comparison>& comparisons, int cores);
 
 }  // namespace cohort::bench

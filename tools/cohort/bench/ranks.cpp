@@ -23,7 +23,7 @@ namespace {
 /// The only backend whose ranks are threads.
 constexpr std::string_view threads = "thread";
 
-/// As `cohort run` does, so that what is measured is what users get.
+/// Binds as `cohort run` does, so that what is measured is what users get.
 void bind_to_cpus(int rank, int ranks) {
   const auto share = tool::share_cpus(usable_cpus(), ranks, true);
   if (share.bind.empty()) return;
@@ -76,7 +76,8 @@ std::vector<std::unique_ptr<Contestant>> join_groups(const BenchFlags& flags, co
   for (const auto& backend : flags.backends) {
     if (backend == threads) {
       throw ValueError(
-          "--backends thread: under a launcher the ranks are processes; without one, --ranks starts threads");
+          "--backends thread: under a launcher the ranks are processes; use --ranks without a launcher to start "
+          "threads");
     }
     const auto group = new_group(backend, plan.timeout, "cpu");
     for (const auto memory : plan.memory) {

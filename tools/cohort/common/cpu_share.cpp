@@ -16,7 +16,7 @@ struct BitmapFree {
 };
 using Bitmap = std::unique_ptr<std::remove_pointer_t<hwloc_bitmap_t>, BitmapFree>;
 
-/// Near CPUs to the same rank, ranks far from each other. Empty where the machine cannot be read.
+/// Gives neighbouring CPUs to the same rank and keeps ranks apart. Empty where hwloc cannot read the topology.
 std::vector<cpu_set_t> spread(const cpu_set_t& mask, int local_size) {
   const Bitmap allowed(hwloc_bitmap_alloc());
   for (unsigned cpu = 0; cpu < CPU_SETSIZE; ++cpu) {

@@ -20,8 +20,8 @@ struct CpuShare {
   std::vector<cpu_set_t> bind{};  ///< one set for each local rank; empty: do not bind
 };
 
-/// Binds where `may_bind` and every rank gets at least a CPU of its own; not where a quota grants less time than the
-/// mask has CPUs, since the kernel then needs the choice.
+/// Binds if `may_bind` is set and each rank can have a CPU of its own, but not where a quota grants less time than the
+/// mask has CPUs: then the kernel has to be free to choose.
 CpuShare share_cpus(const UsableCpus& cpus, int local_size, bool may_bind);
 
 }  // namespace cohort::tool

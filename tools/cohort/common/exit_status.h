@@ -23,7 +23,7 @@ std::string to_string(const ExitStatus& status);
 /// "SIGTERM"
 std::string signal_name(int signal);
 
-/// Waits for a child to end. With `keep` it stays a zombie, so that its number cannot come to mean another process.
+/// Waits for a child to end. With `keep` it stays a zombie, so that its number cannot be reused yet.
 enum class Reap { collect, keep };
 ExitStatus wait_for_end(pid_t child, Reap reap);
 

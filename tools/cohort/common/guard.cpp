@@ -18,14 +18,14 @@ namespace cohort::tool {
 
 namespace {
 
-// A message is one number, small enough to be written at once: a group to know, its negative to forget, 0 for goodbye.
+// A message is one number, small enough to be written atomically: a group to watch, its negative to forget it, 0 to
+// end.
 void send(int channel, pid_t message) noexcept {
   while (::write(channel, &message, sizeof(message)) < 0 && errno == EINTR) {
   }
 }
 
-/// Keeps nothing of the launcher's: neither its terminal nor its folder nor its output, which others may wait to see
-/// end.
+/// Keeps nothing of the launcher: not its terminal, not its folder, and not its output, for whose end others may wait.
 void detach_from_launcher(int channel) {
   sigset_t all;
   ::sigfillset(&all);

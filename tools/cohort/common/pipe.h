@@ -16,7 +16,7 @@ struct Pipe {
   FileDescriptor writing;
 };
 
-/// Close-on-exec.
+/// Both ends are close-on-exec.
 inline Pipe make_pipe() {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw_errno("cannot make a pipe");

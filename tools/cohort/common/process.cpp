@@ -95,7 +95,7 @@ Process::Process(const ProcessSpec& spec, const Guard& guard) : guard_(guard) {
   const auto failure = fmt::format("cohort run: cannot execute {}: ", spec.path);
   const Prepared prepared{spec, argv.data(), envp.data(), guard.channel(), ::getpid(), failure.c_str()};
 
-  // No handler of the launcher's may run in the child.
+  // No signal handler of the launcher may run in the child.
   sigset_t all;
   sigset_t before;
   ::sigfillset(&all);
@@ -119,7 +119,7 @@ Process::Process(const ProcessSpec& spec, const Guard& guard) : guard_(guard) {
 Process::~Process() {
   signal_group(SIGKILL);
   guard_.forget(pid_);
-  // Without waiting: one that even SIGKILL does not end is left to the system.
+  // Without waiting: a process that even SIGKILL does not end is left to the system.
   while (::waitpid(pid_, nullptr, WNOHANG) < 0 && errno == EINTR) {
   }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // One child process: started in a process group of its own, watched through a pidfd, and not reaped before its group
-// has been killed, so that the group's number cannot come to mean somebody else.
+// has been killed, so that the group's number cannot be reused before that.
 #pragma once
 
 #include <sched.h>
@@ -19,7 +19,7 @@
 
 namespace cohort::tool {
 
-/// The signal state the launcher was started with, which its children shall have too.
+/// The signal state with which the launcher was started; its children get the same.
 struct SignalState {
   std::bitset<NSIG> ignored{};
   sigset_t blocked{};
@@ -37,13 +37,13 @@ struct ProcessSpec {
   rlimit open_files{};  ///< the limit the launcher was started with
 };
 
-/// Lets the launcher open as many files as it may: it needs a few for each rank. Returns the limit as it was.
+/// Raises the limit on open files as far as permitted: the launcher needs a few for each rank. Returns the old limit.
 rlimit raise_open_files();
 
 class Process {
  public:
-  /// Error where the system has no room for one more process. That the program cannot be executed is a process that
-  /// ends with 126 or 127 and says why on its standard error.
+  /// Throws an Error where the system has no room for another process. Where the program cannot be executed, the
+  /// process ends with 126 or 127 and prints the reason to its standard error.
   Process(const ProcessSpec& spec, const Guard& guard);
   /// Kills what is left of the group.
   ~Process();
@@ -53,9 +53,9 @@ class Process {
   pid_t pid() const { return pid_; }
   /// Readable when the process has ended.
   int pidfd() const { return pidfd_.get(); }
-  /// After that.
+  /// Waits for the end of the process.
   ExitStatus status() const;
-  /// To the whole group; wrapper scripts do not pass signals on.
+  /// Sends the signal to the whole group, since wrapper scripts do not pass signals on.
   void signal_group(int signal) const noexcept { ::kill(-pid_, signal); }
 
  private:

@@ -16,7 +16,7 @@ namespace cohort::tool {
 
 namespace {
 
-/// errno of why this cannot be executed; 0 if it can.
+/// The errno that says why this cannot be executed; 0 if it can.
 int why_not_executable(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return ENOENT;

@@ -11,7 +11,7 @@
 
 namespace cohort::tool {
 
-/// What was tried, and why the system call that just failed says it could not be done.
+/// Throws an Error that says what was tried and why the system call that has just failed could not do it.
 [[noreturn]] inline void throw_errno(std::string_view what) {
   throw Error(fmt::format("{}: {}", what, std::generic_category().message(errno)));
 }

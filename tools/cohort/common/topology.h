@@ -18,7 +18,7 @@ class Topology {
                  hwloc_topology_set_type_filter(topology_, HWLOC_OBJ_PACKAGE, HWLOC_TYPE_FILTER_KEEP_ALL) == 0 &&
                  hwloc_topology_load(topology_) == 0;
   }
-  /// The part of it that these processors make up.
+  /// Restricted to these processors.
   explicit Topology(hwloc_const_cpuset_t allowed) : Topology() {
     is_loaded_ = is_loaded_ && hwloc_topology_restrict(topology_, allowed, 0) == 0;
   }
@@ -30,7 +30,7 @@ class Topology {
 
   bool is_loaded() const { return is_loaded_; }
   hwloc_topology_t get() const { return topology_; }
-  /// 0 if hwloc could not look.
+  /// 0 where hwloc could not load the topology.
   int count(hwloc_obj_type_t type) const {
     return is_loaded_ ? std::max(0, hwloc_get_nbobjs_by_type(topology_, type)) : 0;
   }

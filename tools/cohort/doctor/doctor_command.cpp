@@ -10,7 +10,7 @@
 namespace cohort::tool {
 
 void add_doctor_command(CLI::App& app) {
-  auto* const command = app.add_subcommand("doctor", "Say what this build and this host offer, and what is wrong");
+  auto* const command = app.add_subcommand("doctor", "Report what this build and this host offer, and what is wrong");
   const auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "print JSON instead of text");
   command->footer(
@@ -19,7 +19,7 @@ void add_doctor_command(CLI::App& app) {
       "Keys of the JSON (sizes in bytes; null: unknown or unlimited; keys may be added, not renamed):\n"
       "  versions    cohort, compiler, openssl, hwloc, libc, kernel, system\n"
       "  backends[]  name, built_in, hint\n"
-      "  auto        one_host, several_hosts, cuda: what backend auto would take, or \"none: \" and why\n"
+      "  auto        one_host, several_hosts, cuda: what backend auto would choose, or \"none: \" and why\n"
       "  cpu         usable, online, in_affinity_mask, cgroup_quota, cores, sockets, numa_nodes\n"
       "  memory      total, available, cgroup_limit, locked_limit, dev_shm_size, dev_shm_free, huge_page_size,\n"
       "              huge_pages, huge_pages_free, transparent_huge_pages\n"

@@ -44,7 +44,7 @@ std::map<std::string, std::uint64_t> read_meminfo() {
   return values;
 }
 
-/// The tightest of this process's cgroup and the ones above it; v2, or v1's memory hierarchy.
+/// The tightest limit of this process's cgroup and those above it, in cgroup v2 or the memory hierarchy of v1.
 std::optional<std::uint64_t> cgroup_memory_limit(std::uint64_t total) {
   std::optional<std::uint64_t> limit;
   std::ifstream groups("/proc/self/cgroup");

@@ -55,7 +55,7 @@ class Findings {
     return !found->master_addr.empty() && host_known(found->master_addr) && !is_loopback(found->master_addr);
   }
 
-  /// Resolved at most once: a name server that hangs costs its two seconds a single time.
+  /// Resolves at most once, so that a name server that hangs costs its two seconds only once.
   bool host_known(const std::string& name) const {
     if (!master_resolves_) master_resolves_ = host_resolves(name);
     return *master_resolves_;
@@ -68,14 +68,14 @@ class Findings {
         static_cast<void>(Secret::load(env_->secret_file));
       } catch (const Error& e) {
         add(Severity::error, "secret_file", fmt::format("COHORT_SECRET_FILE: {}", e.message()),
-            "the file needs to be yours, mode 600, made by: cohort secret FILE");
+            "the file must be yours and have mode 600; make it with: cohort secret FILE");
       }
       return;
     }
     if (env_->insecure) {
       add(Severity::warning, "insecure",
-          "COHORT_INSECURE is set: whoever reaches the store's port can take part in the job",
-          "unset it, and set COHORT_SECRET_FILE to a file made by: cohort secret FILE");
+          "COHORT_INSECURE is set: anyone who can reach the store's port can join the job",
+          "unset it, and set COHORT_SECRET_FILE to a file made with: cohort secret FILE");
     } else if (spans_hosts()) {
       add(Severity::error, "no_secret", "the job spans several hosts and has no secret; its rendezvous will be refused",
           "run: cohort secret FILE, copy the file to each host, set COHORT_SECRET_FILE to it");
@@ -117,7 +117,7 @@ class Findings {
       add(Severity::note, "omp_num_threads",
           fmt::format("OMP_NUM_THREADS is not set: ranks not started by cohort run use {} threads each",
                       report_.cpu.usable),
-          "set it to the CPUs of one rank where another launcher is used");
+          "with another launcher, set it to the number of CPUs per rank");
     }
   }
 
@@ -128,7 +128,7 @@ class Findings {
           "mount -t tmpfs tmpfs /dev/shm");
     } else if (*size < small_dev_shm) {
       add(Severity::warning, "dev_shm",
-          fmt::format("/dev/shm holds {} MiB only; MPI and NCCL keep their buffers there", *size >> 20U),
+          fmt::format("/dev/shm has only {} MiB; MPI and NCCL keep their buffers there", *size >> 20U),
           "mount -o remount,size=50% /dev/shm; in a container: docker run --shm-size=8g, or an emptyDir of medium "
           "Memory");
     }
@@ -152,7 +152,7 @@ class Findings {
         fmt::format("kernel.yama.ptrace_scope is {}: ranks may not read each other's memory, so large messages between "
                     "processes need one more copy",
                     scope),
-        "sysctl kernel.yama.ptrace_scope=0, where every user of the host may be trusted with it");
+        "sysctl kernel.yama.ptrace_scope=0, if every user of the host can be trusted");
   }
 
   void gpus() {
@@ -160,11 +160,11 @@ class Findings {
     if (!gpu.gpus.empty() && gpu.device_files == 0) {
       add(Severity::warning, "gpu_devices",
           fmt::format("the driver knows {} GPUs, but there is no /dev/nvidia0", gpu.gpus.size()),
-          "in a container: docker run --gpus all; else run: nvidia-modprobe -u");
+          "in a container: docker run --gpus all; otherwise run: nvidia-modprobe -u");
     }
     if (gpu.device_files > 0 && !gpu.libcuda) {
       add(Severity::warning, "libcuda", "there are GPUs, but libcuda.so.1 cannot be loaded",
-          "install the driver's user-space part: libcuda1, of the same version as the kernel module");
+          "install the driver's user-space part, libcuda1, in the version of the kernel module");
     }
   }
 

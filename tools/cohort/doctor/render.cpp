@@ -53,7 +53,7 @@ void render_versions(Page& page, const Report& report) {
   page.line("system", v.system);
   page.heading("Backends");
   for (const auto& backend : report.backends) page.line(backend.name, backend.built_in ? "built in" : backend.hint);
-  page.heading("What \"auto\" takes");
+  page.heading("What \"auto\" chooses");
   page.line("one host", report.choice.one_host);
   page.line("several hosts", report.choice.several_hosts);
   page.line("cuda devices", report.choice.cuda);

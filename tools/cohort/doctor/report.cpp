@@ -25,7 +25,7 @@ namespace cohort::tool {
 
 namespace {
 
-/// libcrypto comes with libcohort; asked for by name, since the command itself does not link to it.
+/// libcrypto comes with libcohort; it is looked up by name, since the command itself does not link to it.
 std::string openssl_version() {
   struct Close {
     void operator()(void* library) const { ::dlclose(library); }

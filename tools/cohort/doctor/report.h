@@ -27,10 +27,10 @@ struct Versions {
 struct BackendState {
   std::string name{};
   bool built_in = false;
-  std::string hint{};  ///< what it takes, where it is not
+  std::string hint{};  ///< how to get it, where it is not built in
 };
 
-/// What backend auto would take: a backend, or "none: " and why not.
+/// What backend auto would choose: a backend, or "none: " and the reason.
 struct AutoReport {
   std::string one_host{};
   std::string several_hosts{};
@@ -47,7 +47,7 @@ struct CpuReport {
   int numa_nodes = 0;
 };
 
-/// Bytes; nothing where the kernel does not say or there is no limit.
+/// In bytes; nullopt where the value is unknown or there is no limit.
 struct MemoryReport {
   std::optional<std::uint64_t> total{};
   std::optional<std::uint64_t> available{};
@@ -93,8 +93,8 @@ struct HostName {
 
 struct LaunchReport {
   std::optional<Launch> found{};
-  std::string error{};  ///< why the environment makes no sense
-  /// Variables of Env::known() that are set. What could be secret is not among them: only file names are.
+  std::string error{};  ///< what is wrong with the environment
+  /// Variables of Env::known() that are set. None of them holds a secret, only names of files that do.
   std::vector<std::pair<std::string, std::string>> variables{};
 };
 
@@ -123,7 +123,7 @@ struct Report {
   bool has_errors() const;
 };
 
-/// All of it. Takes a few milliseconds, and where name resolution hangs at most four seconds more.
+/// Makes the whole report. Takes a few milliseconds, and at most four seconds more where name resolution hangs.
 Report examine();
 
 CpuReport examine_cpu();
@@ -131,10 +131,11 @@ MemoryReport examine_memory();
 LimitReport examine_limits();
 std::vector<InterfaceReport> examine_interfaces();
 GpuReport examine_gpus();
-/// False also when the answer takes more than two seconds.
+/// Also false when the answer takes more than two seconds.
 bool host_resolves(const std::string& name);
 
-/// What the rest of the report means. `env` is missing when it could not be read (launch.error says why).
+/// The problems that follow from the rest of the report. `env` is nullopt where it could not be read (see
+/// launch.error).
 std::vector<Problem> find_problems(const Report& report, const std::optional<Env>& env);
 
 std::string render_text(const Report& report);

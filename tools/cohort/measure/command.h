@@ -7,8 +7,8 @@
 //   refused why it does not do this
 //   error what went wrong
 //
-// A sample is `batch` operations back to back between two looks at the clock, divided by their number; of all ranks'
-// samples the slowest counts, since that is what a program waits for.
+// A sample is the time of `batch` operations back to back, divided by their number. The slowest rank's sample counts,
+// since that is what a program waits for.
 #pragma once
 
 #include <cohort/dtype.h>
@@ -42,18 +42,18 @@ struct Command {
 };
 
 struct Answer {
-  std::vector<double> microseconds{};  ///< of one operation, a value for each sample
+  std::vector<double> microseconds{};  ///< time of one operation, for each sample
   int batch = 1;
-  std::uint64_t wrong = 0;  ///< elements that differ from the serial reference, of all ranks
-  std::string refusal{};    ///< it does not do this
-  std::string error{};      ///< it should have, and something went wrong
+  std::uint64_t wrong = 0;  ///< elements that differ from the serial reference, summed over all ranks
+  std::string refusal{};    ///< why the system does not support this
+  std::string error{};      ///< what went wrong
 
   bool operator==(const Answer&) const = default;
 };
 
 std::string to_line(const Command& command);
 std::string to_line(const Answer& answer);
-/// ValueError: it is not such a line.
+/// Throws a ValueError where the line is not of this form.
 Command parse_command(std::string_view line);
 Answer parse_answer(std::string_view line);
 

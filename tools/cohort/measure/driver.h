@@ -17,13 +17,13 @@ namespace cohort::bench {
 
 inline constexpr std::string_view ready_line = "ready";
 
-/// Lines from a file descriptor, waited for without using a CPU.
+/// Reads lines from a file descriptor; waiting for them uses no CPU.
 class LineReader {
  public:
   explicit LineReader(int fd) : fd_(fd) {}
-  /// Nothing at the end of the input.
+  /// nullopt at the end of the input.
   std::optional<std::string> next();
-  /// The same, for at most `milliseconds`; `timed_out` says which it was.
+  /// The same, but waits for at most `milliseconds`; `timed_out` tells a timeout from the end of the input.
   std::optional<std::string> next(int milliseconds, bool& timed_out);
 
  private:
@@ -31,20 +31,20 @@ class LineReader {
   std::string pending_;
 };
 
-/// False: nobody reads any more.
+/// Returns false when nobody reads any more.
 bool write_line(int fd, std::string_view line);
 
-/// A rank's part of the conversation: every rank gets the same lines from its `next`, rank 0 answers. Returns at the
-/// end of the lines; an error of the system is answered and then thrown, since the ranks may no longer agree.
+/// Serves commands as one rank: every rank gets the same lines from its `next`, and rank 0 answers. Returns at the end
+/// of the lines. An error of the system is answered and then rethrown, since the ranks may no longer agree.
 using NextLine = std::function<std::optional<std::string>()>;
 void serve(System& system, const NextLine& next);
 
-/// Makes the system of a rank; may communicate.
+/// Makes the system of a rank; may communicate with the other ranks.
 using MakeSystem = std::function<std::unique_ptr<System>(int rank)>;
 
 enum class RanksAre { processes, threads };
-/// Starts ranks 1 to size - 1, is rank 0 itself, and hands its input on to them. Processes are forked: the caller has
-/// no threads yet. Returns the exit code.
+/// Starts ranks 1 to size - 1, is rank 0 itself, and passes its input on to them. Processes are forked, so the caller
+/// must not have threads yet. Returns the exit code.
 int drive(int size, RanksAre kind, const MakeSystem& make);
 
 }  // namespace cohort::bench

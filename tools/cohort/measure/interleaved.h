@@ -37,9 +37,9 @@ struct Interleaved {
   double difference = 0;  ///< second - first, median of the rounds' differences
 };
 
-/// `time(which, repeats)` returns what one call takes in the first (0) or second (1) way when it is repeated that often.
-/// A round lasts about a millisecond, short enough to lie between the interruptions of a busy machine. Where several
-/// processes measure together, `agree` makes all of them use the same number of repeats.
+/// `time(which, repeats)` returns what one call takes in the first (0) or second (1) way when it is repeated that
+/// often. A round lasts about a millisecond, short enough to lie between the interruptions of a busy machine. Where
+/// several processes measure together, `agree` makes all of them use the same number of repeats.
 Interleaved interleave(
     const std::function<double(int which, int repeats)>& time, int rounds,
     const std::function<int(int repeats)>& agree = [](int repeats) { return repeats; });

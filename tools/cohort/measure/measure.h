@@ -2,17 +2,17 @@
 //
 // How a command is measured, on every system alike and by all of its ranks together:
 //
-//   1. once, cold; then the warm-up
-//   2. a short run that finds how many operations make a sample last long enough (Command::batch 0)
-//   3. for each sample: a barrier, a look at the clock, the operations back to back, a look at the clock
-//   4. of all ranks' samples the slowest; then, where asked for, one more operation on known data is checked
+//   1. one cold operation, then the warm-up
+//   2. a short run that finds how many operations make a sample long enough (where Command::batch is 0)
+//   3. for each sample: a barrier, then the operations back to back between two readings of the clock
+//   4. the slowest rank's time of each sample; then, where asked for, the check of one more operation on known data
 //
-// Arrays of 16 KiB and more are written, and results read, by their rank before each operation, which is then timed by
-// itself. Repeated on memory that nobody touches in between, an algorithm in which a rank combines the same slice of
-// all ranks' memory each time would find it all in its own cache, and look several times faster than in any program.
-// (Where a batch was asked for, or operations that do not block, they run back to back on untouched memory.)
+// Before each operation on 16 KiB or more, every rank writes its array and reads the last result, and the operation is
+// timed on its own. If nobody touched the memory in between, an algorithm in which a rank combines the same slice of
+// all ranks' memory each time would find everything in its own cache, and look several times faster than in any
+// program. (Where a batch or non-blocking operations are asked for, they run back to back on untouched memory.)
 //
-// Decisions that depend on a time are made from the slowest rank's, so that all ranks make the same.
+// Decisions that depend on a time use that of the slowest rank, so that all ranks decide alike.
 #pragma once
 
 #include "measure/command.h"
@@ -20,7 +20,7 @@
 
 namespace cohort::bench {
 
-/// Called by every rank with the same command; all return the same answer. What the system throws is passed on.
+/// Called by every rank with the same command; all return the same answer. Throws what the system throws.
 Answer measure(System& system, const Command& command);
 
 }  // namespace cohort::bench

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What can be measured, and how nccl-tests counts its bytes: a size is that of the whole array, so what each rank of n
-// contributes to an all_gather, or keeps of a reduce_scatter, is an n-th of it.
+// What can be measured. Bytes are counted as in nccl-tests: a size is that of the whole array, so each of n ranks
+// contributes an n-th of it to an all_gather, and keeps an n-th of it in a reduce_scatter.
 #pragma once
 
 #include <cohort/dtype.h>

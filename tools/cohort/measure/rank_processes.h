@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Ranks in processes of their own, which are asked the same question all at once and answer with when they began and
-// when they were done: the steady clock is one for all processes of a host.
+// Ranks in processes of their own, which are all asked the same question at once. Each answers with the times at which
+// it began and ended: all processes of a host share the steady clock.
 //
 //   RankProcesses<Question> ranks(8, [](int rank) {
 //     auto group = ...;                                        // in the rank's process
@@ -10,7 +10,8 @@
 //   const Answers answers = ranks.ask({...});
 //   answers.slowest();                                         // in seconds
 //
-// What a rank made lives until the last answer is in: no rank's end disturbs another's time.
+// What a rank made lives until the last answer has arrived, so that the end of one rank does not disturb another's
+// time.
 #pragma once
 
 #include <cohort/error.h>
@@ -43,13 +44,13 @@ class Answers {
  public:
   explicit Answers(std::vector<Interval> intervals) : intervals_(std::move(intervals)) {}
 
-  /// The longest that one rank took.
+  /// The longest time that a rank took.
   double slowest() const {
     Clock::duration longest{};
     for (const auto& each : intervals_) longest = std::max(longest, each.end - each.begin);
     return seconds(longest);
   }
-  /// From the first rank's begin to the last one's end.
+  /// From the earliest beginning to the latest end.
   double span() const {
     auto whole = intervals_.front();
     for (const auto& each : intervals_) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// One rank of what is measured: Cohort on one of its backends, or a peer. Everything else about measuring, how often,
-// between which looks at the clock, on which data, is the same code for all of them (measure.h).
+// One rank of what is measured: Cohort on one of its backends, or a peer. Everything else about measuring (how often,
+// when the clock is read, on which data) is the same code for all of them (measure.h).
 #pragma once
 
 #include <cstddef>
@@ -48,18 +48,18 @@ class System {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  /// Why it cannot do this; the same on all ranks, and said before any of them begins.
+  /// Why the system cannot do this; nullopt if it can. The same on all ranks, and known before any of them begins.
   virtual std::optional<std::string> refusal(const Command& command) const = 0;
 
-  /// Memory number 0 or 1 with room for `bytes`, touched, and kept for the next command where it is large enough.
+  /// Memory number 0 or 1 with room for `bytes`, already touched; kept for the next command where it is large enough.
   virtual void* memory(std::size_t number, std::size_t bytes) = 0;
   virtual void release() = 0;
 
-  /// Not timed: plans, registrations.
+  /// Not timed; for plans and registrations.
   virtual void prepare(const Job&) {}
-  /// Once; without command.blocking it may return when the operation is under way.
+  /// Runs the operation once; without command.blocking it may return while the operation is under way.
   virtual void run(const Job& job) = 0;
-  /// Returns when all that run() began is done.
+  /// Returns when everything that run() started is complete.
   virtual void finish() {}
 
   virtual void barrier() = 0;

@@ -25,7 +25,8 @@ AttemptOutcome decode_outcome(std::string_view text) {
     const auto json = nlohmann::json::parse(text);
     return {json.at("kind"), json.at("exit_code"), json.at("is_final"), json.at("text")};
   } catch (const nlohmann::json::exception& e) {
-    throw Error(fmt::format("another host's launcher sent what this version does not understand: {}", e.what()));
+    throw Error(
+        fmt::format("the launcher of another host sent a message that this version does not understand: {}", e.what()));
   }
 }
 

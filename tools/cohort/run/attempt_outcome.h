@@ -13,7 +13,7 @@ struct AttemptOutcome {
 
   Kind kind = Kind::done;
   int exit_code = 0;
-  /// No restart, whatever --max-restarts says: a host is gone, or the user wants it to end.
+  /// No restart, whatever --max-restarts says: a host is lost, or the user wants the job to end.
   bool is_final = false;
   /// What happened, for the user; one line.
   std::string text{};
@@ -22,7 +22,7 @@ struct AttemptOutcome {
 };
 
 std::string encode(const AttemptOutcome& outcome);
-/// Error if it is not one.
+/// Throws an Error where the text is not an encoded outcome.
 AttemptOutcome decode_outcome(std::string_view text);
 
 }  // namespace cohort::tool

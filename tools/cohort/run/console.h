@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Where the ranks' output is shown. A terminal that is held or a pipe nobody reads must not stop the launcher from
-// seeing a crash or a Ctrl-C, so writing never blocks where the system has a way to say "not now".
+// Where the output of the ranks is shown. A paused terminal or a pipe that nobody reads must not keep the launcher from
+// noticing a crash or a Ctrl-C, so writing never blocks where the system supports that.
 #pragma once
 
 #include <asio/io_context.hpp>
@@ -23,11 +23,11 @@ class Console {
   void write(std::string_view text);
   /// On a terminal: a line without an end, which the next write or status replaces.
   void write_status(std::string_view text);
-  /// Nobody will ever read it (EPIPE).
+  /// Nobody will ever read from it again (EPIPE).
   bool is_closed() const { return is_closed_; }
   bool is_idle() const { return pending_.empty(); }
 
-  /// Whoever produces for it stops when it is full and goes on when called.
+  /// A producer stops when the console is full, and continues when its function is called.
   bool is_full() const { return pending_.size() > capacity; }
   void when_room(std::function<void()> go_on) { waiting_.push_back(std::move(go_on)); }
 

@@ -21,27 +21,30 @@ namespace {
 constexpr auto what_run_does =
     R"(Starts PROGRAM as several processes ("ranks") and waits until they have ended.
 
-Each rank finds its place in RANK, WORLD_SIZE, LOCAL_RANK and torchrun's other variables. Standard input goes to rank 0.
+Each rank finds its place in RANK, WORLD_SIZE, LOCAL_RANK and torchrun's other variables. Standard input goes to rank
+0.
 
 Where there is more than one rank, each line of output is prefixed with "[rank N] ", in colour on a terminal (unless
-NO_COLOR is set); see --no-prefix and --prefix-format. The output of a single rank is passed on unchanged. A progress bar
-that rewrites its line with a carriage return is updated in place where a terminal shows one rank only; with several ranks,
-or without a terminal, its current state is shown as a line of its own, at most once a second for each rank, and its final
-state always.
+NO_COLOR is set); see --no-prefix and --prefix-format. The output of a single rank is passed on unchanged. A progress
+bar that rewrites its line with a carriage return is updated in place where a terminal shows one rank only; with
+several ranks, or without a terminal, its current state is shown as a line of its own, at most once a second for each
+rank, and its final state always.
 
-When a rank fails, the first one to fail is named with its last lines, the others are terminated, and its exit code (128 +
-the signal's number) is returned. The first Ctrl-C or SIGTERM is passed on and gives the ranks 10 seconds to end, the second
-one kills them. Ctrl-Z stops the ranks and the launcher, and fg or SIGCONT continues them; timeouts keep running meanwhile,
-and on several hosts the others give up a host that was stopped for 10 seconds.)";
+When a rank fails, the first one to fail is named with its last lines, the others are terminated, and its exit code
+(128 + the signal's number) is returned. The first Ctrl-C or SIGTERM is passed on and gives the ranks 10 seconds to
+end, the second one kills them. Ctrl-Z stops the ranks and the launcher, and fg or SIGCONT continues them; timeouts
+keep running meanwhile, and on several hosts the others give up a host that was stopped for 10 seconds.)";
 
 constexpr auto footer = R"(Examples:
-  cohort run -n 4 ./train --epochs 3                    four ranks on this host; what follows ./train is its own
+  cohort run -n 4 ./train --epochs 3                    four ranks on this host; what follows ./train belongs to it
+  cohort run -n 4 --no-prefix ./evaluate | jq .loss     lines of JSON stay lines of JSON
   cohort run --nnodes 2 --node-rank 0 -n 8 --rdzv-endpoint host0:29500 ./train
                                                         the same with --node-rank 1 on the second host; both need
                                                         COHORT_SECRET_FILE (see: cohort secret)
 
-Flags may use _ for -, and take their defaults from torchrun's variables (PET_NNODES for --nnodes, ...). In a Kubernetes pod
-without LOCAL_RANK, RANK and WORLD_SIZE are the node's rank and the number of nodes, MASTER_ADDR and MASTER_PORT the endpoint.)";
+Flags may be written with _ instead of -, and take their defaults from torchrun's variables (PET_NNODES for --nnodes,
+...). In a Kubernetes pod without LOCAL_RANK, RANK and WORLD_SIZE are the node's rank and the number of nodes, and
+MASTER_ADDR and MASTER_PORT are the endpoint.)";
 
 class Help : public CLI::Formatter {
   std::string make_usage(const CLI::App*, std::string) const override {
@@ -49,97 +52,85 @@ class Help : public CLI::Formatter {
   }
 };
 
-/// What torchrun accepts and we have no use for.
+/// What torchrun accepts and has no effect here.
 struct Ignored {
   std::string rdzv_backend;
   double monitor_interval = 0;
   bool no_python = false;
 };
 
+/// The flags under one heading of --help.
+class FlagGroup {
+ public:
+  FlagGroup(CLI::App& app, const char* heading) : app_(app), heading_(heading) {}
+
+  template <class T>
+  CLI::Option* add(const char* names, T& value, const char* type, const char* description) {
+    return app_.add_option(names, value, description)->type_name(type)->group(heading_);
+  }
+  CLI::Option* add(const char* name, bool& value, const char* description) {
+    return app_.add_flag(name, value, description)->group(heading_);
+  }
+
+ private:
+  CLI::App& app_;
+  const char* heading_;
+};
+
 void add_options(CLI::App& app, RunFlags& flags, Ignored& ignored) {
-  const auto ranks = "Ranks";
-  app.add_option("-n,--nproc-per-node", flags.nproc_per_node,
-                 "ranks on this host: a number, cpu, gpu, or auto (gpu if there are any); -np is the same; default 1")
-      ->type_name("N")
-      ->group(ranks);
-  app.add_option("--max-restarts", flags.max_restarts, "start all ranks again after a failure, this often; default 0")
-      ->check(CLI::NonNegativeNumber)
-      ->type_name("N")
-      ->group(ranks);
-  app.add_option("--bind", flags.bind, "bind ranks to CPUs of their own where there are enough: auto (default) or none")
-      ->check(CLI::IsMember({"auto", "none"}))
-      ->type_name("HOW")
-      ->group(ranks);
-  app.add_option("--grace-period", flags.grace_period,
-                 "seconds between SIGTERM and SIGKILL for the others when a rank has failed; default 0.5")
-      ->check(CLI::NonNegativeNumber)
-      ->type_name("SECONDS")
-      ->group(ranks);
-  app.add_option("--role", flags.role, "ROLE_NAME of the ranks")->type_name("NAME")->group(ranks);
+  FlagGroup ranks(app, "Ranks");
+  ranks.add("-n,--nproc-per-node", flags.nproc_per_node, "N",
+            "ranks on this host: a number, cpu, gpu, or auto (gpu if there are any); -np is the same; default 1");
+  ranks.add("--max-restarts", flags.max_restarts, "N", "restart all ranks this often after a failure; default 0")
+      ->check(CLI::NonNegativeNumber);
+  ranks
+      .add("--bind", flags.bind, "HOW",
+           "bind each rank to CPUs of its own where there are enough: auto (default) or none")
+      ->check(CLI::IsMember({"auto", "none"}));
+  ranks
+      .add("--grace-period", flags.grace_period, "SECONDS",
+           "time between SIGTERM and SIGKILL for the other ranks when one has failed; default 0.5")
+      ->check(CLI::NonNegativeNumber);
+  ranks.add("--role", flags.role, "NAME", "ROLE_NAME of the ranks");
 
-  const auto hosts = "Several hosts";
-  app.add_option("--nnodes", flags.nnodes, "number of hosts; default 1")->type_name("N")->group(hosts);
-  app.add_option("--node-rank", flags.node_rank, "which of the hosts this is, from 0; host 0 keeps the store")
-      ->type_name("N")
-      ->group(hosts);
-  app.add_option("--rdzv-endpoint", flags.rdzv_endpoint, "where the store listens on host 0; port 29500")
-      ->type_name("HOST[:PORT]")
-      ->group(hosts);
-  app.add_option("--master-addr", flags.master_addr, "the same as --rdzv-endpoint's host")
-      ->type_name("HOST")
-      ->group(hosts);
-  app.add_option("--master-port", flags.master_port, "the same as --rdzv-endpoint's port; on one host: MASTER_PORT")
-      ->check(CLI::Range(0, 65535))
-      ->type_name("PORT")
-      ->group(hosts);
-  app.add_option("--rdzv-id", flags.rdzv_id, "name of the job, the same on all hosts")->type_name("NAME")->group(hosts);
-  app.add_option("--rdzv-conf", flags.rdzv_conf,
-                 "join_timeout=SECONDS for all hosts to arrive, default 600; other keys have no effect")
-      ->type_name("KEY=VALUE,...")
-      ->group(hosts);
-  app.add_option("--local-addr", flags.local_addr, "on host 0: the address to listen on, if not the endpoint's")
-      ->type_name("ADDRESS")
-      ->group(hosts);
-  app.add_flag("--standalone", flags.standalone, "one host, whatever the environment says")->group(hosts);
+  FlagGroup hosts(app, "Several hosts");
+  hosts.add("--nnodes", flags.nnodes, "N", "number of hosts; default 1");
+  hosts.add("--node-rank", flags.node_rank, "N", "number of this host, from 0; host 0 keeps the store");
+  hosts.add("--rdzv-endpoint", flags.rdzv_endpoint, "HOST[:PORT]",
+            "where the store listens on host 0; the default port is 29500");
+  hosts.add("--master-addr", flags.master_addr, "HOST", "the host of --rdzv-endpoint");
+  hosts.add("--master-port", flags.master_port, "PORT", "the port of --rdzv-endpoint; on one host: MASTER_PORT")
+      ->check(CLI::Range(0, 65535));
+  hosts.add("--rdzv-id", flags.rdzv_id, "NAME", "name of the job, the same on all hosts");
+  hosts.add("--rdzv-conf", flags.rdzv_conf, "KEY=VALUE,...",
+            "join_timeout=SECONDS for all hosts to join, default 600; other keys have no effect");
+  hosts.add("--local-addr", flags.local_addr, "ADDRESS", "on host 0: the address to listen on, if not the endpoint's");
+  hosts.add("--standalone", flags.standalone, "run on one host, whatever the environment says");
 
-  const auto output = "Output";
-  app.add_option(
-         "--log-dir", flags.log_dir,
-         "keep output in DIR/<run id>/attempt_<k>/<local rank>/{stdout,stderr}.log; all of it unless -r or -t is "
-         "given")
-      ->type_name("DIR")
-      ->group(output);
-  app.add_option("-r,--redirects", flags.redirects,
-                 "streams that go only to the log: 0 none, 1 stdout, 2 stderr, 3 both; or per local rank: 0:1,1:3")
-      ->type_name("STREAMS")
-      ->group(output);
-  app.add_option("-t,--tee", flags.tee, "streams that go to the log and the console; values as for -r")
-      ->type_name("STREAMS")
-      ->group(output);
-  app.add_option("--local-ranks-filter", flags.local_ranks_filter, "show only these local ranks' output: 0,2")
-      ->type_name("RANKS")
-      ->group(output);
-  auto* const no_prefix =
-      app.add_flag("--no-prefix", flags.no_prefix,
-                   "show lines as the ranks wrote them, without \"[rank N] \"; lines of several ranks still stay whole")
-          ->group(output);
-  app.add_option(
-         "--prefix-format", flags.prefix_format,
-         "what stands before each line, also of a single rank, with {rank}, {local_rank}, {node_rank} and {host} "
-         "replaced; default \"[rank {rank}] \" where there is more than one rank")
-      ->type_name("FORMAT")
-      ->group(output)
+  FlagGroup output(app, "Output");
+  output.add("--log-dir", flags.log_dir, "DIR",
+             "keep output in DIR/<run id>/attempt_<k>/<local rank>/{stdout,stderr}.log; all of it unless -r or -t is "
+             "given");
+  output.add("-r,--redirects", flags.redirects, "STREAMS",
+             "streams that go only to the log: 0 none, 1 stdout, 2 stderr, 3 both; or per local rank: 0:1,1:3");
+  output.add("-t,--tee", flags.tee, "STREAMS", "streams that go to the log and to the console; values as for -r");
+  output.add("--local-ranks-filter", flags.local_ranks_filter, "RANKS",
+             "show only the output of these local ranks: 0,2");
+  auto* const no_prefix = output.add(
+      "--no-prefix", flags.no_prefix,
+      "show lines as the ranks wrote them, without \"[rank N] \"; the lines of several ranks still stay whole");
+  output
+      .add(
+          "--prefix-format", flags.prefix_format, "FORMAT",
+          "what precedes each line, also of a single rank, with {rank}, {local_rank}, {node_rank} and {host} replaced; "
+          "default \"[rank {rank}] \" where there is more than one rank")
       ->excludes(no_prefix);
 
-  const auto compatible = "Accepted for torchrun's sake, without effect";
-  app.add_option("--rdzv-backend", ignored.rdzv_backend, "c10d or static")
-      ->check(CLI::IsMember({"c10d", "static"}))
-      ->type_name("NAME")
-      ->group(compatible);
-  app.add_option("--monitor-interval", ignored.monitor_interval, "ranks' ends are noticed at once")
-      ->type_name("SECONDS")
-      ->group(compatible);
-  app.add_flag("--no-python", ignored.no_python, "programs are executed as they are")->group(compatible);
+  FlagGroup compatible(app, "Accepted for compatibility with torchrun, without effect");
+  compatible.add("--rdzv-backend", ignored.rdzv_backend, "NAME", "c10d or static")
+      ->check(CLI::IsMember({"c10d", "static"}));
+  compatible.add("--monitor-interval", ignored.monitor_interval, "SECONDS", "the end of a rank is noticed at once");
+  compatible.add("--no-python", ignored.no_python, "programs are executed directly");
 
   for (auto* const option : app.get_options()) option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }

@@ -19,7 +19,7 @@ std::string random_id() {
   return Secret::generate().hex().substr(0, 32);
 }
 
-/// Ranks open it by its name under /proc, which wrapper scripts cannot lose as they could a descriptor.
+/// Ranks open it by its name under /proc: a wrapper script may close a descriptor, but it keeps the name.
 FileDescriptor put_in_memory(const Secret& secret) {
   FileDescriptor memory(::memfd_create("cohort-secret", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memory) throw_errno("cannot keep the job's secret in memory (memfd_create)");
@@ -43,7 +43,7 @@ JobStore::JobStore(const LaunchPlan& plan) : run_id_(plan.job_name) {
 }
 
 void JobStore::host_for_one() {
-  // The socket has a name of its own, since two jobs of a host may be given the same --rdzv-id.
+  // The name of the socket is random, since two jobs on a host may be given the same --rdzv-id.
   const auto id = random_id();
   if (run_id_.empty()) run_id_ = id;
   const auto secret = Secret::generate();

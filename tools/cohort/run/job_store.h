@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The job's store as the launcher has it: hosted here on one host and on host 0 of several, so that no rank's death
-// takes it away.
+// The store of the job. The launcher hosts it (on several hosts, that of host 0 does), so that it outlives every rank.
 #pragma once
 
 #include <cohort/store_server.h>
@@ -18,10 +17,10 @@ namespace cohort::tool {
 
 class JobStore {
  public:
-  /// Listens when it returns, where this host is the one to. ValueError and SocketError as StoreServer has them.
+  /// Where this host is the one that hosts the store, it listens when this returns. Throws what StoreServer throws.
   explicit JobStore(const LaunchPlan& plan);
 
-  /// Names the job to the store; on several hosts as given, maybe empty.
+  /// The name of the job in the store; on several hosts it is the given one and may be empty.
   const std::string& run_id() const { return run_id_; }
   /// COHORT_STORE for the ranks.
   std::string address() const { return to_string(client_.endpoint); }
@@ -30,7 +29,7 @@ class JobStore {
   /// How to connect to it.
   const TcpStoreOptions& client() const { return client_; }
 
-  /// Where it is hosted here: stays until the other hosts' launchers have left, or the deadline.
+  /// Where the store is hosted here: waits until the launchers of the other hosts have disconnected, or the deadline.
   void wait_until_left(Deadline deadline);
 
  private:
@@ -40,7 +39,7 @@ class JobStore {
   std::string run_id_;
   std::string secret_file_;
   TcpStoreOptions client_;
-  /// On one host: nothing but this process holds the secret, and it is gone with it.
+  /// On one host the secret exists in this process only, and ends with it.
   FileDescriptor secret_memory_;
   std::unique_ptr<StoreServer> server_;
 };

@@ -24,7 +24,7 @@ int positive(std::string_view text, std::string_view what) {
   return *number;
 }
 
-/// In a pod, RANK and WORLD_SIZE count pods unless LOCAL_RANK says that they are already ours.
+/// In a pod, RANK and WORLD_SIZE count pods, unless LOCAL_RANK is set as well: then they count ranks.
 bool counts_pods(const Env& env) {
   return !env.text("KUBERNETES_PORT").empty() && env.text("LOCAL_RANK").empty();
 }
@@ -38,7 +38,8 @@ int nodes_of(const RunFlags& flags, const Env& env) {
   const int least = positive(range.front(), "--nnodes");
   const int most = range.size() == 1 ? least : positive(range.back(), "--nnodes");
   if (range.size() > 2 || least != most) {
-    throw ValueError(fmt::format("--nnodes {}: the number of hosts is fixed here; give one number", flags.nnodes));
+    throw ValueError(
+        fmt::format("--nnodes {}: the number of hosts cannot change while a job runs; give one number", flags.nnodes));
   }
   return least;
 }
@@ -48,8 +49,8 @@ int node_rank_of(const RunFlags& flags, const Env& env, int nodes) {
   auto rank = flags.node_rank;
   if (!rank && counts_pods(env)) rank = env.integer("RANK");
   if (!rank) {
-    throw ValueError(
-        fmt::format("--nnodes {} also needs --node-rank: 0 on the host of the endpoint, then 1, 2, ...", nodes));
+    throw ValueError(fmt::format(
+        "--nnodes {} also needs --node-rank: 0 on the host of the endpoint, 1, 2, ... on the others", nodes));
   }
   if (*rank < 0 || *rank >= nodes) {
     throw ValueError(fmt::format("node rank {} is not one of 0 to {} (--nnodes {})", *rank, nodes - 1, nodes));
@@ -110,7 +111,9 @@ Endpoint endpoint_of(const RunFlags& flags, const Env& env) {
   auto host = flags.master_addr;
   if (host.empty() && pod) host = env.text("MASTER_ADDR");
   if (host.empty()) {
-    throw ValueError("several hosts need --rdzv-endpoint HOST[:PORT] (or --master-addr), the same on all: host 0's");
+    throw ValueError(
+        "several hosts need --rdzv-endpoint HOST[:PORT] (or --master-addr): the address of host 0, the same on all "
+        "hosts");
   }
   auto port = default_store_port;
   if (flags.master_port) {
@@ -157,7 +160,7 @@ void plan_output(LaunchPlan& plan, const RunFlags& flags) {
   for (int rank = 0; rank < plan.local_size; ++rank) {
     const auto i = static_cast<std::size_t>(rank);
     if (redirected[i] != no_stream && plan.log_dir.empty()) {
-      throw ValueError("--redirects needs --log-dir: where the output shall go");
+      throw ValueError("--redirects needs --log-dir, the folder for the output");
     }
     const bool is_shown = shown.empty() || shown.contains(rank);
     plan.on_console.push_back(is_shown ? both_streams & ~(redirected[i] & ~teed[i]) : no_stream);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What `cohort run` is to do, after flags, torchrun's variables and Kubernetes' have been weighed against each other
-// and checked.
+// What `cohort run` is to do: the checked result of the flags, of torchrun's variables and of those of Kubernetes.
 #pragma once
 
 #include <cohort/endpoint.h>
@@ -17,7 +16,7 @@
 
 namespace cohort::tool {
 
-/// Bits, as torchrun counts them.
+/// A set of bits, with torchrun's values.
 enum Streams : unsigned { no_stream = 0, standard_output = 1, standard_error = 2, both_streams = 3 };
 
 struct LaunchPlan {

@@ -18,7 +18,7 @@ using std::chrono::seconds;
 
 /// Between the user's first Ctrl-C or SIGTERM and SIGKILL: time to write a checkpoint.
 constexpr seconds time_to_stop{10};
-/// After SIGKILL only a process that hangs in the kernel is still there.
+/// After SIGKILL only a process that hangs in the kernel is still alive.
 constexpr seconds time_to_die{5};
 /// For other hosts' launchers to read the outcome.
 constexpr seconds time_to_leave{10};
@@ -29,7 +29,7 @@ bool asks_to_end(int signal) {
 
 std::string describe(const RankEnd& end) {
   auto text = fmt::format("rank {} (pid {}) on host {} {}", end.rank, end.pid, host_name(), to_string(end.status));
-  if (end.status.signal == SIGKILL) text += "; if nobody sent it, memory may have run out (dmesg tells)";
+  if (end.status.signal == SIGKILL) text += "; if nobody sent it, the system may have run out of memory (see dmesg)";
   return text;
 }
 
@@ -51,7 +51,7 @@ Launcher::Launcher(const LaunchPlan& plan, std::string path, const Guard& guard)
   static_cast<void>(
       std::signal(SIGCHLD, SIG_DFL));  // ends are read with waitid, which an inherited SIG_IGN would defeat
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT}) {
-    // What nohup or a shell's & has switched off stays off.
+    // Signals that nohup or a shell's & has ignored stay ignored.
     if (!signals_at_start_.ignored[static_cast<std::size_t>(signal)]) signals_.add(signal);
   }
   if (!plan.is_one_host()) {
@@ -71,7 +71,7 @@ int Launcher::run() {
   ranks_.reset();
   agreement_.reset();
   if (!plan_.is_one_host()) store_.wait_until_left(Deadline::after(time_to_leave));
-  // Whoever reads our output may be slow; who does not want to wait for it sends another signal.
+  // The reader of our output may be slow; a user who does not want to wait for it sends another signal.
   const int signals_before = signals_seen_;
   while (!consoles_.are_idle() && signals_seen_ == signals_before) loop_.run_one_for(milliseconds(100));
   return exit_code;
@@ -238,13 +238,14 @@ void Launcher::kill_ranks() {
   kill_timer_.expires_after(time_to_die);
   kill_timer_.async_wait([this](asio::error_code error) {
     if (error || !has_ranks()) return;
-    say(fmt::format("{} ranks hang in the kernel and do not end even when killed; leaving them", ranks_->running()));
+    say(fmt::format("{} ranks hang in the kernel and do not end even after SIGKILL; leaving them behind",
+                    ranks_->running()));
     exit_code_ = first_failure_ ? first_failure_->status.shell_code() : 128 + SIGKILL;
   });
 }
 
 void Launcher::report(const RankEnd& end) {
-  // `cohort run ... | head`: nobody is interested any more, nor in being told so.
+  // `cohort run ... | head`: nobody reads the output any more, and that is no failure to report.
   if (end.status.signal == SIGPIPE && consoles_.output->is_closed()) return;
   say(describe(end));
   if (end.last_lines.empty()) return;

@@ -27,7 +27,7 @@ class Launcher {
  public:
   Launcher(const LaunchPlan& plan, std::string path, const Guard& guard);
 
-  /// The exit code.
+  /// Returns the exit code.
   int run();
 
  private:
@@ -46,7 +46,7 @@ class Launcher {
   void kill_after(std::chrono::milliseconds grace);
   void kill_ranks();
   void end_ranks();
-  /// Goes on when both are there: the outcome, and the end of the last rank.
+  /// Ends or restarts the job as soon as the outcome is known and the last rank has ended.
   void advance();
   void report(const RankEnd& end);
   void say(const std::string& text);
@@ -70,7 +70,7 @@ class Launcher {
   std::unique_ptr<RankGroup> ranks_;
   std::optional<RankEnd> first_failure_;
   std::optional<AttemptOutcome> outcome_;
-  int stop_signal_ = 0;  // the user's wish to end; 0: none
+  int stop_signal_ = 0;  // the signal by which the user asked the job to end; 0: none
   int signals_seen_ = 0;
   bool killed_ = false;
   std::optional<int> exit_code_;

@@ -23,13 +23,13 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-/// How long an attempt to connect may take, and so leaving meanwhile.
+/// How long one attempt to connect may take, and therefore leaving in the middle of it.
 constexpr milliseconds slice{200};
 /// For calls that wait for nobody.
 constexpr seconds patience{10};
-/// A host that is not heard of for so long is gone. A network may pause for seconds, and so may a host that is moved.
+/// A host that has been silent for this long is lost. A network may pause for seconds, and so may a migrating host.
 constexpr milliseconds silence{10'000};
-/// After so long the user is told whom we wait for.
+/// After this long the user is told which hosts have not joined.
 constexpr seconds noticeable{5};
 
 std::string key(const char* what, int number) {
@@ -58,7 +58,7 @@ NodeAgreement::~NodeAgreement() {
   try {
     store_->set_on_disconnect({}, {}, patience);  // others may still have to read the outcome
   } catch (const Error&) {
-    return;  // the store is gone, and the will with it
+    return;  // the store is gone, and with it what it would have set
   }
 }
 
@@ -141,7 +141,7 @@ World NodeAgreement::meet(int attempt, Deadline deadline) {
   const AttemptOutcome gone{
       AttemptOutcome::Kind::failed, 1, true,
       fmt::format("the launcher of node {} (pid {} on host {}) is gone", plan_.node_rank, ::getpid(), host_name())};
-  // For the next attempt as well: a launcher may die between two of them.
+  // For the next attempt as well: a launcher may die between two attempts.
   const Store::Keys keys{key("start", attempt), key("outcome", attempt), key("start", attempt + 1),
                          key("outcome", attempt + 1)};
   store_->set_on_disconnect(keys, Store::Values(keys.size(), encode(gone)), patience, silence);

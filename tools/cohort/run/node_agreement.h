@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// How the launchers of several hosts act as one: they meet in the job's store at the start of each attempt, and end it
-// with one outcome, the first that any of them reaches. Each leaves a will with the store, so that a launcher that dies
-// is an outcome too.
+// How the launchers of several hosts act as one: they meet in the store of the job at the start of each attempt, and
+// end it with one outcome, the first that any of them reaches. Each of them registers a value that the store sets when
+// the connection is lost, so that the death of a launcher is an outcome too.
 //
-// Keys, under cohort/run/: job (what all must have been told alike), node/<n> (who that is, with how many ranks),
+// Keys, under cohort/run/: job (flags that must be the same everywhere), node/<n> (its host, pid and number of ranks),
 // arrived/<attempt>, start/<attempt>, finished/<attempt>, outcome/<attempt>.
 #pragma once
 
@@ -30,11 +30,11 @@ class NodeAgreement {
   struct Events {
     std::function<void(const World&)> on_start;             ///< all hosts have arrived
     std::function<void(const AttemptOutcome&)> on_outcome;  ///< the attempt is over, or will never start
-    std::function<void(const std::string&)> on_delay;       ///< whom this host has been waiting for, for a while
+    std::function<void(const std::string&)> on_delay;       ///< which hosts this one has been waiting for
   };
 
   NodeAgreement(asio::io_context& loop, const LaunchPlan& plan, TcpStoreOptions store, Events events);
-  /// Leaves; where no outcome has been reached, the others learn that this host is gone.
+  /// Disconnects. Where there is no outcome yet, the others learn that this host is lost.
   ~NodeAgreement();
   NodeAgreement(const NodeAgreement&) = delete;
   NodeAgreement& operator=(const NodeAgreement&) = delete;
@@ -66,9 +66,9 @@ class NodeAgreement {
   std::shared_ptr<const Events> events_;  // what is posted may outlive this object
   std::mutex leaving_;
   std::atomic<bool> is_leaving_ = false;   // set under the lock
-  std::shared_ptr<TcpStore> store_;        // the one with the will; waits. Set under the lock
+  std::shared_ptr<TcpStore> store_;        // for calls that wait for others; set under the lock
   std::atomic<bool> has_outcome_ = false;  // of the current attempt
-  StorePtr talker_;                        // does not wait
+  StorePtr talker_;                        // for calls that do not
   // Store calls block, the loop must not: one thread for those that wait for others, one for those that do not.
   asio::thread_pool waiting_thread_{1};
   asio::thread_pool talking_thread_{1};

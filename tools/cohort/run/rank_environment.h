@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What a rank finds in its environment: the launcher's own, with the rank's place in the job put over it.
+// The environment of a rank: the launcher's own, with the variables that tell the rank its place in the job.
 #pragma once
 
 #include <cstdint>

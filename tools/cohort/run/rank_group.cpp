@@ -27,7 +27,7 @@ FileDescriptor open_null() {
   return null;
 }
 
-/// Hosts may write to one shared folder, so with several of them each has a place of its own in it.
+/// Several hosts may write to one shared folder, so each has a folder of its own in it.
 std::filesystem::path log_folder(const RankGroup::Setup& setup, int local_rank) {
   const auto& plan = setup.plan;
   auto run = setup.environment.run_id.empty() ? std::string("none") : setup.environment.run_id;
@@ -51,7 +51,7 @@ FileDescriptor open_log(const std::filesystem::path& folder, const char* name) {
 struct RankGroup::Rank {
   Rank(asio::io_context& loop, RankGroup* group) : owner(group), end_seen(loop) {}
 
-  RankGroup* owner;  // nothing when the group is gone before its last events
+  RankGroup* owner;  // null when the group was destroyed before its last events
   int number = 0;
   std::unique_ptr<Process> process;
   asio::posix::stream_descriptor end_seen;
@@ -128,7 +128,7 @@ RankGroup::~RankGroup() {
       }
     }
   } catch (const std::exception& e) {
-    log_warn("the rest of the output is lost: {}", e.what());
+    log_warn("the rest of the output of the ranks is lost: {}", e.what());
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// This host's ranks in one attempt: starts them, reads their output, says when one has ended.
+// The ranks of this host in one attempt: starts them, reads their output, and reports the end of each.
 #pragma once
 
 #include <asio/io_context.hpp>
@@ -41,9 +41,9 @@ class RankGroup {
     std::function<void(const RankEnd&)> on_end;
   };
 
-  /// Starts them. Error where the system has no room; those that were started are killed then.
+  /// Starts the ranks. Throws an Error where the system has no room for them all; those that were started are killed.
   explicit RankGroup(const Setup& setup);
-  /// Kills what is left, children of ranks that have ended included, and takes the rest of the output.
+  /// Kills what is left, including children of ranks that have ended, and reads the rest of the output.
   ~RankGroup();
   RankGroup(const RankGroup&) = delete;
   RankGroup& operator=(const RankGroup&) = delete;

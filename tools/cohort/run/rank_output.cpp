@@ -13,7 +13,7 @@ namespace {
 
 /// A longer line is broken here: memory is finite.
 constexpr std::size_t longest_line = std::size_t{16} << 20U;
-/// Of a line that is written over and over.
+/// Between two states of a line that are shown.
 constexpr std::chrono::seconds time_between_states{1};
 
 bool write_all(int fd, std::string_view bytes) {
@@ -69,7 +69,7 @@ bool RankStream::read_once() {
 }
 
 void RankStream::drain() {
-  // A pipe holds 64 KiB, maybe a few times that; more comes only from a process that escaped the rank's end.
+  // A pipe holds 64 KiB or a few times that. More than this comes only from a process that outlived its rank.
   for (int reads = 0; reads < 32 && is_open() && read_once(); ++reads) {
   }
 }
@@ -88,7 +88,7 @@ void RankStream::take(std::string_view bytes) {
     bytes.remove_prefix(end + 1);
   }
   show();
-  // As without a launcher: a rank whose output nobody reads any more gets SIGPIPE when it writes on.
+  // As without a launcher: a rank whose output nobody reads any more gets SIGPIPE with its next write.
   if (sinks_.console && sinks_.console->is_closed() && !sinks_.log) pipe_.close();
 }
 

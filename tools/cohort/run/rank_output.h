@@ -50,15 +50,15 @@ class RankStream : public std::enable_shared_from_this<RankStream> {
   RankStream(asio::io_context& loop, FileDescriptor pipe, StreamSinks sinks);
 
   void start();
-  /// Takes what is in the pipe now; for when the rank has ended.
+  /// Reads what is in the pipe now; for when the rank has ended.
   void drain();
-  /// Shows a last line that has no end, and closes.
+  /// Shows a last line that has no line break, and closes the pipe.
   void finish();
   bool is_open() const { return pipe_.is_open(); }
 
  private:
   void read_on();
-  /// False: nothing is there now, or nothing will ever come.
+  /// False: there is nothing to read now, or ever again.
   bool read_once();
   void take(std::string_view bytes);
   void keep(std::string_view bytes);

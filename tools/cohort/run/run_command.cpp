@@ -16,7 +16,7 @@ namespace cohort::tool {
 
 namespace {
 
-/// Else the first pipes would get the numbers 0 to 2 and be mistaken for them.
+/// Without them the first pipes would get the numbers 0 to 2 and be mistaken for standard streams.
 void open_missing_standard_streams() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
     if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != fd) return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // Standard input for rank 0. Ranks are in process groups of their own, and a terminal stops a group in the background
-// that reads from it; so from a terminal the launcher reads and passes on. Anything else rank 0 reads itself.
+// that reads from it; so the launcher reads from a terminal and passes the input on. Rank 0 reads anything else itself.
 #pragma once
 
 #include <array>
@@ -18,9 +18,9 @@ class StandardInput {
  public:
   explicit StandardInput(asio::io_context& loop);
 
-  /// For the rank about to be started; a new attempt's rank 0 gets what is typed from then on.
+  /// The descriptor for the rank that is about to be started. Rank 0 of a new attempt gets what is typed from then on.
   int open_for_rank();
-  /// It is started: only it keeps its end.
+  /// To be called when the rank has been started: closes this process's copy of its end.
   void started() { for_rank_.reset(); }
 
  private:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// From the dumps of all ranks to what went wrong. Each group's collectives are laid side by side by sequence number;
-// the first one that some rank did not reach, or that ranks did not call alike, is where the job went apart. Ranks are
-// those of the whole job throughout.
+// Finds what went wrong from the dumps of all ranks. The collectives of each group are compared by sequence number; the
+// first one that some rank did not reach, or that ranks did not call alike, is where the job went wrong. All ranks are
+// global ranks.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@
 namespace cohort::trace {
 
 enum class FindingKind : std::uint8_t {
-  not_reached,   ///< some ranks never came to a collective that others wait in
+  not_reached,   ///< some ranks never reached a collective that others wait in
   mismatch,      ///< ranks called different things under one sequence number
   unmatched,     ///< point-to-point without its other end
   missing_dump,  ///< the rank that others wait for left no dump
-  failed,        ///< everybody came, and some gave up
-  in_progress,   ///< everybody came; some have not finished
+  failed,        ///< all ranks reached the operation, and it failed on some
+  in_progress,   ///< all ranks reached the operation; some have not finished it
 };
 std::string_view to_string(FindingKind kind);
 
@@ -27,12 +27,12 @@ struct Finding {
   FindingKind kind = FindingKind::in_progress;
   std::string group{};         ///< id
   std::int64_t sequence = -1;  ///< of the operation
-  std::vector<int> ranks{};    ///< at fault, as far as that can be said
+  std::vector<int> ranks{};    ///< the ranks at fault, as far as they are known
   std::string sentence{};
-  std::int64_t time_ns = 0;  ///< when the first rank came to it
+  std::int64_t time_ns = 0;  ///< when the first rank reached it
 };
 
-/// Where a member of a group has got to.
+/// How far a member of a group has got.
 struct MemberState {
   int rank = -1;
   bool has_dump = false;
@@ -48,7 +48,7 @@ struct GroupReport {
 
 struct TraceReport {
   std::string summary{};            ///< one sentence: what went wrong
-  bool is_fine = false;             ///< everything that was started has finished, and no dump is missing
+  bool is_fine = false;             ///< every operation that was started has finished, and no dump is missing
   std::vector<Finding> findings{};  ///< the earliest first
   std::vector<GroupReport> groups{};
   std::vector<int> missing_ranks{};  ///< members of a group without a dump

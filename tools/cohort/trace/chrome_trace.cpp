@@ -28,7 +28,7 @@ std::int64_t begin_of(const TraceEntry& entry) {
   return entry.started_ns != 0 ? entry.started_ns : entry.created_ns;
 }
 
-/// Viewers want the events of a track one behind the other: each goes to the first track that is free.
+/// Viewers expect the events of a track not to overlap: each event goes to the first track that is free.
 class Tracks {
  public:
   /// Its index among the tracks of its group.

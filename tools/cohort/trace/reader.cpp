@@ -300,7 +300,7 @@ std::string_view to_string(TraceState state) {
 }
 
 std::int64_t TraceBuffers::elements() const {
-  // Sizes come from a file: counted without a sign, a product too large wraps instead of being undefined.
+  // Sizes come from a file: in unsigned arithmetic a product that is too large wraps instead of being undefined.
   std::uint64_t sum = 0;
   for (const auto& dims : sizes) {
     std::uint64_t product = 1;

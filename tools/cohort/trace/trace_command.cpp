@@ -35,7 +35,7 @@ struct TraceFlags {
   bool list = false;
 };
 
-/// Of a folder: the dumps in it, whatever else may be there.
+/// The dumps in a folder; other files in it are left out.
 std::vector<TraceDump> read_folder(const std::string& folder) {
   std::vector<std::string> files;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
@@ -163,21 +163,21 @@ void run(const TraceFlags& flags) {
 
 void add_trace_command(CLI::App& app) {
   auto* const command =
-      app.add_subcommand("trace", "Say what went wrong, from what the flight recorders of all ranks wrote");
+      app.add_subcommand("trace", "Report what went wrong, from what the flight recorders of all ranks wrote");
   const auto flags = std::make_shared<TraceFlags>();
-  command
-      ->add_option("FILE", flags->files, "dumps, JSON or CBOR, one for each rank; a folder stands for all dumps in it")
+  command->add_option("FILE", flags->files, "dumps, JSON or CBOR, one for each rank; for a folder, all dumps in it")
       ->required();
   command->add_flag("--json", flags->json, "print JSON instead of text");
-  command->add_option("--chrome", flags->chrome, "also write a timeline for ui.perfetto.dev or chrome://tracing here")
+  command
+      ->add_option("--chrome", flags->chrome,
+                   "also write a timeline for ui.perfetto.dev or chrome://tracing to this file")
       ->type_name("OUT.json");
   command->add_option("--group", flags->group, "only this group, by name or id")->type_name("G");
-  command->add_flag("--list", flags->list, "also list every operation, in the order of time");
+  command->add_flag("--list", flags->list, "also list every operation in the order of time");
   command->footer(
       "Prints one sentence that says what went wrong, then for each group and rank the last collective that completed\n"
-      "and what is in flight. Ranks are those of the whole job; #17 is the 17th collective of its group "
-      "(point-to-point\n"
-      "operations are counted apart). Returns 0 if everything that was started has finished, otherwise 1.\n"
+      "and what is in flight. Ranks are global ranks; #17 is the 17th collective of its group, and point-to-point\n"
+      "operations are counted separately. Returns 0 if everything that was started has finished, otherwise 1.\n"
       "\n"
       "Examples:\n"
       "  COHORT_TRACE_FILE=/tmp/trace_ COHORT_TRACE_SIGNAL=USR2 cohort run -n 4 ./train\n"
