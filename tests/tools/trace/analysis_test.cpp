@@ -67,7 +67,7 @@ TEST(TraceAnalysisTest, RankThatNeverCame) {
   job.all_run({.op = "broadcast", .sequence = 16});
   for (const int rank : {0, 1, 3}) begin(job.group(rank), {.op = "all_reduce", .sequence = 17});
   const std::string summary =
-      "rank 2 never started all_reduce #17 of group g (last it finished: #16 broadcast); ranks 0, 1, 3 wait in it";
+      "rank 2 never started all_reduce #17 of group g (it last finished #16 broadcast); ranks 0, 1, 3 wait in it";
   const auto report = analyse(job.dumps());
   EXPECT_EQ(report.summary, summary);
   EXPECT_FALSE(report.is_fine);
@@ -82,7 +82,7 @@ TEST(TraceAnalysisTest, RankThatNeverCameAnywhere) {
   Job job(3);
   for (const int rank : {0, 1}) begin(job.group(rank), {.op = "barrier", .sequence = 1, .sizes = {}});
   EXPECT_EQ(analyse(job.dumps()).summary,
-            "rank 2 never started barrier #1 of group g (it finished nothing before); ranks 0, 1 wait in it");
+            "rank 2 never started barrier #1 of group g (it has not finished any); ranks 0, 1 wait in it");
 }
 
 TEST(TraceAnalysisTest, SeveralAbsentAndSomeGaveUp) {
@@ -92,7 +92,7 @@ TEST(TraceAnalysisTest, SeveralAbsentAndSomeGaveUp) {
   for (const int rank : {1, 4}) job.group(rank).failed(begin(job.group(rank), {.sequence = 2}));
   EXPECT_EQ(
       analyse(job.dumps()).summary,
-      "ranks 2, 3 never started all_reduce #2 of group g (rank 2: last it finished: #1 all_reduce); rank 0 waits in "
+      "ranks 2, 3 never started all_reduce #2 of group g (rank 2: it last finished #1 all_reduce); rank 0 waits in "
       "it, ranks 1, 4 gave up on it");
 }
 
@@ -153,7 +153,7 @@ TEST(TraceAnalysisTest, EverybodyIsThere) {
   run(job.group(1), {.sequence = 1});
   for (const int rank : {0, 2}) begin(job.group(rank), {.sequence = 1});
   auto report = analyse(job.dumps());
-  EXPECT_EQ(report.summary, "all ranks came to all_reduce #1 of group g; ranks 0, 2 wait in it, rank 1 finished it");
+  EXPECT_EQ(report.summary, "all ranks reached all_reduce #1 of group g; ranks 0, 2 wait in it, rank 1 finished it");
   EXPECT_EQ(report.findings[0].kind, FindingKind::in_progress);
   EXPECT_FALSE(report.is_fine);
 }
@@ -180,8 +180,8 @@ TEST(TraceAnalysisTest, ReceiveWithoutSend) {
   begin(job.group(1), receive);
   auto report = analyse(job.dumps());
   EXPECT_EQ(report.summary,
-            "rank 1 waits in recv #3 [4] f32 from rank 0 of group g, and rank 0 has no send to it under way (last it "
-            "finished: #5 barrier)");
+            "rank 1 waits in recv #3 [4] f32 from rank 0 of group g, and rank 0 has no send to it under way (it last "
+            "finished #5 barrier)");
   EXPECT_EQ(report.findings[0].kind, FindingKind::unmatched);
   EXPECT_THAT(report.findings[0].ranks, ElementsAre(0));
   EXPECT_THAT(analyse(job.dumps_without(0)).summary, HasSubstr("no dump of rank 0"));
@@ -223,7 +223,7 @@ TEST(TraceAnalysisTest, RanksThatAreThreadsShareADump) {
   run(one, {.sequence = 1});
   begin(zero, {.sequence = 2});
   EXPECT_EQ(analyse({process.dump()}).summary,
-            "rank 1 never started all_reduce #2 of group g (last it finished: #1 all_reduce); rank 0 waits in it");
+            "rank 1 never started all_reduce #2 of group g (it last finished #1 all_reduce); rank 0 waits in it");
 }
 
 TEST(TraceAnalysisTest, GroupsOfOneNameAreToldApart) {

@@ -23,7 +23,7 @@ void write(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-/// Three ranks of which the last never came to #17; one dump is CBOR.
+/// Three ranks of which the last never reached #17; one dump is CBOR.
 class TraceCommand : public testing::Test {
  protected:
   TraceCommand() {
@@ -46,7 +46,7 @@ class TraceCommand : public testing::Test {
   }
 
   static constexpr auto summary_ =
-      "rank 2 never started all_reduce #17 of group data (last it finished: #16 broadcast); ranks 0, 1 wait in it";
+      "rank 2 never started all_reduce #17 of group data (it last finished #16 broadcast); ranks 0, 1 wait in it";
 
   TemporaryFolder folder_;
   Strings files_;

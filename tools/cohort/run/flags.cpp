@@ -116,14 +116,11 @@ void add_options(CLI::App& app, RunFlags& flags, Ignored& ignored) {
   output.add("-t,--tee", flags.tee, "STREAMS", "streams that go to the log and to the console; values as for -r");
   output.add("--local-ranks-filter", flags.local_ranks_filter, "RANKS",
              "show only the output of these local ranks: 0,2");
-  auto* const no_prefix = output.add(
-      "--no-prefix", flags.no_prefix,
-      "show lines as the ranks wrote them, without \"[rank N] \"; the lines of several ranks still stay whole");
+  auto* const no_prefix = output.add("--no-prefix", flags.no_prefix,
+                                     "show lines as the ranks wrote them; the lines of several ranks still stay whole");
   output
-      .add(
-          "--prefix-format", flags.prefix_format, "FORMAT",
-          "what precedes each line, also of a single rank, with {rank}, {local_rank}, {node_rank} and {host} replaced; "
-          "default \"[rank {rank}] \" where there is more than one rank")
+      .add("--prefix-format", flags.prefix_format, "FORMAT",
+           "what precedes each line, even of a single rank; {rank}, {local_rank}, {node_rank} and {host} are replaced")
       ->excludes(no_prefix);
 
   FlagGroup compatible(app, "Accepted for compatibility with torchrun, without effect");

@@ -19,10 +19,10 @@ namespace {
 using Placeholders = std::array<std::pair<std::string_view, std::string>, 4>;
 
 [[noreturn]] void refuse(std::string_view format, const std::string& reason) {
-  throw ValueError(fmt::format(
-      "--prefix-format \"{}\": {}. Placeholders are {{rank}}, {{local_rank}}, {{node_rank}} and {{host}}; a "
-      "literal brace is written {{{{ or }}}}",
-      format, reason));
+  throw ValueError(
+      fmt::format("--prefix-format \"{}\": {} Placeholders are {{rank}}, {{local_rank}}, {{node_rank}} and {{host}}; a "
+                  "literal brace is written {{{{ or }}}}",
+                  format, reason));
 }
 
 const std::string& value_of(std::string_view name, const Placeholders& placeholders, std::string_view format) {
@@ -32,7 +32,7 @@ const std::string& value_of(std::string_view name, const Placeholders& placehold
   for (const auto& placeholder : placeholders) names.push_back(placeholder.first);
   const auto nearest = did_you_mean(name, names);
   refuse(format, fmt::format("there is no placeholder {{{}}}{}", name,
-                             nearest.empty() ? "" : fmt::format("; did you mean {{{}}}?", nearest)));
+                             nearest.empty() ? "." : fmt::format("; did you mean {{{}}}?", nearest)));
 }
 
 }  // namespace
@@ -45,7 +45,7 @@ std::string format_prefix(std::string_view format, const PrefixValues& values) {
   std::string prefix;
   for (std::size_t i = 0; i < format.size(); ++i) {
     const char c = format[i];
-    if (c == '\n' || c == '\r') refuse(format, "a prefix cannot contain a line break");
+    if (c == '\n' || c == '\r') refuse(format, "a prefix cannot contain a line break.");
     if (c != '{' && c != '}') {
       prefix += c;
     } else if (i + 1 < format.size() && format[i + 1] == c) {
@@ -55,7 +55,7 @@ std::string format_prefix(std::string_view format, const PrefixValues& values) {
       prefix += value_of(format.substr(i + 1, end - i - 1), placeholders, format);
       i = end;
     } else {
-      refuse(format, fmt::format("the {} at position {} has no counterpart", c, i + 1));
+      refuse(format, fmt::format("the {} at position {} has no counterpart.", c, i + 1));
     }
   }
   return prefix;
