@@ -30,7 +30,7 @@ demo: ## two processes train a small GPT, beside one process alone; ends with a 
 	@cmake --build --preset default -j $(JOBS) --target cohort_tool gpt_demo
 	@echo "demo: trains a small GPT, first with two processes, then with one: about a minute on 2 cores"
 	@if [ -t 1 ]; then in_place=--in-place; fi; \
-	  build/default/tools/cohort/cohort run -n 2 build/default/examples/gpt_demo --losses $(DEMO)_losses.csv \
+	  build/default/tools/cohort/cohort run --no-prefix -n 2 build/default/examples/gpt_demo --losses $(DEMO)_losses.csv \
 	  --timeline $(DEMO)_timeline.json $$in_place $(DEMO_ARGS)
 	@examples/gpt/draw.py $(DEMO)_losses.csv $(DEMO)_timeline.json > $(DEMO).svg
 	@echo "demo: both loss curves, and how communication overlapped with computing: $(DEMO).svg"

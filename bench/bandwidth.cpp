@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The floor: rank r of n combines slice r of everybody's memory into everybody's, so it reads n slices of S/n bytes and
-// writes n. The same kernels do that here, in memory of the process's own and without a word to the others, while all
-// of them run. Which way of walking over the memory is the fastest depends on the machine, so several are tried.
+// The floor: rank r of n combines slice r of all ranks' memory into all ranks' memory, so it reads n slices of S/n
+// bytes and writes n. Here all ranks run the same kernels at once on memory of their own, without any synchronisation.
+// Which order of walking over the memory is fastest depends on the machine, so several are tried.
 #include <cohort/new_group.h>
 
 #include <fmt/format.h>
@@ -17,7 +17,9 @@
 #include <string_view>
 
 #include "group_benchmarks.h"
-#include "rank_processes.h"
+#include "measure/interleaved.h"
+#include "measure/rank_processes.h"
+#include "measure/statistics.h"
 #include "reduce/kernels.h"
 #include "servers.h"
 
@@ -41,13 +43,14 @@ constexpr std::array walks{
     Walk{"one after another", false, false}, Walk{"one after another, streaming stores", false, true}};
 
 constexpr std::size_t all_reduce = walks.size();  // the figure that is not a walk
+constexpr std::size_t figures = walks.size() + 1;
 
 struct Question {
   std::size_t figure;
 };
 using Ranks = RankProcesses<Question>;
 
-/// Huge pages where the system has them: the floor is the memory's, not the page table's.
+/// Uses huge pages where the system has them, so that the page table does not add to the floor.
 class OwnMemory {
  public:
   OwnMemory() : data_(static_cast<float*>(std::aligned_alloc(huge_page, total_bytes)), &std::free) {
@@ -81,8 +84,8 @@ class Rank {
         shared_(group_->allocate(total_bytes)) {}
 
   Interval answer(const Question& question) {
-    // Written by its rank just before, as a program would: else a rank might find the others' slices, which it wrote
-    // the last time, in its own cache.
+    // Each rank writes its memory just before, as a program would. Otherwise a rank might find the others' slices,
+    // which it wrote the last time, in its own cache.
     const bool is_walk = question.figure != all_reduce;
     const auto data = is_walk ? own_.floats() : shared_.as<float>();
     std::fill(data.begin(), data.end(), 1.0F);
@@ -95,7 +98,7 @@ class Rank {
   }
 
  private:
-  /// As launchers do where there is a core for each: two ranks on one core would share its bandwidth.
+  /// As launchers do where there is a core for each rank: two ranks on one core would share its bandwidth.
   static std::unique_ptr<OnCpu> cpu_of(int rank, int size) {
     const auto cpus = OnCpu::allowed();
     if (cpus.size() < static_cast<std::size_t>(size)) return nullptr;
@@ -115,17 +118,12 @@ void measure_ranks(int size, int rounds, Report& report) {
     auto each = std::make_shared<Rank>(rank, size);
     return [each](const Question& question) { return each->answer(question); };
   });
-  std::array<std::vector<double>, walks.size() + 1> times;
-  for (std::size_t figure = 0; figure < times.size(); ++figure) ranks.ask({figure});  // maps and faults what it needs
-  for (int round = 0; round < rounds; ++round) {
-    for (std::size_t turn = 0; turn < times.size(); ++turn) {
-      const auto figure = (turn + static_cast<std::size_t>(round)) % times.size();
-      // The span, not the slowest: a rank that starts late holds up an all_reduce, so it has to count in the floor too.
-      times[figure].push_back(ranks.ask({figure}).span() * 1e3);
-    }
-  }
+  // The span, not the slowest: a rank that starts late holds up an all_reduce, so it has to count in the floor too.
+  const auto time = [&](std::size_t figure) { return ranks.ask({figure}).span() * 1e3; };
+  take_turns(figures, 1, time);  // maps and faults in the memory
+  const auto times = take_turns(figures, rounds, time);
 
-  // The fastest round as well: where it is far from the median, other programs took the cores in between.
+  // The fastest round is printed as well: where it is far from the median, other programs used the cores meanwhile.
   const auto print = [&](std::string_view name, std::size_t figure) {
     const double taken = median(times[figure]);
     fmt::print("  {:<40} {:>8.2f} ms = {:>5.1f} GB/s; fastest round {:.2f} ms\n", name, taken,
@@ -145,8 +143,7 @@ void measure_ranks(int size, int rounds, Report& report) {
   Row row{.what = fmt::format("{} ranks", size), .unit = "ms", .ours = median(times[all_reduce])};
   row.peer = median(times[fastest]);
   row.peer_name = "floor";
-  // Of times: the floor's share in ours.
-  row.ratio = Rounds{.ours = times[fastest], .peer = times[all_reduce]}.median_ratio();
+  row.ratio = median_ratio(times[fastest], times[all_reduce]);  // the floor's share of our time
   row.bar = Bar{Bar::Kind::at_least, least_fraction, static_cast<unsigned>(size)};
   report.add(row);
 }

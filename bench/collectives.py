@@ -74,13 +74,13 @@ def judge(ratio, bar):
 
 
 def row(op, ranks, size, memory, figure, ours, peer, ratio, bar):
-    verdict = judge(ratio, bar)
+    result = judge(ratio, bar)
     name = f"{peer['backend']}" if peer else "-"
     print(f"  {op:<15} {ranks:>2} {size:>10} {memory:<9} {figure:<4} {ours:>10.2f} {peer[figure + '_us'] if peer else 0:>10.2f}"
-          f" {name:<20} {ratio:>6.2f}x {'' if bar is None else f'{bar:>5.2f}x':>7}  {verdict}", flush=True)
+          f" {name:<20} {ratio:>6.2f}x {'' if bar is None else f'{bar:>5.2f}x':>7}  {result}", flush=True)
     return {"collective": op, "ranks": ranks, "size": size, "memory": memory, "figure": figure, "ours_us": ours,
             "peer": name, "peer_us": peer[figure + "_us"] if peer else None, "ratio": ratio, "bar": bar,
-            "verdict": verdict}
+            "result": result}
 
 
 def compare(cells, ranks, oversubscribed):
@@ -127,7 +127,7 @@ def main():
         oversubscribed = ranks > cores
         print(f"\n{ranks} ranks on {cores} cores{', more ranks than cores' if oversubscribed else ''}")
         print(f"  {'':<15} {'':>2} {'bytes':>10} {'memory':<9} {'':<4} {'ours, us':>10} {'peer, us':>10} {'best peer':<20}"
-              f" {'faster':>7} {'bar':>7}  verdict")
+              f" {'faster':>7} {'bar':>7}  result")
         if oversubscribed:
             plans = [(["all_reduce", "barrier"], SMALL + [size for size in large if size != "64M"], "ordinary")]
         else:
@@ -137,7 +137,7 @@ def main():
         for collectives, sizes, memory in plans:
             rows += compare(measure(arguments.cohort, ranks, collectives, sizes, memory, arguments), ranks, oversubscribed)
     judged = [r for r in rows if r["bar"] is not None]
-    missed = [r for r in judged if r["verdict"] == "MISSED"]
+    missed = [r for r in judged if r["result"] == "MISSED"]
     print(f"\n{len(judged) - len(missed)} of {len(judged)} bars met, {time.monotonic() - start:.0f} s")
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:

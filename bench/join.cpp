@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <fmt/format.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <functional>
 #include <memory>
 #include <random>
-#include <stdexcept>
 #include <thread>
 #include <vector>
 
 #include "benchmarks.h"
+#include "common/free_port.h"
+#include "measure/interleaved.h"
+#include "measure/statistics.h"
 #include "servers.h"
 #include "torch_store.h"
 
@@ -28,28 +28,14 @@ double milliseconds(Ticks ticks) {
   return std::chrono::duration<double, std::milli>(Clock::duration(ticks)).count();
 }
 
-/// Free now; whoever is given it binds it a moment later.
-std::uint16_t free_port() {
-  const FileDescriptor fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
-      ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-    throw std::runtime_error("no free port");
-  }
-  return ntohs(address.sin_port);
-}
-
 struct Kind {
   std::function<void(std::uint16_t port)> join;                     ///< connects and completes one operation
   std::function<std::shared_ptr<void>(std::uint16_t port)> listen;  ///< what it returns is the server
 };
 
-/// How long after the server's start the last client had its first answer, in milliseconds.
+/// The time from the server's start to the last client's first answer, in milliseconds.
 double join_once(const Kind& kind, int count, std::chrono::milliseconds head_start) {
-  const auto port = free_port();
+  const auto port = tool::free_port();
   std::vector<Child> clients;
   for (int i = 0; i < count; ++i) {
     clients.emplace_back([&](Channel& parent) {
@@ -59,7 +45,7 @@ double join_once(const Kind& kind, int count, std::chrono::milliseconds head_sta
   }
   std::this_thread::sleep_for(head_start);
   Child server([&](Channel& parent) {
-    // Before, not after: what starting takes is part of the wait.
+    // Before, not after: the clients also wait while the server starts.
     const auto start = now();
     const auto listening = kind.listen(port);
     parent.send(start);
@@ -85,25 +71,24 @@ void measure_join(const JoinOptions& options, Report& report) {
                    [](std::uint16_t port) { return std::make_shared<TorchStore>(loopback, port, true); }};
   std::mt19937 random(std::random_device{}());
   std::uniform_int_distribution<int> head_start(100, 600);
-  Rounds lasts;  // each round's last client
-  for (int round = 0; round < options.rounds; ++round) {
-    const std::chrono::milliseconds wait(head_start(random));
-    lasts.ours.push_back(join_once(ours, options.clients, wait));
-    if (TorchStore::is_available()) lasts.peer.push_back(join_once(torch, options.clients, wait));
-  }
+  const std::size_t contestants = TorchStore::is_available() ? 2 : 1;
+  // Each round's last client.
+  const auto lasts = take_turns(contestants, options.rounds, [&](std::size_t contestant) {
+    return join_once(contestant == 0 ? ours : torch, options.clients, std::chrono::milliseconds(head_start(random)));
+  });
   const auto largest = [](const std::vector<double>& values) {
     return *std::max_element(values.begin(), values.end());
   };
   Row usual{.what = fmt::format("last of {} clients, median", options.clients), .unit = "ms"};
-  usual.ours = median(lasts.ours);
+  usual.ours = median(lasts[0]);
   usual.bar = Bar{Bar::Kind::at_most, most};
   Row worst{.what = fmt::format("last of {} clients, worst round", options.clients), .unit = "ms"};
-  worst.ours = largest(lasts.ours);
-  if (lasts.peer.empty()) {
+  worst.ours = largest(lasts[0]);
+  if (contestants == 1) {
     usual.note = "PyTorch's TCPStore skipped: built without libtorch";
   } else {
-    usual.peer = median(lasts.peer);
-    worst.peer = largest(lasts.peer);
+    usual.peer = median(lasts[1]);
+    worst.peer = largest(lasts[1]);
     usual.peer_name = worst.peer_name = "PyTorch " + TorchStore::version();
   }
   report.add(usual);

@@ -71,9 +71,9 @@ def crash(cohort, ranks, rounds):
 
 
 def row(what, value, bar, note=""):
-    verdict = "met" if value <= bar else f"MISSED: {value:.1f} ms"
-    print(f"  {what:<44} {value:>9.1f} ms   <= {bar:g} ms  {verdict}{' (' + note + ')' if note else ''}")
-    return {"what": what, "unit": "ms", "ours": value, "bar": {"at_most": bar}, "verdict": verdict, "note": note}
+    result = "met" if value <= bar else f"MISSED: {value:.1f} ms"
+    print(f"  {what:<44} {value:>9.1f} ms   <= {bar:g} ms  {result}{' (' + note + ')' if note else ''}")
+    return {"what": what, "unit": "ms", "ours": value, "bar": {"at_most": bar}, "result": result, "note": note}
 
 
 def main():

@@ -14,7 +14,7 @@ namespace cohort::bench {
 
 namespace {
 
-/// KiB of memory of its own that a process has touched: heap and stacks, not files and not the kernel's buffers.
+/// Anonymous memory that a process has touched, in KiB: heap and stacks, not files and not the kernel's buffers.
 double anonymous_memory(pid_t pid) {
   std::ifstream in(fmt::format("/proc/{}/smaps_rollup", pid));
   std::string word;
@@ -36,7 +36,7 @@ void measure_memory(const MemoryOptions& options, Report& report) {
   std::vector<std::unique_ptr<TcpStore>> stores;
   const auto connect = [&] {
     stores.push_back(std::make_unique<TcpStore>(client));
-    // Idle, but not untouched: what a request leaves behind counts.
+    // Idle, but used once: what a request leaves behind counts.
     stores.back()->set("key", std::string(64, 'x'));
   };
   for (int i = 0; i < 16; ++i) connect();  // what the first connections allocate once is not per connection

@@ -7,7 +7,9 @@
 #include <thread>
 
 #include "group_benchmarks.h"
-#include "rank_processes.h"
+#include "measure/interleaved.h"
+#include "measure/rank_processes.h"
+#include "measure/statistics.h"
 #include "servers.h"
 #include "torch_group.h"
 #include "torch_store.h"
@@ -23,13 +25,13 @@ struct Start {
 };
 using Ranks = RankProcesses<Start>;
 
-/// The slowest rank's, in microseconds. By the time they call, all of them wait for it.
+/// The time of the slowest rank in microseconds. All ranks are waiting before the moment at which they call.
 double measure_once(Ranks& ranks) {
   return ranks.ask({Clock::now() + 20ms}).slowest() * 1e6;
 }
 
-// Processes and store are new in each round, as they are when a job starts: what only the first group of a process
-// costs is in the figures, connecting to the store is not.
+// Processes and store are new in each round, as they are when a job starts: the figures include what only the first
+// group of a process costs, but not connecting to the store.
 
 double ours_once(int size) {
   const auto server = start_store_on_unix_socket();
@@ -60,22 +62,17 @@ double torch_once(int size) {
 void measure_new_group(const NewGroupOptions& options, Report& report) {
   constexpr double least_speedup = 5;
   for (const int size : options.ranks) {
-    std::vector<double> ours;
-    std::vector<double> torch;
-    for (int round = 0; round < options.rounds; ++round) {
-      const bool is_first = round % 2 == 0;
-      if (is_first) ours.push_back(ours_once(size));
-      if (TorchGroup::is_available()) torch.push_back(torch_once(size));
-      if (!is_first) ours.push_back(ours_once(size));
-    }
-    Row row{.what = fmt::format("{} ranks, slowest one", size), .unit = "us", .ours = median(ours)};
-    if (torch.empty()) {
+    const std::size_t contestants = TorchGroup::is_available() ? 2 : 1;
+    const auto times = take_turns(contestants, options.rounds, [size](std::size_t contestant) {
+      return contestant == 0 ? ours_once(size) : torch_once(size);
+    });
+    Row row{.what = fmt::format("{} ranks, slowest one", size), .unit = "us", .ours = median(times[0])};
+    if (contestants == 1) {
       row.note = "PyTorch's gloo skipped: built without libtorch or gloo";
     } else {
-      row.peer = median(torch);
+      row.peer = median(times[1]);
       row.peer_name = "PyTorch " + TorchStore::version() + " gloo";
-      // Times: how many of ours go into one of theirs.
-      row.ratio = Rounds{.ours = torch, .peer = ours}.median_ratio();
+      row.ratio = median_ratio(times[1], times[0]);  // how many times faster ours is
       row.bar = Bar{Bar::Kind::at_least, least_speedup};
     }
     report.add(row);

@@ -3,13 +3,17 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 #include <memory>
 #include <stdexcept>
 
 #include "group_benchmarks.h"
-#include "rank_processes.h"
+#include "measure/interleaved.h"
+#include "measure/rank_processes.h"
+#include "measure/statistics.h"
 #include "servers.h"
 
 namespace cohort::bench {
@@ -89,13 +93,13 @@ class Rank {
   std::vector<float> numbers_ = std::vector<float>(computed_floats, 2.0F);
 };
 
-/// In milliseconds. The span: a rank that starts late holds up an all_reduce, so it has to count in the computation
-/// too.
+/// In milliseconds, from the first start to the last end: a rank that starts late delays an all_reduce, so the late
+/// start has to count for the computation too.
 double measure_once(Ranks& ranks, const Question& question) {
   return ranks.ask(question).span() * 1e3;
 }
 
-/// So many passes that the computation takes as long as the all_reduce.
+/// The number of passes with which the computation takes as long as the all_reduce.
 int calibrate(Ranks& ranks) {
   constexpr int tries = 5;
   constexpr int passes = 100;
@@ -117,16 +121,15 @@ void measure_memory(Memory memory, const OverlapOptions& options, Report& report
   });
   const int passes = calibrate(ranks);
 
-  std::array<std::vector<double>, figures.size()> times;
-  const auto times_of = [&](Figure figure) -> std::vector<double>& { return times[static_cast<std::size_t>(figure)]; };
+  const auto times = take_turns(figures.size(), options.rounds, [&](std::size_t figure) {
+    return measure_once(ranks, {.figure = figures.at(figure), .passes = passes});
+  });
+  const auto times_of = [&](Figure figure) -> const std::vector<double>& {
+    return times[static_cast<std::size_t>(figure)];
+  };
   std::vector<double> longer;
-  for (int round = 0; round < options.rounds; ++round) {
-    for (std::size_t turn = 0; turn < figures.size(); ++turn) {
-      const auto figure = figures[(turn + static_cast<std::size_t>(round)) % figures.size()];
-      times_of(figure).push_back(measure_once(ranks, {.figure = figure, .passes = passes}));
-    }
-    longer.push_back(std::max(times_of(Figure::asynchronous).back(), times_of(Figure::computation).back()));
-  }
+  std::ranges::transform(times_of(Figure::asynchronous), times_of(Figure::computation), std::back_inserter(longer),
+                         std::ranges::max);
 
   const auto* const name = memory == Memory::ordinary ? "ordinary memory" : "memory of the group";
   const auto cores = OnCpu::allowed().size();
@@ -134,7 +137,7 @@ void measure_memory(Memory memory, const OverlapOptions& options, Report& report
   Row row{.what = fmt::format("{}, overlapped", name), .unit = "ms", .ours = median(times_of(Figure::overlapped))};
   row.peer = median(longer);
   row.peer_name = "longer alone";
-  row.ratio = Rounds{.ours = times_of(Figure::overlapped), .peer = longer}.median_ratio();
+  row.ratio = median_ratio(times_of(Figure::overlapped), longer);
   row.note = fmt::format("alone: all_reduce {:.1f} ms, computation {:.1f} ms", median(times_of(Figure::asynchronous)),
                          median(times_of(Figure::computation)));
   if (cores >= needed) {
@@ -145,12 +148,12 @@ void measure_memory(Memory memory, const OverlapOptions& options, Report& report
   }
   report.add(row);
 
-  // What the comparison above rests on: that the asynchronous form is not slow by itself.
+  // The comparison above is fair only if the asynchronous form is not slow by itself.
   Row alone{.what = fmt::format("{}, asynchronous", name), .unit = "ms"};
   alone.ours = median(times_of(Figure::asynchronous));
   alone.peer = median(times_of(Figure::blocking));
   alone.peer_name = "blocking";
-  alone.ratio = Rounds{.ours = times_of(Figure::asynchronous), .peer = times_of(Figure::blocking)}.median_ratio();
+  alone.ratio = median_ratio(times_of(Figure::asynchronous), times_of(Figure::blocking));
   report.add(alone);
 }
 

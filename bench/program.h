@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What the programs of this folder have in common: which figures, where to, for how long.
+// The flags that the programs of this folder have in common: which figures, where to write them, the time limit.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "report.h"
+#include "measure/report.h"
 
 namespace cohort::bench {
 
@@ -21,11 +21,11 @@ class Program {
  public:
   Program(const std::string& what, const std::vector<std::string>& figures)
       : app(what + "\nA missed bar is printed as MISSED and does not change the exit code.") {
-    app.add_option("--only", only_, "These alone, with commas between them")
+    app.add_option("--only", only_, "Measure only these, separated by commas")
         ->delimiter(',')
         ->check(CLI::IsMember(figures));
     app.add_option("--json", json_, "Write the figures to this file as well");
-    app.add_option("--limit", limit_, "Give up after so many seconds")->capture_default_str();
+    app.add_option("--limit", limit_, "Give up after this many seconds")->capture_default_str();
   }
 
   bool wants(const std::string& figure) const {
@@ -36,7 +36,7 @@ class Program {
   template <class Measure>
   int run(int argc, char** argv, Measure&& measure) {
     CLI11_PARSE(app, argc, argv);
-    // Nothing here may hang: the children go with this process.
+    // Nothing here may hang; the children end with this process.
     ::alarm(limit_);
     try {
       Report report;

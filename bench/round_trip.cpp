@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <fmt/format.h>
 
+#include <array>
 #include <functional>
 #include <stdexcept>
 #include <string>
@@ -8,6 +9,8 @@
 
 #include "benchmarks.h"
 #include "echo.h"
+#include "measure/interleaved.h"
+#include "measure/statistics.h"
 #include "servers.h"
 
 namespace cohort::bench {
@@ -26,8 +29,8 @@ double median_time(int operations, const std::function<void()>& call) {
   return median(std::move(times));
 }
 
-/// Left to itself the scheduler puts client and server now on one CPU and now on two, which changes the time twofold:
-/// each placement is measured for itself.
+/// The scheduler would put client and server sometimes on one CPU and sometimes on two, which changes the time by a
+/// factor of two; so each placement is measured separately.
 struct Placement {
   const char* name;
   int client_cpu;
@@ -51,27 +54,18 @@ void measure_placed(const Placement& placement, std::size_t size, const RoundTri
   };
   const auto bare = [&] { echo.round_trip(); };
   set();
-  Rounds sets;
-  Rounds gets;
-  for (int round = 0; round < options.rounds + 1; ++round) {
-    const double before = median_time(options.operations, bare);
-    const double set_time = median_time(options.operations, set);
-    const double get_time = median_time(options.operations, get);
-    const double after = median_time(options.operations, bare);
-    if (round == 0) continue;  // warms up
-    const double echo_time = (before + after) / 2;
-    sets.ours.push_back(set_time);
-    sets.peer.push_back(echo_time);
-    gets.ours.push_back(get_time);
-    gets.peer.push_back(echo_time);
-  }
-  for (const auto& [name, rounds] : {std::pair("set", &sets), std::pair("get", &gets)}) {
+  const std::array<std::function<void()>, 3> calls{bare, set, get};
+  const auto time = [&](std::size_t which) { return median_time(options.operations, calls.at(which)); };
+  take_turns(calls.size(), 1, time);  // warms up
+  const auto times = take_turns(calls.size(), options.rounds, time);
+  for (const auto& [name, which] : {std::pair("set", 1), std::pair("get", 2)}) {
+    const auto& ours = times.at(static_cast<std::size_t>(which));
     report.add({.what = fmt::format("{}, {} bytes, {}", name, size, placement.name),
                 .unit = "us",
-                .ours = median(rounds->ours),
-                .peer = median(rounds->peer),
+                .ours = median(ours),
+                .peer = median(times[0]),
                 .peer_name = "bare echo",
-                .ratio = rounds->median_ratio(),
+                .ratio = median_ratio(ours, times[0]),
                 .bar = Bar{Bar::Kind::at_most, most}});
   }
 }

@@ -6,6 +6,7 @@
 
 #include <stdexcept>
 
+#include "common/process.h"
 #include "echo.h"
 #include "torch_store.h"
 
@@ -92,10 +93,9 @@ OnCpu::~OnCpu() {
 }
 
 void raise_descriptor_limit(std::size_t least) {
+  tool::raise_open_files();
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
   if (limit.rlim_cur < least) {
     throw std::runtime_error(
         fmt::format("{} file descriptors are needed in one process, the limit is {}: raise it with ulimit -Hn", least,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Servers, each in a process of its own, and the options with which our clients reach ours.
+// Servers, each in a process of its own, and the options with which clients connect to Cohort's.
 #pragma once
 
 #include <cohort/secret.h>
@@ -11,13 +11,12 @@
 #include <cstdint>
 #include <vector>
 
-#include "child.h"
+#include "measure/child.h"
+#include "measure/rank_processes.h"
 
 namespace cohort::bench {
 
 inline constexpr const char* loopback = "127.0.0.1";
-
-using Clock = std::chrono::steady_clock;
 
 inline double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -28,9 +27,9 @@ struct RunningServer {
   std::uint16_t port;
 };
 
-/// Over TCP with a secret, as between hosts.
+/// A store over TCP with a secret, as between hosts.
 RunningServer start_store(const Secret& secret);
-/// Over the unix socket that processes of one host use by default: the kernel says who connects.
+/// A store on the unix socket that the processes of a host use by default, where the kernel tells who connects.
 RunningServer start_store_on_unix_socket();
 RunningServer start_torch_store();
 RunningServer start_echo();
@@ -53,7 +52,7 @@ class OnCpu {
   cpu_set_t before_{};
 };
 
-/// As many descriptors as the system lets this process have; an error if these are fewer than `least`.
+/// Raises the limit on open files as far as permitted; throws an error if that is less than `least`.
 void raise_descriptor_limit(std::size_t least);
 
 }  // namespace cohort::bench

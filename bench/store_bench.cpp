@@ -65,7 +65,7 @@ void run(const Program& program, const Arguments& arguments, Report& report) {
   }
   if (program.wants("storm")) {
     measure_storm(arguments.storm, report);
-    report.print("Storm: from the start signal until the last one is through");
+    report.print("Connection storm: from the start signal until the last connection has passed the barrier");
   }
 }
 

@@ -5,13 +5,14 @@
 #include <vector>
 
 #include "benchmarks.h"
+#include "measure/statistics.h"
 #include "servers.h"
 
 namespace cohort::bench {
 
 namespace {
 
-/// One process's share: all its connections arrive, then all pass the gate that the last one of the job opens.
+/// The part of one process: all its connections arrive, then all wait for a key that the last one of the job sets.
 void storm(Channel& parent, const TcpStoreOptions& options, int connections, int everyone) {
   parent.receive<char>();
   std::vector<std::unique_ptr<TcpStore>> stores;
@@ -21,7 +22,7 @@ void storm(Channel& parent, const TcpStoreOptions& options, int connections, int
   }
   for (const auto& store : stores) store->wait({"gate"});
   parent.send('p');
-  parent.wait_for_end();  // until all are through: leaving costs the server time, too
+  parent.wait_for_end();  // until all have passed: disconnecting costs the server time, too
 }
 
 double storm_once(const StormOptions& options) {
@@ -50,7 +51,7 @@ void measure_storm(const StormOptions& options, Report& report) {
   raise_descriptor_limit(static_cast<std::size_t>(options.processes * options.connections) + 100);
   std::vector<double> times;
   for (int round = 0; round < options.rounds; ++round) times.push_back(storm_once(options));
-  report.add({.what = fmt::format("{} x {} connect, prove, barrier", options.processes, options.connections),
+  report.add({.what = fmt::format("{} x {} connect, authenticate, barrier", options.processes, options.connections),
               .unit = "s",
               .ours = median(times),
               .bar = Bar{Bar::Kind::at_most, most, cores}});

@@ -14,6 +14,7 @@
 
 #include "benchmarks.h"
 #include "echo.h"
+#include "measure/statistics.h"
 #include "servers.h"
 #include "torch_store.h"
 
@@ -26,26 +27,16 @@ enum class Operation { get, add, wait, set_then_get };
 constexpr std::array operations{std::pair("get", Operation::get), std::pair("add", Operation::add),
                                 std::pair("wait", Operation::wait), std::pair("set then get", Operation::set_then_get)};
 
-/// One client's turn; its own key, so that clients do not wait for each other but in the server.
-void perform(TcpStore& store, Operation operation, const std::string& key, const std::string& value) {
-  switch (operation) {
-    case Operation::get:
-      store.get("existing");
-      return;
-    case Operation::add:
-      store.add("counter", 1);
-      return;
-    case Operation::wait:
-      store.wait({"existing"});
-      return;
-    case Operation::set_then_get:
-      store.set(key, value);
-      store.get(key);
-      return;
-  }
+void wait_for(TcpStore& store, const std::string& key) {
+  store.wait({key});
+}
+void wait_for(TorchStore& store, const std::string& key) {
+  store.wait(key);
 }
 
-void perform(TorchStore& store, Operation operation, const std::string& key, const std::string& value) {
+/// One client's turn; its own key, so that clients do not wait for each other but in the server.
+template <class AnyStore>
+void perform(AnyStore& store, Operation operation, const std::string& key, const std::string& value) {
   switch (operation) {
     case Operation::get:
       store.get("existing");
@@ -54,7 +45,7 @@ void perform(TorchStore& store, Operation operation, const std::string& key, con
       store.add("counter", 1);
       return;
     case Operation::wait:
-      store.wait("existing");
+      wait_for(store, "existing");
       return;
     case Operation::set_then_get:
       store.set(key, value);
@@ -153,7 +144,7 @@ Row compare(const std::string& what, const Series& ours, const Series& torch) {
   }
   row.peer = median(torch.rates);
   row.peer_name = "PyTorch " + TorchStore::version();
-  row.ratio = Rounds{ours.rates, torch.rates}.median_ratio();
+  row.ratio = median_ratio(ours.rates, torch.rates);
   row.bar = Bar{Bar::Kind::at_least, least};
   row.note += fmt::format(", PyTorch's {:.1f} us", median(torch.cpu));
   return row;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// PyTorch's gloo process group behind names of our own: its headers and ours never meet in one translation unit.
+// PyTorch's gloo process group behind an interface of our own: PyTorch's headers and ours never share a translation
+// unit.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +12,16 @@ namespace cohort::bench {
 
 class TorchGroup {
  public:
-  /// Whether this program was built with PyTorch and gloo; without them the rest throws.
+  /// Whether this program was built with PyTorch and gloo; without them every other function throws.
   static bool is_available();
 
-  /// Connects to the store, which is TorchStore's; the group is not made yet.
+  /// Connects to a TorchStore; the group is not made yet.
   TorchGroup(const std::string& host, std::uint16_t store_port);
   ~TorchGroup();
   TorchGroup(const TorchGroup&) = delete;
   TorchGroup& operator=(const TorchGroup&) = delete;
 
-  /// The device, which is a thread of its own and part of every first group, and the group over it.
+  /// Makes the device, which starts a thread and belongs to every first group, and the group on it.
   void make(int rank, int size);
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// PyTorch's TCPStore behind names of our own: its headers and ours never meet in one translation unit.
+// PyTorch's TCPStore behind an interface of our own: PyTorch's headers and ours never share a translation unit.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace cohort::bench {
 
 class TorchStore {
  public:
-  /// Whether this program was built with PyTorch; without it the rest throws.
+  /// Whether this program was built with PyTorch; without it every other function throws.
   static bool is_available();
   static std::string version();
 
@@ -23,7 +23,7 @@ class TorchStore {
 
   std::uint16_t port() const;
   void set(const std::string& key, const std::string& value);
-  /// The size of the value: bytes are not copied a second time for our sake.
+  /// Returns the size of the value: its bytes are not copied another time.
   std::size_t get(const std::string& key);
   std::int64_t add(const std::string& key, std::int64_t amount);
   void wait(const std::string& key);

@@ -19,7 +19,6 @@
 #include <gloo/transport/tcp/device.h>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <array>
 #include <cstdlib>
@@ -27,9 +26,11 @@
 #include <string>
 #include <vector>
 
-#include "interleaved.h"
+#include "measure/forked_store.h"
+#include "measure/interleaved.h"
+#include "measure/rank_processes.h"
+#include "measure/sizes.h"
 #include "program.h"
-#include "rank_processes.h"
 
 namespace {
 
@@ -65,12 +66,6 @@ class GlooStore final : public ::gloo::rendezvous::Store {
  private:
   StorePtr store_;
 };
-
-/// The store of the ranks, hosted by rank 0.
-StorePtr open_store(const std::string& name, int rank) {
-  return std::make_shared<TcpStore>(
-      TcpStoreOptions{.endpoint = Endpoint::unix_socket(name), .is_host = rank == 0, .timeout = 60s});
-}
 
 struct Memory {
   explicit Memory(int size)
@@ -152,16 +147,10 @@ Interleaved compare(RankProcesses<Question>& ranks, Op op, std::size_t bytes, in
       rounds);
 }
 
-std::string size_text(std::size_t bytes) {
-  return bytes >= (1U << 20U)   ? fmt::format("{} MiB", bytes >> 20U)
-         : bytes >= (1U << 10U) ? fmt::format("{} KiB", bytes >> 10U)
-                                : fmt::format("{} B", bytes);
-}
-
-void measure_overhead(int rounds) {
-  const auto name = fmt::format("@cohort-bench/{}/overhead", ::getpid());
+void measure_overhead(int rounds, Report& report) {
+  const ForkedStore forked_store;
   RankProcesses<Question> ranks(2, [&](int rank) {
-    const auto store = open_store(name, rank);
+    const auto store = forked_store.open(rank, 60s);
     const std::shared_ptr<ProcessGroup> group =
         new_group("gloo", 60s, "cpu", {}, {.store = store, .rank = rank, .size = 2});
     auto context = std::make_shared<::gloo::rendezvous::Context>(rank, 2);
@@ -171,30 +160,26 @@ void measure_overhead(int rounds) {
     return answer([context](Memory& memory, const Question& question) { call(context, memory, question); },
                   [group](Memory& memory, const Question& question) { call(*group, memory, question); }, 2);
   });
-  fmt::print("backend gloo beside raw Gloo, 2 ranks, microseconds\n{:<12}{:>10}{:>12}{:>12}   cohort against raw\n",
-             "operation", "bytes", "raw", "cohort");
   for (const auto op : {Op::all_reduce, Op::broadcast, Op::all_gather, Op::barrier}) {
     for (const std::size_t bytes : {4UL, 1UL << 10U, 16UL << 10U, 64UL << 10U, 1UL << 20U, 16UL << 20U}) {
-      const auto result = compare(ranks, op, op == Op::barrier ? 0 : bytes, rounds);
-      const bool is_large = op != Op::barrier && bytes >= (64U << 10U);
-      const bool is_met = is_large ? result.ratio <= 1.05 : result.difference <= 3;
-      fmt::print("{:<12}{:>10}{:>12.1f}{:>12.1f}   {}{}\n", names.at(static_cast<std::size_t>(op)),
-                 op == Op::barrier ? "-" : size_text(bytes), result.first, result.second,
-                 is_large ? fmt::format("{:.3f} times", result.ratio) : fmt::format("{:+.2f} us", result.difference),
-                 is_met ? "" : "  MISSED");
-      std::fflush(stdout);
+      const auto measured_bytes = op == Op::barrier ? 0 : bytes;
+      const auto result = compare(ranks, op, measured_bytes, rounds);
+      report.add(
+          overhead_row(fmt::format("{}, {}", names.at(static_cast<std::size_t>(op)), format_size(measured_bytes)),
+                       measured_bytes, result, "Gloo"));
       if (op == Op::barrier) break;
     }
   }
+  report.print("Backend gloo and Gloo itself, 2 ranks");
 }
 
-void measure_hybrid(int rounds) {
+void measure_hybrid(int rounds, Report& report) {
   constexpr int size = 8;
-  const auto name = fmt::format("@cohort-bench/{}/hybrid", ::getpid());
+  const ForkedStore forked_store;
   enum Which { plain_gloo, on_ordinary_memory, on_group_memory };
   RankProcesses<Question> ranks(size, [&](int rank) {
     ::setenv("COHORT_HOST_ID", rank < size / 2 ? "first" : "second", 1);
-    const auto store = open_store(name, rank);
+    const auto store = forked_store.open(rank, 60s);
     const auto group = [&](const std::string& backend) -> std::shared_ptr<ProcessGroup> {
       return new_group(backend, 60s, "cpu", {}, {.store = store, .rank = rank, .size = size});
     };
@@ -214,27 +199,29 @@ void measure_hybrid(int rounds) {
     };
   });
   for (const auto which : {on_ordinary_memory, on_group_memory}) {
-    fmt::print(
-        "\nall_reduce of 8 ranks on 2 hosts of 4 (by name), {}, microseconds\n{:>10}{:>12}{:>12}   gloo / hybrid\n",
-        which == on_ordinary_memory ? "ordinary memory" : "hybrid on memory of the group", "bytes", "gloo", "hybrid");
     for (const std::size_t bytes : {4UL, 1UL << 10U, 64UL << 10U, 1UL << 20U, 4UL << 20U, 16UL << 20U, 64UL << 20U}) {
       const auto result = compare(ranks, Op::all_reduce, bytes, rounds, which);
-      const bool has_bar = bytes >= (1U << 20U);
-      fmt::print("{:>10}{:>12.1f}{:>12.1f}   {:.2f}{}\n", size_text(bytes), result.first, result.second,
-                 1 / result.ratio, has_bar && 1 / result.ratio < 2 ? "  MISSED" : "");
-      std::fflush(stdout);
+      Row row{.what = format_size(bytes), .unit = "us", .ours = result.second, .peer = result.first};
+      row.peer_name = "gloo";
+      row.ratio = 1 / result.ratio;
+      if (bytes >= (1U << 20U)) row.bar = Bar{Bar::Kind::at_least, 2};
+      report.add(row);
     }
+    report.print(fmt::format(
+        "Backend hybrid, all_reduce of 8 ranks on 2 hosts of 4 (by name), {} (ratio: how many times faster than gloo)",
+        which == on_ordinary_memory ? "ordinary memory" : "memory of the group"));
   }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  Program program("What backend gloo adds to Gloo, and what hybrid saves beside it.", {"overhead", "hybrid"});
+  Program program("Measures what backend gloo adds to Gloo, and how much faster than gloo backend hybrid is.",
+                  {"overhead", "hybrid"});
   int rounds = 31;
   program.app.add_option("--rounds", rounds, "Of both, in turn, for each figure")->capture_default_str();
-  return program.run(argc, argv, [&](Report& /*report*/) {
-    if (program.wants("overhead")) measure_overhead(rounds);
-    if (program.wants("hybrid")) measure_hybrid(rounds);
+  return program.run(argc, argv, [&](Report& report) {
+    if (program.wants("overhead")) measure_overhead(rounds, report);
+    if (program.wants("hybrid")) measure_hybrid(rounds, report);
   });
 }

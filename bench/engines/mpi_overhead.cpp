@@ -5,8 +5,7 @@
 //
 //   mpirun.openmpi -n 2 bench/engines/mpi_overhead.openmpi [ROUNDS]
 //
-// Columns: the medians of both, then for 64 KiB and more the median of the rounds' ratios (bar: 1.05), below that the
-// median of their differences in microseconds (bar: 3).
+// The bars are those of overhead_row (tools/cohort/measure/interleaved.h).
 #include <cohort/cohort.h>
 #include <mpi.h>
 
@@ -16,12 +15,12 @@
 #include <array>
 #include <chrono>
 #include <functional>
-#include <iostream>
 #include <string>
 #include <vector>
 
 #include "core/parse.h"
-#include "interleaved.h"
+#include "measure/interleaved.h"
+#include "measure/sizes.h"
 
 namespace {
 
@@ -34,6 +33,14 @@ struct Operation {
   std::function<void(std::size_t floats)> raw{};
   bool has_size = true;
 };
+
+std::string library_version() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int length = 0;
+  MPI_Get_library_version(text.data(), &length);
+  const std::string version(text.data(), static_cast<std::size_t>(length));
+  return version.substr(0, version.find('\n'));
+}
 
 class Overhead {
  public:
@@ -95,6 +102,7 @@ class Overhead {
         if (!operation.has_size) break;
       }
     }
+    if (group_.rank() == 0) report_.print(fmt::format("{}, {} ranks, times on rank 0", library_version(), size_));
   }
 
  private:
@@ -118,13 +126,8 @@ class Overhead {
           MPI_Bcast(&repeats, 1, MPI_INT, 0, comm_);
           return repeats;
         });
-    if (group_.rank() != 0) return;
-    const bool is_large = bytes >= (64U << 10U);
-    const double result = is_large ? found.ratio : found.difference;
-    std::cout << fmt::format("{:<11} {:>9} {:>11.2f} {:>11.2f}   {:>7.3f} {:<6} {}\n", operation.name, bytes,
-                             found.first, found.second, result, is_large ? "times" : "us more",
-                             result <= (is_large ? 1.05 : 3) ? "" : "OVER");
-    std::cout.flush();
+    report_.add(
+        bench::overhead_row(fmt::format("{}, {}", operation.name, bench::format_size(bytes)), bytes, found, "MPI"));
   }
 
   ProcessGroup& group_;
@@ -133,22 +136,13 @@ class Overhead {
   int size_ = 1;
   std::vector<float> part_ = std::vector<float>(most_floats);
   std::vector<float> whole_ = std::vector<float>();
+  bench::Report report_;
 };
 
 }  // namespace
 
 int main(int argc, char** argv) {
   const auto group = new_group("mpi", std::chrono::seconds(60), "cpu");
-  if (group->rank() == 0) {
-    std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
-    int length = 0;
-    MPI_Get_library_version(text.data(), &length);
-    const std::string version(text.data(), static_cast<std::size_t>(length));
-    std::cout << fmt::format("{}; {} ranks; microseconds on rank 0\n", version.substr(0, version.find('\n')),
-                             group->size());
-    std::cout << fmt::format("{:<11} {:>9} {:>11} {:>11}   {}\n", "operation", "bytes", "raw", "cohort",
-                             "cohort against raw");
-  }
   Overhead(*group, std::max(1, parse_integer<int>(argc > 1 ? argv[1] : "201").value_or(201))).run();
   return 0;
 }

@@ -12,7 +12,6 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -20,14 +19,12 @@
 #include <memory>
 #include <vector>
 
+#include "measure/interleaved.h"
+#include "measure/statistics.h"
+
 namespace {
 
 using namespace std::chrono_literals;
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
-}
 
 /// Microseconds of host time per call; the device is idle before and after, and its queue never full.
 double round_of(int calls, const std::function<void()>& call) {
@@ -41,24 +38,12 @@ double round_of(int calls, const std::function<void()>& call) {
 
 void compare(const char* what, int rounds, int calls, const std::function<void()>& ours,
              const std::function<void()>& theirs) {
-  std::vector<double> our_times;
-  std::vector<double> their_times;
-  std::vector<double> ratios;
-  for (int i = -3; i < rounds; ++i) {  // some to warm up
-    // Who goes first changes from round to round.
-    const bool ours_first = i % 2 == 0;
-    double own = 0;
-    double other = 0;
-    if (ours_first) own = round_of(calls, ours);
-    other = round_of(calls, theirs);
-    if (!ours_first) own = round_of(calls, ours);
-    if (i < 0) continue;
-    our_times.push_back(own);
-    their_times.push_back(other);
-    ratios.push_back(own / other);
-  }
-  std::printf("%-28s cohort %6.2f us   PyTorch %6.2f us   ratio %.2f\n", what, median(our_times), median(their_times),
-              median(ratios));
+  using namespace cohort::bench;
+  const auto time = [&](std::size_t which) { return round_of(calls, which == 0 ? ours : theirs); };
+  take_turns(2, 3, time);  // warms up
+  const auto times = take_turns(2, rounds, time);
+  std::printf("%-28s cohort %6.2f us   PyTorch %6.2f us   ratio %.2f\n", what, median(times[0]), median(times[1]),
+              median_ratio(times[0], times[1]));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Gloo as a driver (tools/cohort/bench/driver.h), over TCP on the loopback, which is all it has within a host:
+// Gloo as a driver (tools/cohort/measure/driver.h), over TCP on the loopback, which is all it has within a host:
 //
 //   gloo_driver RANKS ring|bcube|hd|hd_busy
 //
@@ -30,7 +30,7 @@
 #include <string>
 #include <vector>
 
-#include "driver.h"
+#include "measure/driver.h"
 
 namespace {
 

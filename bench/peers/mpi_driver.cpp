@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// An MPI library as a driver (tools/cohort/bench/driver.h); started by its mpirun, which passes standard input to rank
-// 0.
+// An MPI library as a driver (tools/cohort/measure/driver.h); started by its mpirun, which passes standard input to
+// rank 0.
 #include <fmt/format.h>
 #include <mpi.h>
 #include <sys/prctl.h>
@@ -13,7 +13,7 @@
 #include <string>
 #include <thread>
 
-#include "driver.h"
+#include "measure/driver.h"
 
 namespace {
 

@@ -113,10 +113,10 @@ def prices(ours, python, model, rounds, per_round, ours_variants, python_variant
 
 
 def row(rows, what, value, unit, bar, note=""):
-    verdict = "" if bar is None else "met" if value <= bar else "MISSED"
+    result = "" if bar is None else "met" if value <= bar else "MISSED"
     limit = "" if bar is None else f"<= {bar:g}"
-    print(f"  {what:<54} {value:>9.3f} {unit:<3} {limit:>8} {verdict:<7} {note}")
-    rows.append({"what": what, "unit": unit, "ours": value, "bar": bar, "verdict": verdict, "note": note})
+    print(f"  {what:<54} {value:>9.3f} {unit:<3} {limit:>8} {result:<7} {note}")
+    rows.append({"what": what, "unit": unit, "ours": value, "bar": bar, "result": result, "note": note})
 
 
 def measure_prices(rows, arguments, folder):

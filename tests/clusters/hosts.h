@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Several hosts on one machine: network namespaces, each with a cable to a switch in a namespace of its own.
+// Several hosts on one machine: network namespaces, each linked to a switch in a namespace of its own.
 //
 //   Hosts hosts(3);                                            // 10.77.0.1, 10.77.0.2, 10.77.0.3
 //   Program rank(command, {.network = hosts.network(1)});
-//   hosts.cut_off(1);                                          // somebody pulled the cable
+//   hosts.cut_off(1);                                          // as if somebody had pulled the cable
 //
-// Their names carry the process's number. A test that was killed leaves them behind; the next one removes them.
+// The names of the namespaces contain the process number. A killed test leaves them behind; the next one removes them.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ class Hosts {
  public:
   enum class Switch {
     bridge,  ///< the kernel's
-    none,    ///< the cables end nowhere; see relay.h
+    none,    ///< the links have no other end; see relay.h
   };
 
   explicit Hosts(int count, Switch how = Switch::bridge);
@@ -25,7 +25,7 @@ class Hosts {
   Hosts(const Hosts&) = delete;
   Hosts& operator=(const Hosts&) = delete;
 
-  /// What this machine does not permit, by name; empty if it permits all of it.
+  /// The names of the features that this machine does not permit; empty if it permits all of them.
   static const std::string& what_is_missing();
 
   int count() const { return count_; }
@@ -36,7 +36,7 @@ class Hosts {
   static std::string port(int host) { return "port" + std::to_string(host); }
   static std::string address(int host) { return "10.77.0." + std::to_string(host + 1); }
 
-  /// The port goes down: what is sent to this host and from it is lost, and nobody is told.
+  /// Takes the port down: what is sent to and from this host is lost, and nobody is told.
   void cut_off(int host) const;
 
  private:

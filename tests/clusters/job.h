@@ -30,7 +30,7 @@ class Job {
   bool wait_for_all(const std::string& text, std::chrono::seconds at_most);
   /// Exit status of each launcher; -1: it did not end in time.
   std::vector<int> wait(std::chrono::seconds at_most);
-  /// Of all launchers, in the order of hosts.
+  /// The output of all launchers, in the order of the hosts.
   std::string output() const;
   /// The lines of one rank, without "[rank N] ".
   std::vector<std::string> lines_of(int rank) const;

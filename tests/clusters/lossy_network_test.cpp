@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A slow network that loses frames, and one that falls silent while its links stay up.
+// A slow network that drops frames, and one that becomes silent while its links stay up.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ TEST_P(LossyNetworkTest, GroupsFormAndWorkOverASlowNetworkThatLosesFrames) {
 }
 
 TEST_P(LossyNetworkTest, ADeadlineHoldsWhenAHostFallsSilent) {
-  constexpr auto timeout = 1500ms;  // before its silence is taken for its end
+  constexpr auto timeout = 1500ms;  // shorter than the silence after which the host counts as lost
   const Hosts hosts(2, Hosts::Switch::none);
   Relay relay(hosts, {.delay = 2ms});
   Job job(hosts, {STREAM_RANK, GetParam(), std::to_string(timeout.count())}, {.flags = {"--grace-period", "40"}});
@@ -60,7 +60,7 @@ TEST_P(LossyNetworkTest, ADeadlineHoldsWhenAHostFallsSilent) {
 INSTANTIATE_TEST_SUITE_P(Clusters, LossyNetworkTest, ::testing::Values("hybrid", "gloo"),
                          [](const auto& each) { return std::string(each.param); });
 
-/// The job's store is behind the silence from the beginning.
+/// The store of the job cannot be reached from the beginning.
 TEST(SilentNetwork, AJobThatCannotFormSaysWhoIsMissing) {
   if (!Hosts::what_is_missing().empty()) GTEST_SKIP() << Hosts::what_is_missing();
   const Hosts hosts(2, Hosts::Switch::none);

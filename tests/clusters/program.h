@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A program of a test: maybe on another host (see hosts.h), its output in a file, its end waited for with a limit.
+// A program of a test: optionally on another host (see hosts.h), with its output in a file and a limit on its run time.
 //
 //   Program rank({"./rank", "3"}, {.variables = {{"RANK", "3"}}, .network = hosts.network(1)});
 //   rank.wait_for_output("ready", 1, 20s);
@@ -23,7 +23,7 @@ using Command = std::vector<std::string>;
 using Variables = std::map<std::string, std::string>;
 
 struct ProgramOptions {
-  Variables variables{};  ///< beside PATH and HOME the only ones
+  Variables variables{};  ///< the only ones beside PATH and HOME
   std::string network{};  ///< file of a network namespace; empty: this one
 };
 
@@ -31,7 +31,7 @@ class Program {
  public:
   explicit Program(const Command& command, const ProgramOptions& options = {});
   Program(Program&&) = default;
-  /// Asks it to end, then makes it end, and what it has started in its process group.
+  /// Terminates the program, then kills it together with what it has started in its process group.
   ~Program();
 
   pid_t pid() const { return pid_.number; }

@@ -44,7 +44,7 @@ FileDescriptor open_port(const std::string& name) {
   return socket;
 }
 
-/// On a thread of its own, which the namespace ends with; the sockets stay in it.
+/// On a thread of its own, so that only this thread enters the namespace; the sockets stay in it.
 std::vector<FileDescriptor> open_ports(const Hosts& hosts) {
   std::vector<FileDescriptor> ports;
   std::exception_ptr failed;
@@ -110,7 +110,7 @@ void Relay::take(std::size_t port) {
   }
 }
 
-/// To everybody else: whom it is not for drops it.
+/// Forwards to all other hosts; those that a frame is not for drop it.
 void Relay::hand_on(const Frame& frame) {
   const auto silent = silent_.load();
   if ((silent >> frame.from & 1U) != 0) return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A switch in user space, for the conditions that `tc netem` makes where the kernel has it: every frame is handed on late,
-// and some are not. TCP above it retransmits as it does on a real network.
+// A switch in user space, for what `tc netem` does where the kernel has it: every frame is forwarded with a delay, and
+// some are dropped. TCP above it retransmits as it does on a real network.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ namespace cohort::test {
 
 struct NetworkConditions {
   std::chrono::milliseconds delay{0};  ///< each way
-  double loss = 0;                     ///< of a thousand frames a thousand times this many, from a seed that is fixed
+  double loss = 0;                     ///< the fraction of frames that are dropped, from a fixed seed
 };
 
 class Relay {
@@ -32,7 +32,7 @@ class Relay {
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
 
-  /// From now on nothing goes to this host or comes from it, though its link is up.
+  /// From now on nothing reaches this host or leaves it, although its link is up.
   void silence(int host) { silent_.fetch_or(1U << static_cast<unsigned>(host)); }
   std::uint64_t lost() const { return lost_; }
 

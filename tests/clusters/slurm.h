@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A SLURM of one node: its own munged, slurmctld and slurmd, everything they write in a temporary folder, no service of
-// the system touched. They are children of this process, in the foreground, and end with it, however it ends.
+// SLURM on one node, with a munged, slurmctld and slurmd of its own that write only to a temporary folder; no service
+// of the system is touched. They are children of this process, in the foreground, and end with it, however it ends.
 //
 //   Slurm slurm;
 //   const auto result = slurm.run({"-n", "4"}, {"./program"});
@@ -24,7 +24,7 @@ class Slurm {
   Slurm(const Slurm&) = delete;
   Slurm& operator=(const Slurm&) = delete;
 
-  /// What this machine lacks, by name; empty if nothing.
+  /// The names of the programs that this machine lacks; empty if it has all.
   static std::string what_is_missing();
 
   /// srun with these flags.
@@ -38,7 +38,7 @@ class Slurm {
   std::string logs() const;
 
   TemporaryFolder folder_;
-  std::vector<Program> daemons_;  ///< in the order they start; they end the other way round
+  std::vector<Program> daemons_;  ///< in the order of their start; they end in the reverse order
 };
 
 }  // namespace cohort::test

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A rank for the tests of this folder: sums without end, or as often as it is told, and says what came to an end how
-// and when (by the clock that all hosts of one machine share).
+// A rank for the tests of this folder: runs all_reduces without end, or as often as it is told, and prints how and when
+// they ended (by the clock that all hosts of one machine share).
 //
 //   stream_rank BACKEND TIMEOUT_MS [ROUNDS]
 #include <cohort/cohort.h>
@@ -16,9 +16,9 @@
 
 namespace {
 
-/// Enough for the slices of all leaders of backend hybrid.
+/// Large enough for the slices of all leaders of backend hybrid.
 constexpr std::size_t elements = 64 * 1024;
-/// Rounds until it counts as being in the middle of it.
+/// After this many rounds the stream counts as under way.
 constexpr int warm_up = 5;
 
 std::int64_t now() {
@@ -34,11 +34,11 @@ void say(const std::string& line) {
 
 int main(int argc, char** argv) {
   if (argc < 3) return 2;
-  // The launcher ends the ranks of a job that failed; what they see of the failure themselves is what is asked here.
+  // The launcher terminates the ranks of a failed job; this test asks what they notice of the failure themselves.
   static_cast<void>(::signal(SIGTERM, SIG_IGN));
   const std::chrono::milliseconds timeout(std::stol(argv[2]));
   const int rounds = argc > 3 ? std::stoi(argv[3]) : std::numeric_limits<int>::max();
-  cohort::ProcessGroupPtr group;  // outlives the error: how long its end takes is not what is asked
+  cohort::ProcessGroupPtr group;  // outlives the error, so that the time its destruction takes does not count
   try {
     group = cohort::new_group(argv[1], std::chrono::seconds(30), "cpu");
     std::vector<float> data(elements);

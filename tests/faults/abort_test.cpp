@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+//
 // abort() ends what the other processes wait in.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

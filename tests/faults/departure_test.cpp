@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A rank goes: killed, by exit(), or because an exception took its group away. Whatever the others are in, each gets a
-// PeerLostError that names it within a second, so does everything they try afterwards, and they can go on without it.
+//
+// A rank leaves: killed, by exit(), or because an exception destroyed its group. Whatever the others are doing, each
+// gets a PeerLostError that names the rank within a second, as does everything they try afterwards, and they can
+// shrink.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -37,7 +39,7 @@ struct Case {
   int victim = 0;
 };
 
-/// The one who goes.
+/// The rank that leaves.
 void depart(const Member& me, const Case& the) {
   try {
     const auto group = me.join(30s);
@@ -107,7 +109,7 @@ class DepartureTest : public FaultTest, public ::testing::WithParamInterface<Int
     for (const auto& word : scenario.hear_all("operation", the.victim)) {
       EXPECT_EQ(word.type, "PeerLostError") << word;
       EXPECT_EQ(word.at_fault, the.victim) << word;
-      // From its last sign of life: an exit takes a while of its own.
+      // From its last sign of life: exit() itself takes a while.
       slowest = std::max(slowest, milliseconds_between(the.departure == Departure::killed ? start : end, word.when));
       last = word;
     }
@@ -145,7 +147,7 @@ INSTANTIATE_TEST_SUITE_P(All, DepartureTest, ::testing::ValuesIn(interrupted_ope
 
 class PendingTest : public FaultTest {
  protected:
-  /// Rank 1 goes with an operation under way that nobody else has joined.
+  /// Rank 1 leaves with an operation under way that no other rank has joined.
   void expect_survived(const std::string& title, void (*go)(ProcessGroupPtr group)) {
     SCOPED_TRACE(title);
     FaultScenario scenario(store(), 3, [&](Member& me) {
@@ -250,7 +252,7 @@ TEST_F(TwoDeathsTest, AtOnceAreSurvived) {
 
 class WaitTest : public FaultTest {
  protected:
-  /// Rank 1 is killed while the others are in something it has no part in yet.
+  /// Rank 1 is killed while the others are in an operation that it has not joined.
   void expect_noticed(int size, const std::string& title, const std::function<void(ProcessGroup&)>& wait) {
     SCOPED_TRACE(title);
     FaultScenario scenario(store(), size, [&](Member& me) {

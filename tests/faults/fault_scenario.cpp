@@ -58,7 +58,7 @@ Word unpack(const std::string& bytes) {
   return word;
 }
 
-/// Nobody reads it any more: the parent has given up, and this process will be killed.
+/// When nobody reads any more, the parent has given up and will kill this process.
 void send(int socket, const std::string& bytes) {
   static_cast<void>(::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL));
 }
@@ -159,12 +159,12 @@ void FaultScenario::give_up(int rank, const std::string& why) const {
 Word FaultScenario::hear(int rank, const std::string& what) {
   auto& from = at(rank);
   pollfd polled{.fd = from.socket.get(), .events = POLLIN, .revents = 0};
-  if (::poll(&polled, 1, remaining()) <= 0) give_up(rank, "said nothing about \"" + what + "\" in time");
+  if (::poll(&polled, 1, remaining()) <= 0) give_up(rank, "reported nothing about \"" + what + "\" in time");
   std::array<char, 8192> bytes{};
   const auto length = ::recv(from.socket.get(), bytes.data(), bytes.size(), 0);
-  if (length <= 0) give_up(rank, "ended before it said anything about \"" + what + "\"");
+  if (length <= 0) give_up(rank, "ended before it reported anything about \"" + what + "\"");
   from.said.push_back(unpack({bytes.data(), static_cast<std::size_t>(length)}));
-  if (from.said.back().what != what) give_up(rank, "spoke of something else than \"" + what + "\"");
+  if (from.said.back().what != what) give_up(rank, "reported something else than \"" + what + "\"");
   return from.said.back();
 }
 
@@ -205,7 +205,7 @@ int FaultScenario::end_of(int rank) {
 void FaultScenario::expect_end(int but) {
   for (int rank = 0; rank < size(); ++rank) {
     if (rank == but) continue;
-    EXPECT_TRUE(end_of(rank) == 0 || had_failed_) << "rank " << rank << " was not content";
+    EXPECT_TRUE(end_of(rank) == 0 || had_failed_) << "rank " << rank << " did not end with success";
   }
 }
 
@@ -226,7 +226,7 @@ std::set<std::string> FaultTest::names() {
 void FaultTest::TearDown() {
   store_.reset();
   EXPECT_TRUE(::waitpid(-1, nullptr, WNOHANG) < 0 && errno == ECHILD) << "a process is left";
-  // Other programs of this host found groups, too; their names last a moment.
+  // Other programs on this host make groups, too; their names last for a moment.
   const auto left = [&] {
     std::vector<std::string> new_ones;
     const auto now = names();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A scenario: ranks in processes of their own, a parent who does something to one of them, and what the others say about
-// it. Whatever happens a scenario ends: after its bound the parent gives up, with what it knows, and kills whom it made.
+// A fault scenario: ranks in processes of their own, a parent that does something to one of them, and what the others
+// report. Every scenario ends: after its time limit the parent fails the test with what it knows and kills the ranks.
 //
 //   FaultScenario scenario(store(), 3, [](Member& me) {
 //     auto group = me.join(30s);
@@ -32,10 +32,10 @@ namespace cohort::test {
 
 using Clock = std::chrono::steady_clock;
 
-/// What a rank says to its parent.
+/// What a rank reports to its parent.
 struct Word {
   std::string what{};
-  std::string type{};  ///< of the error, without namespace; empty: it went well
+  std::string type{};  ///< class of the error, without its namespace; empty: success
   int at_fault = -1;
   std::string text{};
   Clock::time_point when{};
@@ -67,12 +67,12 @@ class Member {
 
   void say(const std::string& what, const std::string& text = {}) const;
   void say_error(const std::string& what, const std::exception& error) const;
-  /// Says how it went.
+  /// Runs the body and reports how it ended; true if it succeeded.
   bool attempt(const std::string& what, const std::function<void()>& body) const;
-  /// Until the parent says so.
+  /// Waits until the parent calls go().
   void await_go() const;
   bool is_told_to_go() const;
-  /// Until the parent kills this process.
+  /// Waits until the parent kills this process.
   [[noreturn]] static void idle();
 
  private:
@@ -91,16 +91,16 @@ class FaultScenario {
                 std::chrono::milliseconds bound = std::chrono::seconds(30));
 
   int size() const { return static_cast<int>(ranks_.size()); }
-  /// The rank's next word, which must be about this.
+  /// The rank's next report, which must be about this.
   Word hear(int rank, const std::string& what);
-  /// From every rank but one.
+  /// The same for every rank but one.
   std::vector<Word> hear_all(const std::string& what, int but = -1);
   void go(int rank) const;
   void go_all(int but = -1) const;
   Clock::time_point signal(int rank, int number) const;
-  /// Until the rank's process has ended; its status as Process::wait() has it.
+  /// Waits until the rank's process has ended; returns its status as Process::wait() does.
   int end_of(int rank);
-  /// Every rank but one ends and is content.
+  /// Expects every rank but one to end with success.
   void expect_end(int but = -1);
 
  private:
@@ -116,10 +116,11 @@ class FaultScenario {
 
   std::vector<Rank> ranks_;
   const Clock::time_point until_;
-  const bool had_failed_ = ::testing::Test::HasFailure();  ///< before: then the ranks believe it of themselves
+  const bool had_failed_ = ::testing::Test::
+      HasFailure();  ///< before the fork: the ranks inherit it and would report it as their own failure
 };
 
-/// Checks at the end of each test that nothing is left: no process, no name in /dev/shm, no abstract socket.
+/// Checks at the end of each test that nothing is left behind: no process, no name in /dev/shm, no abstract socket.
 class FaultTest : public ::testing::Test {
  protected:
   const StoreHost& store() const { return *store_; }
@@ -139,10 +140,10 @@ inline std::int64_t milliseconds_between(Clock::time_point from, Clock::time_poi
 /// Open descriptors of this process.
 std::size_t open_descriptors();
 
-/// A sum over the group, checked.
+/// Runs an all_reduce over the group and checks the result.
 void expect_all_reduce_works(ProcessGroup& group, std::size_t elements);
 
-/// A line of the fault table, for people: what was done, what the others got and how fast.
+/// Prints a line of the fault table: what was done, which error the others got, and after how long.
 void note(const std::string& scenario, const Word& got, std::int64_t milliseconds);
 
 }  // namespace cohort::test

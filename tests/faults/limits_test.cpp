@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A rank that may open too few files, map too little memory or write too little: each rank gets a group that works, or
-// an error of ours; no rank crashes, none waits past the deadline.
+//
+// A rank with a limit on open files, memory or file size that is too low: each rank gets either a group that works or
+// an Error; no rank crashes, and none waits past its deadline.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -34,7 +35,7 @@ class LimitsTest : public FaultTest {
   Outcome run(int limited, const std::function<void()>& limit) {
     const auto body = [&](Member& me) {
       const auto store = me.open_store();
-      // The test's own memory comes first: what fails afterwards is the library's.
+      // The test allocates its own memory first, so that only the library can fail afterwards.
       std::vector<float> mine(Scratch::large);
       std::vector<float> received(Scratch::large);
       if (me.rank() == limited) limit();
@@ -60,17 +61,17 @@ class LimitsTest : public FaultTest {
     bool is_named = outcome.works;
     for (int rank = 0; rank < scenario.size() && !outcome.works; ++rank) {
       const auto& word = outcome.words[static_cast<std::size_t>(rank)];
-      EXPECT_NE(word.type, "") << "all or nobody: rank " << rank;
+      EXPECT_NE(word.type, "") << "either all ranks succeed or none: rank " << rank;
       if (rank == limited) {
-        EXPECT_NE(word.type, "PeerLostError") << "the limit is its own: " << word;
+        EXPECT_NE(word.type, "PeerLostError") << "this rank itself has the limit: " << word;
       } else {
-        // Who got its error first has left when the other one looks, and is named there.
+        // The rank that got its error first may have left already, and is then named by the other one.
         EXPECT_GE(word.at_fault, 0) << word;
         EXPECT_NE(word.at_fault, rank) << word;
         is_named = is_named || word.at_fault == limited;
       }
     }
-    EXPECT_TRUE(is_named) << "one at least heard of rank " << limited;
+    EXPECT_TRUE(is_named) << "at least one error names rank " << limited;
     scenario.expect_end();
     return outcome;
   }
@@ -122,7 +123,7 @@ TEST_F(LimitsTest, TooLittleAddressSpace) {
   }
 }
 
-/// Asynchronous operations start a thread; where there can be none they fail, and so does nothing else.
+/// Asynchronous operations start a thread. Where that is impossible they fail, and nothing else does.
 TEST_F(LimitsTest, NoRoomForAThread) {
   if (has_shadow_memory) GTEST_SKIP() << "sanitizers map terabytes";
   const std::pair<const char*, void (*)(ProcessGroup&, std::vector<float>&)> operations[] = {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+//
 // Random ranks of random groups are killed at random moments of random operations.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// The next of a sequence that all ranks make alike from the same seed.
+/// The next number of a sequence that is the same on all ranks with the same seed.
 void run_something(ProcessGroup& group, Scratch& scratch, std::mt19937& random) {
   constexpr std::size_t sizes[] = {1, 8, 100, 2'048, 5'000, 70'000, 300'000};
   const auto elements = sizes[random() % std::size(sizes)];
@@ -96,7 +97,7 @@ class RandomKills : public FaultTest {
   }
 };
 
-#ifdef COHORT_LONG_DRILLS
+#ifdef COHORT_LONG_SCENARIOS
 TEST_F(RandomKills, TwoThousand) {
   for (std::uint32_t seed = 100; seed < 110; ++seed) run(seed, 200);
 }

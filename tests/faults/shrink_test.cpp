@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Going on without those who are gone: also when more of them go meanwhile.
+//
+// Shrinking to the ranks that are left, also when more ranks are lost meanwhile.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -174,7 +175,7 @@ TEST_F(ShrinkTest, LeaksNoDescriptors) {
       group->barrier();
       return group;
     };
-    life();  // the first one makes what the process keeps: its own memory of the group
+    life();  // the first one makes what the process keeps for good: its memory of the group
     const auto before = open_descriptors();
     {
       auto group = life();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A rank is stopped (SIGSTOP): it neither answers nor dies. The others give up at their deadline and name it; when it
-// goes on it is told so, and cannot write where the others live by then.
+//
+// A rank is stopped (SIGSTOP): it neither answers nor dies. The others time out at their deadline and name it. When it
+// is continued it gets an error, and it cannot write to memory that the others use by then.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -50,7 +51,7 @@ TEST_P(StoppedTest, RankIsNamedAtTheDeadlineAndToldWhenItGoesOn) {
       if (rank == victim) continue;
       const auto word = scenario.hear(rank, "operation");
       EXPECT_EQ(word.type, "OperationTimeoutError") << word;
-      // A message has one sender, and whoever waits for a waiting rank names that one.
+      // A message has one sender, and a rank that waits for a waiting rank names that one.
       if (!is_message(GetParam()) || rank == (victim + 1) % size) {
         EXPECT_EQ(word.at_fault, victim) << word;
       }
@@ -133,7 +134,7 @@ TEST_F(StoppedInShrinkTest, IsNamedByTheOthers) {
 
 class LatePeerTest : public FaultTest {};
 
-/// Whatever is written into `bytes` afterwards shows.
+/// Fills `bytes` so that every later write to them can be detected.
 std::uint64_t fingerprint(std::span<const float> data) {
   std::uint64_t hash = 14695981039346656037U;
   for (const float each : data) {
@@ -171,7 +172,7 @@ TEST_F(LatePeerTest, WritesIntoMemoryNobodyUsesAnyMore) {
       EXPECT_TRUE(data.data() >= old.data() + old.size() || data.data() + data.size() <= old.data());
       const auto pattern = static_cast<float>(me.rank()) + 0.5F;
       std::fill(data.begin(), data.end(), pattern);
-      // The old memory is still mapped, though nobody's: it shows whether the late peer wrote at all.
+      // The old memory is still mapped but unused: it shows whether the late peer wrote at all.
       std::fill(old.begin(), old.end(), -1.0F);
       const auto before = fingerprint(old);
       me.say("moved");
@@ -200,7 +201,7 @@ TEST_F(LatePeerTest, WritesIntoMemoryNobodyUsesAnyMore) {
     scenario.expect_end();
     if (HasFailure()) break;
   }
-  EXPECT_GT(late_writes, 0) << "the peer was never stopped while it wrote: nothing was proved";
+  EXPECT_GT(late_writes, 0) << "the peer was never stopped while it wrote, so this test has shown nothing";
 }
 
 }  // namespace

@@ -115,6 +115,7 @@ void Launched::start_with_pipes(const Strings& arguments, const LaunchOptions& o
   pid_ = ::fork();
   if (pid_ < 0) throw std::runtime_error("fork failed");
   if (pid_ == 0) {
+    if (options.in_own_group) ::setpgid(0, 0);
     ::dup2(input.get(), STDIN_FILENO);
     ::dup2(out.writing.get(), STDOUT_FILENO);
     ::dup2(err.writing.get(), STDERR_FILENO);
@@ -196,21 +197,37 @@ std::vector<pid_t> numbers_after(const std::string& text, const std::string& wor
   return numbers;
 }
 
-bool is_running(pid_t pid) {
+char process_state(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   std::string text;
-  if (!std::getline(file, text)) return false;
-  const auto state = text.at(text.rfind(')') + 2);
-  return state != 'Z' && state != 'X';
+  return std::getline(file, text) ? text.at(text.rfind(')') + 2) : '\0';
 }
 
-bool is_gone_soon(pid_t pid) {
+bool is_running(pid_t pid) {
+  const auto state = process_state(pid);
+  return state != 'Z' && state != 'X' && state != '\0';
+}
+
+namespace {
+
+template <class Condition>
+bool is_soon(const Condition& condition) {
   const auto until = Clock::now() + std::chrono::seconds(5);
-  while (is_running(pid)) {
+  while (!condition()) {
     if (Clock::now() > until) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   return true;
+}
+
+}  // namespace
+
+bool is_gone_soon(pid_t pid) {
+  return is_soon([pid] { return !is_running(pid); });
+}
+
+bool is_stopped_soon(pid_t pid) {
+  return is_soon([pid] { return process_state(pid) == 'T'; });
 }
 
 int free_port() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The real `cohort` as a child of the test: what it prints, how it ends, and both by a hard deadline.
+// The real `cohort` as a child of the test: what it prints and how it ends, both within a hard deadline.
 #pragma once
 
 #include <sys/types.h>
@@ -23,9 +23,10 @@ struct Outcome {
 };
 
 struct LaunchOptions {
-  std::map<std::string, std::string> variables{};  ///< beside PATH the only ones
+  std::map<std::string, std::string> variables{};  ///< the only ones beside PATH
   std::string input{};                             ///< standard input; empty: /dev/null
   bool in_terminal = false;
+  bool in_own_group = false;  ///< as a shell starts a job, so that it can be stopped and continued
 };
 
 class Launched {
@@ -74,6 +75,10 @@ Strings lines_of(const std::string& text, const std::string& prefix);
 /// All that `text` says behind `word`, as numbers: "pid 12 pid 13".
 std::vector<pid_t> numbers_after(const std::string& text, const std::string& word);
 
+/// As in /proc: 'S' sleeping, 'T' stopped, 'Z' waiting to be collected by its parent; '\0': it is not there.
+char process_state(pid_t pid);
+/// Waits until it is stopped; false at the deadline.
+bool is_stopped_soon(pid_t pid);
 /// Whether it is there and not merely waiting to be collected by its parent.
 bool is_running(pid_t pid);
 /// Waits for that to end; false at the deadline.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Each subcommand adds itself to the command line. Its callback throws CLI::RuntimeError to return another exit code
-// than 0, and cohort::Error for what main() shall report.
+// Each subcommand adds itself to the command line. Its callback throws CLI::RuntimeError to return an exit code other
+// than 0, and cohort::Error for errors that main() reports.
 #pragma once
 
 #include <CLI/App.hpp>
@@ -13,8 +13,8 @@ namespace cohort::tool {
 
 void add_bench_command(CLI::App& app);
 void add_doctor_command(CLI::App& app);
-/// Only says that there is such a command: what stands behind the program's name is not for CLI11, so main() hands the
-/// arguments of `cohort run` to run_command() as they are.
+/// For --help only: CLI11 must not parse what follows the program's name, so main() passes the arguments of `cohort
+/// run` to run_command() unparsed.
 void add_run_command(CLI::App& app);
 void add_secret_command(CLI::App& app);
 void add_trace_command(CLI::App& app);

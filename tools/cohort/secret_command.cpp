@@ -10,9 +10,10 @@
 namespace cohort::tool {
 
 void add_secret_command(CLI::App& app) {
-  auto* const command = app.add_subcommand("secret", "Make the secret that the processes of a job prove to each other");
+  auto* const command =
+      app.add_subcommand("secret", "Make the secret with which the processes of a job authenticate each other");
   const auto file = std::make_shared<std::string>();
-  command->add_option("FILE", *file, "where to put it; must not exist yet")->required();
+  command->add_option("FILE", *file, "the file to write; it must not exist yet")->required();
   command->callback([file] {
     Secret::generate().write_new(*file);
     fmt::print(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "bench.h"
+#include "bench/bench.h"
 
 #include <cohort/env.h>
 #include <cohort/error.h>
@@ -12,17 +12,17 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 
-#include "comparison.h"
+#include "bench/comparison.h"
+#include "bench/json.h"
+#include "bench/peers.h"
+#include "bench/plot.h"
+#include "bench/ranks.h"
+#include "bench/table.h"
+#include "common/write_file.h"
 #include "core/cpus.h"
-#include "json.h"
-#include "peers.h"
-#include "plot.h"
-#include "ranks.h"
-#include "sizes.h"
-#include "table.h"
+#include "measure/sizes.h"
 
 namespace cohort::bench {
 
@@ -45,17 +45,6 @@ class Progress {
   bool is_shown_;
 };
 
-/// Before anything is measured: a result that cannot be kept is lost.
-void expect_writable(const std::string& path) {
-  if (!path.empty() && !std::ofstream(path, std::ios::app)) throw Error(fmt::format("cannot write {}", path));
-}
-
-void write_file(const std::string& path, const std::string& text) {
-  std::ofstream out(path);
-  out << text;
-  if (!out.flush()) throw Error(fmt::format("cannot write {}", path));
-}
-
 /// One run of the program: who takes part, and what comes out.
 class Bench {
  public:
@@ -76,8 +65,9 @@ class Bench {
       throw ValueError(fmt::format("--root {}: there are {} ranks", plan_.command.root, ranks_));
     }
     if (reports_) {
-      expect_writable(flags.json);
-      expect_writable(flags.plot);
+      for (const auto& path : {flags.json, flags.plot}) {
+        if (!path.empty()) tool::expect_writable(path);
+      }
     }
   }
 
@@ -89,7 +79,7 @@ class Bench {
     print(flags_.csv ? csv_header() : introduction());
     bool has_failed = false;
     for (int cycle = 0; cycle < flags_.run_cycles; ++cycle) has_failed |= !run_cycle();
-    if (reports_ && !flags_.json.empty()) write_file(flags_.json, to_json(all_, cores_));
+    if (reports_ && !flags_.json.empty()) tool::write_file(flags_.json, to_json(all_, cores_));
     contestants_.clear();
     return has_failed ? 1 : 0;
   }
@@ -98,7 +88,7 @@ class Bench {
   void gather_contestants(const std::optional<tool::Guard>& guard) {
     if (launch_) {
       if (flags_.peers != std::vector<std::string>{"none"}) {
-        throw ValueError("--peers: not under a launcher; peers are started by `cohort bench --ranks N` itself");
+        throw ValueError("--peers cannot be used under a launcher: `cohort bench --ranks N` starts the peers itself");
       }
       contestants_ = join_groups(flags_, plan_);
       return;
@@ -114,7 +104,7 @@ class Bench {
           ContestantName{.backend = peer.name, .memory = std::string(to_string(MemoryKind::ordinary)), .is_peer = true},
           DriverStart{.command = peer.command, .environment = peer.environment, .timeout = plan_.timeout}, *guard));
     }
-    // Now, so that nobody's start disturbs the first measurement of another.
+    // Now, so that no driver's start disturbs the first measurement of another.
     for (const auto& contestant : contestants_) {
       progress_.show(fmt::format("starting {}", contestant->name().label()));
       dynamic_cast<DrivenContestant&>(*contestant).is_ready();
@@ -145,7 +135,7 @@ class Bench {
       for (const auto& contestant : contestants_) contestant->release_memory();
     }
     if (!flags_.csv) print(table_footer(comparisons));
-    if (reports_ && !flags_.plot.empty()) write_file(flags_.plot, to_svg(comparisons));
+    if (reports_ && !flags_.plot.empty()) tool::write_file(flags_.plot, to_svg(comparisons));
     const bool is_fine = count_wrong(comparisons) == 0 && has_figures_of_ours(comparisons);
     all_.insert(all_.end(), comparisons.begin(), comparisons.end());
     return is_fine;

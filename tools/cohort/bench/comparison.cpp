@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comparison.h"
+#include "bench/comparison.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include <numeric>
 #include <random>
 
-#include "sizes.h"
+#include "measure/sizes.h"
 
 namespace cohort::bench {
 

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "command.h"
-#include "contestant.h"
-#include "statistics.h"
+#include "bench/contestant.h"
+#include "measure/command.h"
+#include "measure/statistics.h"
 
 namespace cohort::bench {
 
@@ -21,8 +21,8 @@ struct Outcome {
   int batch = 1;
   std::uint64_t wrong = 0;
   bool is_checked = false;
-  std::string refusal{};  ///< it does not do this
-  std::string failure{};  ///< why there is nothing, or no more
+  std::string refusal{};  ///< why the contestant does not support this
+  std::string failure{};  ///< why there are no figures, or no more of them
 
   bool has_figures() const { return !rounds.empty(); }
 };
@@ -45,17 +45,17 @@ struct Comparison {
 struct ComparisonOptions {
   int rounds = 1;
   bool check = true;
-  /// Of operations that work both in place and out of place.
+  /// For operations that work both in place and out of place.
   enum class Placements : std::uint8_t { both, in_place, out_of_place };
   Placements placements = Placements::both;
-  /// Peers that after two rounds take more than this many times the best peer's time have shown what they can; 0: all
-  /// peers are measured in all rounds.
+  /// Peers that take more than this many times the best peer's time in the first two rounds are left out of the others;
+  /// 0: all peers are measured in all rounds.
   double drop_peers_beyond = 0;
-  /// Called before each measurement, with what comes next.
+  /// Called before each measurement, with a description of it.
   std::function<void(const std::string&)> on_progress{};
 };
 
-/// In each round every contestant once, in an order that changes from round to round.
+/// Measures every contestant once in each round, in an order that changes from round to round.
 Comparison compare(const std::vector<std::unique_ptr<Contestant>>& contestants, const Command& command, int ranks,
                    const ComparisonOptions& options);
 

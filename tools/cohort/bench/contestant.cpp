@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "contestant.h"
+#include "bench/contestant.h"
 
 #include <cohort/error.h>
 
@@ -12,29 +12,21 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "../rank_environment.h"
-#include "measure.h"
-
-extern char** environ;
+#include "common/environment.h"
+#include "common/program.h"
+#include "measure/measure.h"
 
 namespace cohort::bench {
 
 namespace {
 
-/// Long enough for mpirun to end its ranks and tidy up.
+/// Long enough for mpirun to end its ranks and clean up.
 constexpr int grace_ms = 2000;
 
 std::vector<std::string> environment_with(const std::vector<std::pair<std::string, std::string>>& more) {
-  std::vector<std::string> result;
-  for (char** entry = ::environ; entry != nullptr && *entry != nullptr; ++entry) {
-    const std::string_view text(*entry);
-    const auto name = text.substr(0, text.find('='));
-    const bool is_replaced =
-        std::any_of(more.begin(), more.end(), [name](const auto& variable) { return variable.first == name; });
-    if (!is_replaced) result.emplace_back(text);
-  }
-  for (const auto& [name, value] : more) result.push_back(fmt::format("{}={}", name, value));
-  return result;
+  auto variables = tool::own_environment();
+  for (const auto& [name, value] : more) variables.insert_or_assign(name, value);
+  return tool::environment_entries(variables);
 }
 
 FileDescriptor in_memory() {

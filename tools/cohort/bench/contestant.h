@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What takes part in a comparison: asked for one measurement at a time, so that all of them are measured in turn.
+// What takes part in a comparison. Contestants are asked for one measurement at a time, so that they can take turns.
 #pragma once
 
 #include <cohort/deadline.h>
@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "../guard.h"
-#include "../pipe.h"
-#include "../process.h"
-#include "command.h"
-#include "driver.h"
+#include "common/guard.h"
+#include "common/pipe.h"
+#include "common/process.h"
+#include "measure/command.h"
+#include "measure/driver.h"
 
 namespace cohort::bench {
 
@@ -36,7 +36,7 @@ class Contestant {
   Contestant& operator=(const Contestant&) = delete;
 
   const ContestantName& name() const { return name_; }
-  /// What it cannot do is in the answer's error. After a crash or a timeout every answer says so.
+  /// Failures are in the answer's error. After a crash or a timeout every answer is that error.
   virtual Answer ask(const Command& command) = 0;
   virtual void release_memory() = 0;
 
@@ -44,7 +44,7 @@ class Contestant {
   ContestantName name_;
 };
 
-/// In this process, which is one of its ranks.
+/// A contestant of which this process is a rank.
 class LocalContestant final : public Contestant {
  public:
   LocalContestant(ContestantName name, std::unique_ptr<System> system)
@@ -65,30 +65,30 @@ struct DriverStart {
 /// A driver (driver.h) in processes of its own, which end with this object.
 class DrivenContestant final : public Contestant {
  public:
-  /// Returns at once; the first ask() waits until it is ready. Error: it cannot be started.
+  /// Returns at once; the first ask() waits until the driver is ready. Throws an Error where it cannot be started.
   DrivenContestant(ContestantName name, const DriverStart& start, const tool::Guard& guard);
   ~DrivenContestant() override;
 
   Answer ask(const Command& command) override;
   void release_memory() override;
-  /// Waits for it to be ready; false: it is out.
+  /// Waits until the driver is ready; false if it never will be.
   bool is_ready();
 
  private:
   Answer exchange(std::string_view line);
-  /// Ends it; every later answer is an error with this reason and what it last said.
+  /// Ends the driver; every later answer is an error with this reason and the driver's last output.
   void give_up(const std::string& reason);
   void stop();
   std::string last_words() const;
 
   std::chrono::milliseconds timeout_;
-  FileDescriptor errors_;  ///< what it writes to standard error: memory, so that nobody has to read along
+  FileDescriptor errors_;  ///< its standard error, in memory, so that nobody has to read it meanwhile
   FileDescriptor to_;
   FileDescriptor from_;
   LineReader reader_{-1};
   std::unique_ptr<tool::Process> process_;
   bool is_ready_ = false;
-  std::string out_;  ///< why it is out
+  std::string out_;  ///< why the driver no longer takes part; empty: it does
 };
 
 }  // namespace cohort::bench

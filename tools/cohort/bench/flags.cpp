@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "flags.h"
+#include "bench/flags.h"
 
 #include <cohort/error.h>
 
@@ -9,128 +9,101 @@
 #include <algorithm>
 #include <functional>
 
-#include "sizes.h"
+#include "measure/sizes.h"
 
 namespace cohort::bench {
 
 namespace {
 
 constexpr auto footer = R"(Examples:
-  cohort bench                                           all_reduce over shared memory, a rank for each core
+  cohort bench                                           all_reduce over shared memory, one rank per core
   cohort bench all_gather,broadcast -b 8 -e 128M -f 2    sizes and flags as in nccl-tests
   cohort bench --ranks 4 --backends shm,thread --memory both --plot result.svg
   cohort bench --ranks 2 --peers auto --rounds 9 --json result.json
-                                                         in turn with Open MPI, MPICH and Gloo, as far as they are here
-  cohort run -n 8 cohort bench -e 64M                    under a launcher: its ranks, its environment
+                                                         in turn with Open MPI, MPICH and Gloo where they are installed
+  cohort run -n 8 cohort bench -e 64M                    with the ranks and the environment of a launcher
 
-A size is that of the whole array: of n ranks each contributes an n-th of it to an all_gather. A time is that of the slowest
-rank; short operations are timed several at a time; arrays of 16 KiB and more are rewritten between operations, as a program
-would, unless -m or -z 0 asks for operations back to back. busbw is what the slowest link carries: time and algbw change with the
-number of ranks, busbw is to be compared with what the hardware can do.)";
+A size is that of the whole array: each of n ranks contributes an n-th of it to an all_gather. A time is that of the
+slowest rank. Short operations are timed several at a time. Arrays of 16 KiB and more are rewritten between
+operations, as a program would do, unless -m or -z 0 asks for operations back to back. busbw is the bandwidth of the
+slowest link: time and algbw depend on the number of ranks, whereas busbw can be compared with what the hardware can
+do.)";
+
+/// The flags under one heading of --help.
+class FlagGroup {
+ public:
+  FlagGroup(CLI::App& app, const char* heading) : app_(app), heading_(heading) {}
+
+  template <class T>
+  CLI::Option* add(const char* names, T& value, const char* description) {
+    return app_.add_option(names, value, description)->capture_default_str()->group(heading_);
+  }
+  CLI::Option* add_list(const char* names, std::vector<std::string>& values, const char* description) {
+    return add(names, values, description)->delimiter(',')->allow_extra_args(false);
+  }
+
+ private:
+  CLI::App& app_;
+  const char* heading_;
+};
 
 void add_nccl_flags(CLI::App& app, BenchFlags& flags) {
-  const auto sizes = "Sizes";
-  app.add_option("-b,--minbytes", flags.min_bytes, "smallest size; K, M and G behind a number mean powers of 1024")
-      ->capture_default_str()
-      ->group(sizes);
-  app.add_option("-e,--maxbytes", flags.max_bytes, "largest size")->capture_default_str()->group(sizes);
-  app.add_option("-f,--stepfactor", flags.step_factor, "multiply by this from size to size")
-      ->capture_default_str()
-      ->group(sizes);
-  app.add_option("-i,--stepbytes", flags.step_bytes, "or add this many bytes from size to size")->group(sizes);
-  app.add_option("--sizes", flags.sizes, "or these sizes, separated by commas")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->group(sizes);
+  FlagGroup sizes(app, "Sizes");
+  sizes.add("-b,--minbytes", flags.min_bytes, "smallest size; the suffixes K, M and G are powers of 1024");
+  sizes.add("-e,--maxbytes", flags.max_bytes, "largest size");
+  sizes.add("-f,--stepfactor", flags.step_factor, "multiply by this from size to size");
+  sizes.add("-i,--stepbytes", flags.step_bytes, "add this many bytes from size to size instead");
+  sizes.add_list("--sizes", flags.sizes, "measure these sizes instead, separated by commas");
 
-  const auto what = "What is measured";
-  app.add_option("collective,--collective", flags.collectives,
-                 "all_reduce, broadcast, reduce, all_gather, reduce_scatter, all_to_all, barrier, send_recv, or all")
-      ->delimiter(',')
-      ->capture_default_str()
-      ->group(what);
-  app.add_option("-o,--op", flags.reduction, "sum, prod, min, max or avg")->capture_default_str()->group(what);
-  app.add_option("-d,--datatype", flags.dtype, "f32, f16, bf16, f64, i8, u8, i16, i32, i64, ...")
-      ->capture_default_str()
-      ->group(what);
-  app.add_option("-r,--root", flags.root, "root of broadcast and reduce")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str()
-      ->group(what);
-  app.add_option("--placement", flags.placement, "of operations that have both: in (place), out (of place) or both")
-      ->check(CLI::IsMember({"in", "out", "both"}))
-      ->capture_default_str()
-      ->group(what);
-  app.add_option("-z,--blocking", flags.blocking, "1: each operation is waited for; 0: a sample's are issued first")
-      ->capture_default_str()
-      ->group(what);
+  FlagGroup what(app, "What is measured");
+  what.add("collective,--collective", flags.collectives,
+           "all_reduce, broadcast, reduce, all_gather, reduce_scatter, all_to_all, barrier, send_recv, or all")
+      ->delimiter(',');
+  what.add("-o,--op", flags.reduction, "sum, prod, min, max or avg");
+  what.add("-d,--datatype", flags.dtype, "f32, f16, bf16, f64, i8, u8, i16, i32, i64, ...");
+  what.add("-r,--root", flags.root, "root of broadcast and reduce")->check(CLI::NonNegativeNumber);
+  what.add("--placement", flags.placement, "for operations that can do both: in (in place), out (out of place) or both")
+      ->check(CLI::IsMember({"in", "out", "both"}));
+  what.add("-z,--blocking", flags.blocking,
+           "1: wait for each operation; 0: issue all operations of a sample, then wait");
 
-  const auto how = "How";
-  app.add_option("-n,--iters", flags.iters, "samples of each size")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str()
-      ->group(how);
-  app.add_option("-w,--warmup_iters,--warmup-iters", flags.warmup_iters, "operations before that")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str()
-      ->group(how);
-  app.add_option("-m,--agg_iters,--agg-iters", flags.agg_iters,
-                 "operations in a sample; 0: as many as the clock needs, one where they are long")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str()
-      ->group(how);
-  app.add_option("-c,--check", flags.check, "1: check results against a serial reference; 0: do not")
-      ->capture_default_str()
-      ->group(how);
-  app.add_option("-N,--run_cycles,--run-cycles", flags.run_cycles, "the whole table this often")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str()
-      ->group(how);
-  app.add_option("-T,--timeout", flags.timeout, "seconds that anything may take before it counts as hung")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str()
-      ->group(how);
-  app.add_option("--limit-ms", flags.limit_ms,
-                 "take fewer samples (but three) when a measurement lasts longer than this; 0: never")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str()
-      ->group(how);
+  FlagGroup how(app, "How");
+  how.add("-n,--iters", flags.iters, "samples of each size")->check(CLI::PositiveNumber);
+  how.add("-w,--warmup_iters,--warmup-iters", flags.warmup_iters, "operations before the first sample")
+      ->check(CLI::NonNegativeNumber);
+  how.add("-m,--agg_iters,--agg-iters", flags.agg_iters,
+          "operations in a sample; 0: one, or as many as the clock needs where they are short")
+      ->check(CLI::NonNegativeNumber);
+  how.add("-c,--check", flags.check, "1: check results against a serial reference; 0: do not");
+  how.add("-N,--run_cycles,--run-cycles", flags.run_cycles, "repeat the whole table this often")
+      ->check(CLI::PositiveNumber);
+  how.add("-T,--timeout", flags.timeout, "seconds after which a start or a measurement counts as hung")
+      ->check(CLI::PositiveNumber);
+  how.add("--limit-ms", flags.limit_ms,
+          "take fewer samples, but at least three, when a measurement lasts longer than this; 0: never")
+      ->check(CLI::NonNegativeNumber);
 }
 
 void add_comparing_flags(CLI::App& app, BenchFlags& flags) {
-  const auto who = "Who takes part";
-  app.add_option("--ranks", flags.ranks, "ranks to start; default: a rank for each core, at least two")
+  FlagGroup who(app, "Who takes part");
+  app.add_option("--ranks", flags.ranks, "ranks to start; default: one per core, at least two")
       ->check(CLI::Range(1, 4096))
-      ->group(who);
-  app.add_option("--backends", flags.backends, "our backends, separated by commas")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->capture_default_str()
-      ->group(who);
-  app.add_option("--memory", flags.memory, "ordinary, group (memory that all ranks see) or both")
-      ->check(CLI::IsMember({"ordinary", "group", "both"}))
-      ->capture_default_str()
-      ->group(who);
-  app.add_option("--peers", flags.peers, "other libraries: auto (all that are here), none, or names (openmpi, gloo:hd)")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->capture_default_str()
-      ->group(who);
-  app.add_option("--peer-drivers", flags.peer_drivers, "folder with the programs that drive them")->group(who);
-  app.add_option("--rounds", flags.rounds, "rounds in which all of them are measured in turn")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str()
-      ->group(who);
-  app.add_option("--drop-peers", flags.drop_peers,
-                 "after two rounds leave out peers that take this many times as long as the best; 0: none")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str()
-      ->group(who);
+      ->group("Who takes part");
+  who.add_list("--backends", flags.backends, "Cohort's backends, separated by commas");
+  who.add("--memory", flags.memory, "ordinary, group (memory that all ranks see) or both")
+      ->check(CLI::IsMember({"ordinary", "group", "both"}));
+  who.add_list("--peers", flags.peers,
+               "other libraries: auto (all that are installed), none, or names (openmpi, gloo:hd)");
+  who.add("--peer-drivers", flags.peer_drivers, "folder with the programs that drive the peers");
+  who.add("--rounds", flags.rounds, "rounds in which everybody is measured in turn")->check(CLI::PositiveNumber);
+  who.add("--drop-peers", flags.drop_peers,
+          "after two rounds leave out peers that take this many times as long as the best one; 0: keep all")
+      ->check(CLI::NonNegativeNumber);
 
-  const auto output = "Output";
-  app.add_option("-J,--output_file,--json", flags.json, "write everything to this file as JSON")->group(output);
-  app.add_flag("--csv", flags.csv, "print comma-separated values in place of the table")->group(output);
-  app.add_option("--plot", flags.plot, "draw time and bandwidth over size into this SVG file")->group(output);
+  FlagGroup output(app, "Output");
+  output.add("-J,--output_file,--json", flags.json, "write everything to this file as JSON");
+  output.add("--plot", flags.plot, "draw time and bandwidth over size into this SVG file");
+  app.add_flag("--csv", flags.csv, "print comma-separated values instead of the table")->group("Output");
   app.add_flag("--drive", flags.drive)->group("");
 }
 

@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "command.h"
-#include "comparison.h"
-#include "system.h"
+#include "bench/comparison.h"
+#include "measure/command.h"
+#include "measure/system.h"
 
 namespace cohort::bench {
 
-/// As typed.
+/// The flags as they were typed.
 struct BenchFlags {
   std::vector<std::string> collectives{"all_reduce"};
   std::string min_bytes = "4";
@@ -44,11 +44,11 @@ struct BenchFlags {
   std::string json{};
   bool csv = false;
   std::string plot{};
-  /// Not for people: this process measures, as rank 0 of so many, what another one asks for.
+  /// Internal: this process is a driver (measure/driver.h) and rank 0 of so many.
   bool drive = false;
 };
 
-/// What they say, checked. ValueError: says which flag and why.
+/// The checked flags. Making one throws a ValueError that names the flag and the reason.
 struct BenchPlan {
   std::vector<Operation> operations{};
   std::vector<std::size_t> sizes{};
@@ -59,7 +59,7 @@ struct BenchPlan {
 };
 BenchPlan make_bench_plan(const BenchFlags& flags);
 
-/// Returns where the values will be.
+/// Returns the object that parsing fills in.
 std::shared_ptr<BenchFlags> add_bench_flags(CLI::App& command);
 
 }  // namespace cohort::bench

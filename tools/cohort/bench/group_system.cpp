@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "group_system.h"
+#include "bench/group_system.h"
 
 #include <cohort/reduce_op.h>
 

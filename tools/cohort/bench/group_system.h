@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Cohort itself as what is measured: one rank of a process group, on ordinary memory or on memory of the group.
+// Cohort itself as the system that is measured: one rank of a process group, on ordinary memory or memory of the group.
 #pragma once
 
 #include <cohort/process_group.h>
@@ -8,7 +8,7 @@
 #include <array>
 #include <vector>
 
-#include "system.h"
+#include "measure/system.h"
 
 namespace cohort::bench {
 
@@ -35,7 +35,7 @@ class GroupSystem final : public System {
   MemoryKind kind_;
   std::array<OrdinaryMemory, 2> ordinary_;
   std::array<GroupMemory, 2> shared_;
-  // Made once: what is measured is the operation, not the description of its memory.
+  // Made once, because the operation is to be measured, not the description of its memory.
   Buffer input_;
   Buffer output_;
   std::vector<Work> under_way_;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "json.h"
+#include "bench/json.h"
 
 #include <cohort/version.h>
 
 #include <nlohmann/json.hpp>
 
-#include "table.h"
+#include "bench/table.h"
 
 namespace cohort::bench {
 
@@ -61,7 +61,7 @@ std::string to_json(const std::vector<Comparison>& comparisons, int cores) {
     }
   }
   const nlohmann::json document{{"cohort", version().text}, {"cores", cores}, {"results", std::move(results)}};
-  // What peers say when they fail need not be UTF-8.
+  // The error text of a peer need not be UTF-8.
   return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 

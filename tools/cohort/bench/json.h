@@ -4,11 +4,11 @@
 #include <string>
 #include <vector>
 
-#include "comparison.h"
+#include "bench/comparison.h"
 
 namespace cohort::bench {
 
-/// Everything that was measured, every round's median included, as one JSON document.
+/// Everything that was measured, including the median of each round, as one JSON document.
 std::string to_json(const std::vector<Comparison>& comparisons, int cores);
 
 }  // namespace cohort::bench

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "peers.h"
+#include "bench/peers.h"
 
 #include <cohort/error.h>
 
@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "../rank_environment.h"
+#include "common/program.h"
 
 namespace cohort::bench {
 

@@ -21,18 +21,18 @@ struct PeerSetting {
 struct PeerPlace {
   int ranks = 2;
   int cores = 1;
-  /// Where the drivers are (bench/peers in the build folder).
+  /// The folder of the drivers (bench/peers in the build folder).
   std::filesystem::path drivers{};
 };
 
-/// All settings that make sense there, of libraries whose driver was built and whose launcher is installed.
+/// All sensible settings of the libraries whose driver was built and whose launcher is installed.
 std::vector<PeerSetting> available_peers(const PeerPlace& place);
 
 /// Those that `wanted` names: "auto" (all), "none", libraries ("openmpi") and settings ("gloo:hd"). A name that is not
 /// among the available ones is a ValueError that lists them.
 std::vector<PeerSetting> choose_peers(std::vector<PeerSetting> available, const std::vector<std::string>& wanted);
 
-/// Beside a program in a build folder.
+/// The folder of the drivers in the build folder that `program` lies in.
 std::filesystem::path peer_drivers_of(const std::filesystem::path& program);
 
 }  // namespace cohort::bench

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "plot.h"
+#include "bench/plot.h"
 
 #include <fmt/format.h>
 
@@ -10,8 +10,8 @@
 #include <string_view>
 #include <utility>
 
-#include "sizes.h"
-#include "table.h"
+#include "bench/table.h"
+#include "measure/sizes.h"
 
 namespace cohort::bench {
 

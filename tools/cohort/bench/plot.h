@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "comparison.h"
+#include "bench/comparison.h"
 
 namespace cohort::bench {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "ranks.h"
+#include "bench/ranks.h"
 
 #include <cohort/error.h>
 #include <cohort/hash_store.h>
@@ -12,8 +12,9 @@
 
 #include <filesystem>
 
-#include "../cpu_share.h"
-#include "group_system.h"
+#include "bench/group_system.h"
+#include "common/cpu_share.h"
+#include "measure/forked_store.h"
 
 namespace cohort::bench {
 
@@ -22,20 +23,7 @@ namespace {
 /// The only backend whose ranks are threads.
 constexpr std::string_view threads = "thread";
 
-/// A store in rank 0, which processes on this host reach by an abstract name that nobody can guess.
-class ForkedStore {
- public:
-  StorePtr open(int rank, std::chrono::milliseconds timeout) const {
-    return std::make_shared<TcpStore>(TcpStoreOptions{
-        .endpoint = endpoint_, .is_host = rank == 0, .rank = rank, .timeout = timeout, .secret = secret_});
-  }
-
- private:
-  Secret secret_ = Secret::generate();
-  Endpoint endpoint_ = Endpoint::unix_socket("@cohort/bench/" + Secret::generate().hex().substr(0, 32));
-};
-
-/// As `cohort run` does, so that what is measured is what users get.
+/// Binds as `cohort run` does, so that what is measured is what users get.
 void bind_to_cpus(int rank, int ranks) {
   const auto share = tool::share_cpus(usable_cpus(), ranks, true);
   if (share.bind.empty()) return;
@@ -88,7 +76,8 @@ std::vector<std::unique_ptr<Contestant>> join_groups(const BenchFlags& flags, co
   for (const auto& backend : flags.backends) {
     if (backend == threads) {
       throw ValueError(
-          "--backends thread: under a launcher the ranks are processes; without one, --ranks starts threads");
+          "--backends thread: under a launcher the ranks are processes; use --ranks without a launcher to start "
+          "threads");
     }
     const auto group = new_group(backend, plan.timeout, "cpu");
     for (const auto memory : plan.memory) {

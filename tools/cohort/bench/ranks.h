@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Cohort's own ranks: started here, or by whoever started this process.
+// The ranks of Cohort itself: started here, or by the launcher that started this process.
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "contestant.h"
-#include "flags.h"
+#include "bench/contestant.h"
+#include "bench/flags.h"
 
 namespace cohort::bench {
 
@@ -19,7 +19,7 @@ int drive_group(const BenchFlags& flags, const BenchPlan& plan);
 std::vector<std::unique_ptr<Contestant>> start_groups(const BenchFlags& flags, const BenchPlan& plan, int ranks,
                                                       const tool::Guard& guard);
 
-/// Under a launcher: a group for each backend, of which this process is a rank.
+/// Under a launcher: one group for each backend, with this process as a rank.
 std::vector<std::unique_ptr<Contestant>> join_groups(const BenchFlags& flags, const BenchPlan& plan);
 
 }  // namespace cohort::bench

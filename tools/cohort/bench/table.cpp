@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "table.h"
+#include "bench/table.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -57,7 +57,7 @@ class Failures {
  public:
   void add(const Comparison& comparison, const ComparisonRow& row) {
     for (const auto& [placement, outcome] : outcomes_of(row)) {
-      // What peers do not do is their affair; the column is empty.
+      // That a peer does not support something is not reported; its column stays empty.
       const auto& why = outcome->failure.empty() && !row.contestant.is_peer ? outcome->refusal : outcome->failure;
       if (why.empty()) continue;
       auto& where = found_[{row.contestant.label(), why}];

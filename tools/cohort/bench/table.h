@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "comparison.h"
+#include "bench/comparison.h"
 
 namespace cohort::bench {
 
