@@ -31,12 +31,14 @@ struct Tasks final : Worker::Job {
   std::atomic<int> begun{0};
   std::atomic<int> steps{0};
   std::atomic<bool> saw_stopping{false};
+  bool found_nothing = false;  ///< in the last step
 
   void begin() override { ++begun; }
   Next step(Worker::Lock& lock) override {
     ++steps;
     if (is_stopping()) saw_stopping = true;
-    if (tasks.empty()) return when_empty();
+    found_nothing = tasks.empty();
+    if (found_nothing) return when_empty();
     auto task = std::move(tasks.front());
     tasks.pop_front();
     lock.unlock();
@@ -61,11 +63,14 @@ class WorkerTest : public ::testing::Test {
     });
     done.wait();
   }
-  /// Until the thread takes no more steps. It may still be about to fall asleep.
+  /// Until the thread sleeps: it holds the mutex from a step that found nothing to do until it is asleep.
   void await_sleep() {
-    for (int before = -1; before != job_->steps;) {
-      before = job_->steps;
-      std::this_thread::sleep_for(20ms);
+    for (;;) {
+      {
+        const Worker::Lock lock(job_->mutex);
+        if (job_->found_nothing) return;
+      }
+      std::this_thread::yield();
     }
   }
 
@@ -190,14 +195,16 @@ TEST_F(WorkerTest, AWakeDuringAStepIsNotLost) {
 }
 
 TEST_F(WorkerTest, IsNotWokenIfItLooksInTimeByItself) {
-  job_->when_empty = [] { return Next::idle(Worker::Clock::now() + 300ms); };
+  job_->when_empty = [] { return Next::idle(Worker::Clock::now() + 1h); };
   run([] {});
   await_sleep();
-  const auto before = job_->steps.load();
-  std::latch is_done{1};
-  post([&] { is_done.count_down(); }, Worker::Clock::now() + 1h);
+  const int before = job_->steps;
+  std::atomic<bool> is_done{false};
+  post([&] { is_done = true; }, Worker::Clock::now() + 2h);
+  std::this_thread::sleep_for(50ms);
   EXPECT_EQ(job_->steps, before);
-  is_done.wait();
+  run([] {});
+  EXPECT_TRUE(is_done);
 }
 
 TEST_F(WorkerTest, IsWokenIfItWouldLookTooLate) {
