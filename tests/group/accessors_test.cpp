@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // What a group says about itself.
+#include <cohort/backend.h>
 #include <cohort/hash_store.h>
 #include <cohort/new_group.h>
 #include <gmock/gmock.h>

@@ -65,12 +65,12 @@ MpiBackend::MpiBackend(MpiParts parts)
       group_(std::move(parts.group)),
       own_cpus_(parts.own_cpus),
       largest_count_(parts.largest_count),
-      ending_(group_),
-      messages_(runtime_, communicator_, ending_, parts.rank),
+      status_(group_),
+      point_to_point_(runtime_, communicator_, status_, parts.rank),
       scratch_(std::make_shared<Scratch>()) {}
 
 MpiBackend::~MpiBackend() {
-  if (ending_.is_ended() || messages_.has_unwanted()) return;
+  if (status_.is_ended() || point_to_point_.has_unwanted()) return;
   try {
     const auto turn = runtime_.turn(Deadline::after(std::chrono::seconds(1)));
     if (!library_.is_finalized()) library_.free_communicator(communicator_);
@@ -93,14 +93,14 @@ Capabilities MpiBackend::capabilities() const {
 // ---------------------------------------------------------------------------------------
 
 void MpiBackend::check(Call& call) const {
-  ending_.check(call);
+  status_.check(call);
   if (runtime_.is_serialized()) static_cast<void>(call.deadline());
 }
 
 void MpiBackend::fail_to_start(const std::runtime_error& error, const Call& call) {
-  ending_.end(
+  status_.end(
       fmt::format("the group ended when {} #{} failed: {}", to_string(call.op()), call.sequence(), error.what()));
-  auto context = ending_.context(call);
+  auto context = status_.context(call);
   context.cause = std::current_exception();
   throw BackendError(error.what(), std::move(context));
 }
@@ -118,12 +118,12 @@ void MpiBackend::wait(Started started, Call& call, std::size_t bytes, int culpri
     if (outcome.is_done) {
       if (outcome.error == 0) return;
       const auto text = library_.describe(outcome.error);
-      ending_.end(fmt::format("the group ended when {} #{} failed: {}", to_string(call.op()), call.sequence(), text));
-      throw BackendError(text, ending_.context(call));
+      status_.end(fmt::format("the group ended when {} #{} failed: {}", to_string(call.op()), call.sequence(), text));
+      throw BackendError(text, status_.context(call));
     }
     if (waiting.is_spinning()) continue;
     const auto now = Deadline::Clock::now();
-    if (ending_.is_ended() || now >= call.deadline().when()) give_up(std::move(started), call, culprit);
+    if (status_.is_ended() || now >= call.deadline().when()) give_up(std::move(started), call, culprit);
     waiting.pause(now, call.deadline());
   }
 }
@@ -131,10 +131,10 @@ void MpiBackend::wait(Started started, Call& call, std::size_t bytes, int culpri
 void MpiBackend::give_up(Started started, Call& call, int culprit) {
   runtime_.leave_behind(std::move(started.kept));
   runtime_.leave_behind(scratch_);
-  ending_.check(call);
-  ending_.end(fmt::format("the group ended when {} #{} missed its deadline: MPI cannot take it back",
+  status_.check(call);
+  status_.end(fmt::format("the group ended when {} #{} missed its deadline: MPI cannot take it back",
                           to_string(call.op()), call.sequence()));
-  auto context = ending_.context(call);
+  auto context = status_.context(call);
   if (culprit >= 0 && culprit != rank()) context.rank = culprit;
   throw OperationTimeoutError(
       fmt::format("{} #{} did not end within {} ms, and MPI cannot take it back: the group is of no more use, and the "
@@ -261,12 +261,12 @@ void MpiBackend::barrier(const Operation& /*op*/, Call& call) {
 
 std::unique_ptr<Transfer> MpiBackend::start_send(const Operation& op, Call& call) {
   check(call);
-  return messages_.start_send(op.in(), op.peer, op.tag, call);
+  return point_to_point_.start_send(op.in(), op.peer, op.tag, call);
 }
 
 std::unique_ptr<Transfer> MpiBackend::start_recv(const Operation& op, Call& call) {
   check(call);
-  return messages_.start_recv(op.out(), op.peer, op.tag, call);
+  return point_to_point_.start_recv(op.out(), op.peer, op.tag, call);
 }
 
 void MpiBackend::complete(Transfer& transfer, Call& call, std::size_t bytes, int peer) {
@@ -278,7 +278,7 @@ void MpiBackend::complete(Transfer& transfer, Call& call, std::size_t bytes, int
     if (now >= call.deadline().when()) {
       const bool sends = call.op() == OpType::send;
       const auto whom = peer >= 0 ? fmt::format("rank {}", peer) : std::string("any rank");
-      auto context = ending_.context(call);
+      auto context = status_.context(call);
       if (peer >= 0) context.rank = peer;
       throw OperationTimeoutError(
           fmt::format("{} {} {} did not end within {} ms: {} has not {}", to_string(call.op()), sends ? "to" : "from",
@@ -301,7 +301,7 @@ int MpiBackend::recv(const Operation& op, Call& call) {
 
 void MpiBackend::rest(Deadline until) {
   // Relaxed: a hint that several threads may get wrong, and then one naps a little early or late.
-  if (const auto ended = messages_.ended(); seen_ended_.exchange(ended, std::memory_order_relaxed) != ended) {
+  if (const auto ended = point_to_point_.ended(); seen_ended_.exchange(ended, std::memory_order_relaxed) != ended) {
     rests_.store(0, std::memory_order_relaxed);
   }
   constexpr std::uint32_t yields = 1000;  // about a millisecond
@@ -333,7 +333,7 @@ BackendPtr MpiBackend::split(const BackendSplit& split, Deadline deadline) {
 }
 
 void MpiBackend::abort(std::string_view reason) {
-  ending_.end(fmt::format("rank {} aborted the group{}{}", rank(), reason.empty() ? "" : ": ", reason));
+  status_.end(fmt::format("rank {} aborted the group{}{}", rank(), reason.empty() ? "" : ": ", reason));
 }
 
 }  // namespace cohort::mpi

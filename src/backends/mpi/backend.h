@@ -120,8 +120,8 @@ class MpiBackend final : public Backend {
   const std::string group_;
   const bool own_cpus_;
   const std::size_t largest_count_;
-  GroupStatus ending_;
-  PointToPoint messages_;
+  GroupStatus status_;
+  PointToPoint point_to_point_;
   std::shared_ptr<Scratch> scratch_;
   std::atomic<std::uint32_t> rests_{0};  // since a transfer ended
   std::atomic<std::uint64_t> seen_ended_{0};

@@ -3,6 +3,7 @@
 // Groups on a GPU that is not there.
 #pragma once
 
+#include <cohort/backend.h>
 #include <cohort/hash_store.h>
 #include <cohort/new_group.h>
 #include <gmock/gmock.h>
