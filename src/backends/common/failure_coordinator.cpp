@@ -120,7 +120,7 @@ void FailureCoordinator::diagnose_timeout() {
     for (std::size_t each = 0; each < answers->size(); ++each) {
       try {
         (*answers)[each] = store->get(note_key(static_cast<int>(each)), patience);
-      } catch (const StoreTimeoutError&) {  // it is not there to leave one
+      } catch (const StoreTimeoutError&) {  // that rank has not published a note
       } catch (const Error& e) {
         return log_debug("what the other ranks were doing could not be read: {}", e.what());
       }
@@ -186,7 +186,7 @@ void FailureCoordinator::await_news(const Call& call) {
 }
 
 void FailureCoordinator::fail(const Failure& failure, const Call& call) {
-  // The others first: they may know more, and their word may have come before this one.
+  // The other ranks are told first: they may know more, and may have published a failure before this one.
   if (detector_ != nullptr && !detector_->declare(failure)) is_alone_ = true;
   end(failure);
   throw_end(call);

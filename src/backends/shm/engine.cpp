@@ -24,7 +24,7 @@ Engine::Engine(EngineParts parts)
 }
 
 Engine::~Engine() {
-  // After everything this rank has posted: whoever sees it leave sees its posts.
+  // After everything this rank has posted, so that a rank that sees it leave also sees its posts.
   board_.info(rank_).state.store(static_cast<std::uint32_t>(RankState::left), std::memory_order_release);
 }
 
@@ -62,7 +62,7 @@ bool Engine::is_in_step(int rank) const {
 
 std::optional<Failure> Engine::trouble(int awaited, Wait wait) {
   for (const int rank : dead_ranks()) {
-    // A rank that has ended after doing its part is missed only by those who wait for more from it.
+    // A rank that ended after doing its part matters only to those that wait for more from it.
     const bool matters = wait == Wait::collective ? !is_in_step(rank) : awaited < 0;
     if (rank != awaited && !matters) continue;
     return Failure{.kind = ErrorKind::peer_lost,

@@ -140,7 +140,7 @@ Message receive_message(int fd, Deadline deadline) {
       result.fds.emplace_back(each);
     }
   }
-  // The kernel drops descriptors it has no numbers for (RLIMIT_NOFILE), and says so only here.
+  // The kernel drops descriptors for which it has no numbers left (RLIMIT_NOFILE), and reports it only here.
   if ((message.msg_flags & MSG_CTRUNC) != 0) throw NoDescriptors("shm: too many open files (ulimit -n)");
   bytes.resize(static_cast<std::size_t>(received));
   result.bytes = std::move(bytes);

@@ -17,7 +17,7 @@ namespace {
 constexpr std::uint64_t probe_value = 0x636f'686f'7274'2121;
 const std::uint64_t probe = probe_value;
 
-/// Bytes read, or -1 with errno.
+/// Returns the number of bytes read, or -1 with errno set.
 ssize_t read_some(pid_t pid, std::uint64_t address, void* to, std::size_t bytes) {
   const iovec local{.iov_base = to, .iov_len = bytes};
   // NOLINTNEXTLINE(performance-no-int-to-ptr): an address of another process

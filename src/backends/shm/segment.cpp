@@ -31,7 +31,7 @@ class MappedSegment final : public Segment {
     if (at == MAP_FAILED) fail("mapping", size);
     base_ = static_cast<std::byte*>(at);
     size_ = size;
-    // A core file with every rank's staging memory in it helps nobody.
+    // A core file that contains the staging memory of every rank is of no use.
     ::madvise(base_, size_, MADV_DONTDUMP);
   }
   ~MappedSegment() override { ::munmap(base_, size_); }
@@ -49,7 +49,7 @@ class MappedSegment final : public Segment {
 class HeapSegment final : public Segment {
  public:
   explicit HeapSegment(std::size_t size) {
-    // Anonymous memory, so that what no rank touches costs nothing.
+    // Anonymous memory, so that pages that no rank touches cost nothing.
     void* const at = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) fail("mapping", size);
     base_ = static_cast<std::byte*>(at);
