@@ -24,7 +24,7 @@ const Module& gloo_module() {
   return *module;
 }
 
-/// Variables that a job brings along from PyTorch are honoured or refused, never passed over.
+/// Variables that a job inherits from a PyTorch setup are honoured or refused, never ignored.
 void check_transport(const Env& env) {
   const auto transport = env.text("GLOO_DEVICE_TRANSPORT");
   if (transport.empty() || transport == "TCP") return;
@@ -70,7 +70,7 @@ ProcessGroupPtr make_group(const StorePtr& store, int rank, int size, std::chron
   };
   auto group = connect(id, store);
   if (device.type == DeviceType::cuda) {
-    // With connections of its own: what goes on for one kind of memory knows nothing of the other's order.
+    // With connections of its own, because operations on one kind of memory are not ordered with those on the other.
     const auto keys = std::make_shared<PrefixStore>("staged", store);
     group->add_backend(DeviceType::cuda, staged::make_backend(connect(fmt::format("{}/staged", id), keys), device));
     group->set_default_backend(DeviceType::cuda);
