@@ -16,7 +16,7 @@ namespace cohort::nccl {
 
 namespace {
 
-/// Rank 0 makes it, the store carries it.
+/// Rank 0 makes the id, and the store passes it on.
 UniqueId exchange_id(const Engine& engine, Store& store, int rank, Deadline deadline, const ErrorContext& errors) {
   UniqueId id;
   if (rank == 0) {
