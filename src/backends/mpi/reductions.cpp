@@ -323,7 +323,7 @@ void MpiBackend::reduce_scatter(const Operation& op, Call& call) {
     for (std::size_t i = 0; i < ins.size(); ++i) counts[i] = static_cast<int>(ins[i].size() / size_of(op.dtype));
   }
 
-  // MPI wants the result apart from what goes in.
+  // MPI needs the result in memory separate from the input.
   const auto* const out = result.data();
   const bool is_apart = std::none_of(ins.begin(), ins.end(), [&](const ConstBytes& each) {
     return each.data() < out + result.size() && out < each.data() + each.size();

@@ -71,8 +71,7 @@ class Messenger::Receiving final : public Transfer {
 Messenger::Messenger(Engine& engine)
     : engine_(engine), board_(engine.board()), rank_(engine.rank()), peers_(static_cast<std::size_t>(engine.size())) {}
 
-// --- users' side
-// ------------------------------------------------------------------------------------------------------
+// --- interface
 
 bool Messenger::send_now(ConstBytes data, int peer, int tag) {
   const std::lock_guard lock(mutex_);
@@ -252,8 +251,7 @@ void Messenger::rest(Deadline until) {
   info.listeners.fetch_sub(1, std::memory_order_relaxed);
 }
 
-// --- moving
-// -----------------------------------------------------------------------------------------------------------
+// --- progress
 
 bool Messenger::progress(int peer_or_any) {
   if (peer_or_any >= 0) return progress_peer(peer_or_any);

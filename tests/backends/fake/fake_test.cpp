@@ -174,7 +174,6 @@ TEST(Fake, ErrorOnCollective) {
 }
 
 // --- simulate_uniform_ranks: everybody holds what this rank holds
-// -----------------------------------------------------
 
 TEST(FakeUniform, EveryReduction) {
   const auto group = fake(2, 5, {{"simulate_uniform_ranks", true}});
@@ -235,7 +234,6 @@ TEST(FakeUniform, SplitsCountTheirOwnRanks) {
 }
 
 // --- groups of any size
-// -----------------------------------------------------------------------------------------------
 
 TEST(Fake, SplitsIntoFakeGroups) {
   const auto group = fake(6, 8);
