@@ -97,7 +97,7 @@ void FailureCoordinator::publish_current_op() {
     try {
       store->clone()->set(key, note, notes_patience);
     } catch (const Error& e) {
-      log_debug("what this rank was doing could not be published: {}", e.what());
+      log_debug("this rank's current operation could not be published: {}", e.what());
     }
   };
   run_with_deadline(publish, Deadline::after(notes_patience), late_);
@@ -122,7 +122,7 @@ void FailureCoordinator::diagnose_timeout() {
         (*answers)[each] = store->get(note_key(static_cast<int>(each)), patience);
       } catch (const StoreTimeoutError&) {  // that rank has not published a note
       } catch (const Error& e) {
-        return log_debug("what the other ranks were doing could not be read: {}", e.what());
+        return log_debug("the other ranks' current operations could not be read: {}", e.what());
       }
     }
   };
@@ -151,15 +151,15 @@ void FailureCoordinator::diagnose_timeout() {
       continue;
     }
     missing.push_back(each);
-    places.push_back(!note                ? fmt::format("rank {} does not say what it does", each)
-                     : note->text.empty() ? fmt::format("rank {} has not called anything", each)
+    places.push_back(!note                ? fmt::format("rank {} has not published what it is doing", each)
+                     : note->text.empty() ? fmt::format("rank {} has not called any operation", each)
                                           : fmt::format("rank {} last called {}", each, note->text));
   }
   const std::lock_guard lock(mutex_);
   if (mismatch) {
     failure_ = std::move(mismatch);
   } else if (missing.empty()) {
-    failure_->text += ": all ranks are in it";
+    failure_->text += ": all ranks have entered it";
   } else {
     failure_->rank = missing.front();
     failure_->text += fmt::format("; missing: rank{} {}; {}", missing.size() == 1 ? "" : "s", fmt::join(missing, ", "),

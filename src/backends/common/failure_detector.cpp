@@ -96,7 +96,7 @@ FailureDetector::~FailureDetector() {
     try {
       liveness_->set_on_disconnect({}, {}, farewell_patience);
     } catch (const Error& e) {
-      log_debug("a group's end could not be told to the store: {}", e.what());
+      log_debug("a group's end could not be reported to the store: {}", e.what());
     }
   }
   listening_->interrupt();
@@ -129,14 +129,14 @@ bool FailureDetector::declare(const Failure& failure) {
           try {
             liveness_store_->compare_set(ended_key, "", text, farewell_patience);
           } catch (const Error& e) {
-            log_debug("the end of a group could not be told to the others: {}", e.what());
+            log_debug("the end of a group could not be reported to the other ranks: {}", e.what());
             is_out_of_reach_ = true;
           }
         },
         Deadline::after(declaring_patience), late_);
     return is_in_time && !is_out_of_reach_;
   } catch (const Error& e) {
-    log_debug("the end of a group could not be told to the others: {}", e.what());
+    log_debug("the end of a group could not be reported to the other ranks: {}", e.what());
     return false;
   }
 }

@@ -114,7 +114,7 @@ void GlooBackend::prove(Deadline deadline) {
   std::vector<handshake::Proof> mine(index_of(size()));
   std::vector<handshake::Proof> theirs(index_of(size()));
   const auto refuse = [&](int who, const std::string& why) {
-    throw BackendError(fmt::format("what connected as rank {} {}", who, why),
+    throw BackendError(fmt::format("the process that connected as rank {} {}", who, why),
                        {.group = parts_.group, .op = "new_group", .rank = who});
   };
   try {

@@ -29,8 +29,8 @@ void check_transport(const Env& env) {
   const auto transport = env.text("GLOO_DEVICE_TRANSPORT");
   if (transport.empty() || transport == "TCP") return;
   throw ValueError(
-      fmt::format("GLOO_DEVICE_TRANSPORT={}: backend gloo talks over TCP, which is what Debian's Gloo has besides "
-                  "ibverbs; for a faster network use backend mpi, or hybrid with engine mpi",
+      fmt::format("GLOO_DEVICE_TRANSPORT={}: backend gloo uses TCP, which is the only transport of Debian's Gloo "
+                  "besides ibverbs; for a faster network use backend mpi, or hybrid with engine mpi",
                   transport));
 }
 
@@ -42,7 +42,7 @@ MakeMesh module_function() {
 
 std::string what_is_missing() {
   if (module_function() != nullptr) return {};
-  if (gloo_module().is_loaded()) return "its module libcohort_gloo.so is of another version of Cohort";
+  if (gloo_module().is_loaded()) return "its module libcohort_gloo.so belongs to another version of Cohort";
   return fmt::format(
       "its module could not be loaded ({}): install libgloo-dev and build Cohort again, or set "
       "COHORT_MODULE_PATH to the folder of libcohort_gloo.so",

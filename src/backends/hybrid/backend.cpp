@@ -144,11 +144,11 @@ Failure HybridBackend::translated(const BackendError& error) const {
   if (parts_.world == nullptr || !whose.rank) return failure;
   if (whose.group == local_id(parts_.group, placement)) {
     failure.rank = placement.here().at(at(*whose.rank));
-    failure.text += fmt::format(" (ranks as they count on this host, whose are {} of the group)",
-                                fmt::join(placement.here(), ", "));
+    failure.text +=
+        fmt::format(" (numbered within this host, whose ranks in the group are {})", fmt::join(placement.here(), ", "));
   } else if (whose.group == rail_id(parts_.group, placement.local_rank())) {
     failure.rank = placement.hosts().at(at(*whose.rank)).at(at(placement.local_rank()));
-    failure.text += fmt::format(" (hosts as they count here; rank {} of the group)", failure.rank);
+    failure.text += fmt::format(" (numbered by host; it is rank {} of the group)", failure.rank);
   }
   return failure;
 }

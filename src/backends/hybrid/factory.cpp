@@ -61,7 +61,7 @@ Placement confirm(Store& store, const Placement& guess, const Mapped& mapped, in
       continue;
     }
     if (host.front() == rank) {
-      log_warn("ranks that seem to share a host cannot share memory, and will talk through the network: {}",
+      log_warn("ranks that seem to share a host cannot share memory and will communicate over the network: {}",
                outcomes[static_cast<std::size_t>(*failed)]);
     }
     for (const int each : host) hosts.push_back({each});

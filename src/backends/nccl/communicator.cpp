@@ -68,7 +68,7 @@ CommunicatorPtr Communicator::create(const Engine& engine, const cuda::ContextPt
   const auto error =
       result == Result::in_progress
           ? std::make_exception_ptr(OperationTimeoutError(
-                fmt::format("the {} ranks of the NCCL communicator did not all come in time", place.size), errors))
+                fmt::format("the {} ranks of the NCCL communicator did not all join in time", place.size), errors))
           : made->failure(result, "ncclCommInitRankConfig", comm, errors);
   made->break_with(error);
   made->abort();
@@ -127,8 +127,7 @@ void Communicator::settle(const Use& use, Result result, std::string_view what, 
   }
   if (is_broken()) std::rethrow_exception(error());  // aborted during the wait: NCCL's result is meaningless now
   if (result != Result::in_progress) std::rethrow_exception(failure(result, what, use.get(), context));
-  throw OperationTimeoutError(fmt::format("{} did not get through to the device in time: a peer has not come", what),
-                              context);
+  throw OperationTimeoutError(fmt::format("{} did not reach the device in time: a peer has not joined", what), context);
 }
 
 std::exception_ptr Communicator::async_error(const Use& use, const ErrorContext& context) const {
@@ -178,7 +177,8 @@ void Communicator::abort_apart() {
     engine.calls.comm_abort(comm);
   };
   if (!run_with_deadline(body, Deadline::after(patience))) {
-    log(LogLevel::warn, fmt::format("group {}: ncclCommAbort takes long and goes on by itself", place_.group));
+    log(LogLevel::warn,
+        fmt::format("group {}: ncclCommAbort takes long and continues on another thread", place_.group));
   }
 }
 
@@ -223,7 +223,7 @@ CommunicatorPtr Communicator::split(int color, const Place& place, Config config
   if (comm == nullptr) {
     if (is_broken()) std::rethrow_exception(error());
     if (const auto error = async_error(*held, errors)) std::rethrow_exception(error);
-    throw OperationTimeoutError("ncclCommSplit: the others did not all come in time", errors);
+    throw OperationTimeoutError("ncclCommSplit: the other ranks did not all join in time", errors);
   }
   auto made = std::make_shared<Communicator>(engine_, context_, place, comm);
   const auto in_use = made->use(deadline, errors);
@@ -250,7 +250,7 @@ CommunicatorPtr Communicator::shrink(std::span<const int> excluded, const Place&
   // once the parent is no longer busy.
   poll(parent, deadline, [] { return false; });
   auto* const comm = await_child(child, deadline, [] { return false; });
-  if (comm == nullptr) throw OperationTimeoutError("shrink: the other survivors did not all come in time", errors);
+  if (comm == nullptr) throw OperationTimeoutError("shrink: the other survivors did not all join in time", errors);
   auto made = std::make_shared<Communicator>(engine_, context_, place, comm);
   const auto in_use = made->use(deadline, errors);
   made->settle(*in_use, Result::in_progress, "ncclCommShrink", deadline, errors);

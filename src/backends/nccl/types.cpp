@@ -112,7 +112,7 @@ std::array<std::byte, 8> scalar(DataType type, double factor) {
     case DataType::float64:
       return bytes_of(factor);
     default:
-      throw TypeError("premul_sum is of floats");
+      throw TypeError("premul_sum needs a floating-point type");
   }
 }
 

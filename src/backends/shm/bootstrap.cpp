@@ -296,7 +296,7 @@ class BootstrapRoot {
     if (member.socket) {
       throw Refusal{{.kind = ErrorKind::backend,
                      .rank = hello->rank,
-                     .text = fmt::format("two processes say that they are rank {}", hello->rank)}};
+                     .text = fmt::format("two processes claim to be rank {}", hello->rank)}};
     }
     const auto pid = peer_pid(socket.get());
     member.socket = std::move(socket);
@@ -470,7 +470,7 @@ Outcome join_root(const Bootstrap& bootstrap) {
       next = head ? std::max(next + 1, head->first + head->count) : bootstrap.size;
     }
     if (problem.empty() && (outcome.segment == nullptr || !Board(outcome.segment, bootstrap.size).is_sound())) {
-      problem = "the root's memory is not what it should be (another version of Cohort?)";
+      problem = "the root's memory has an unexpected layout (another version of Cohort?)";
     }
     if (problem.empty()) {
       try {

@@ -57,7 +57,7 @@ bool Collective::all_reachable() const {
 std::byte* Collective::find(int rank, std::uint64_t location, std::size_t bytes) {
   auto* const found = engine_.peer_memory_->find(rank, location, bytes);
   if (found == nullptr && bytes != 0) {
-    mismatch(rank, fmt::format("rank {} named memory of the group that is not there ({} bytes)", rank, bytes));
+    mismatch(rank, fmt::format("rank {} published a location outside its memory of the group ({} bytes)", rank, bytes));
   }
   return found;
 }

@@ -102,7 +102,7 @@ std::string Engine::describe_progress(int awaited) const {
     missing.push_back(rank);
     const auto last = last_posted(rank);
     if (last == 0) {
-      places.push_back(fmt::format("rank {} has not called anything", rank));
+      places.push_back(fmt::format("rank {} has not called any operation", rank));
       continue;
     }
     const auto& post = board_.post(rank, last);
@@ -111,8 +111,8 @@ std::string Engine::describe_progress(int awaited) const {
                                  post.sequence.load(std::memory_order_relaxed)));
   }
   if (missing.empty()) {
-    return awaited < 0 ? std::string("all ranks are in it")
-                       : fmt::format("all ranks are in it, rank {} does not get on", awaited);
+    return awaited < 0 ? std::string("all ranks have entered it")
+                       : fmt::format("all ranks have entered it; rank {} makes no progress", awaited);
   }
   return fmt::format("missing: rank{} {}; {}", missing.size() == 1 ? "" : "s", fmt::join(missing, ", "),
                      fmt::join(places, "; "));

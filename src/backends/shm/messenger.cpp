@@ -404,7 +404,7 @@ void Messenger::take(int peer, const Part& part, const std::byte* payload) {
     case Kind::refuse:
       if (const auto it = from.announced.find(part.id); it != from.announced.end()) {
         it->second->error = std::make_exception_ptr(MismatchError(
-            fmt::format("rank {} expects another size than the {} bytes that rank {} sends it with tag {}", peer,
+            fmt::format("rank {} expects a size other than the {} bytes that rank {} sends it with tag {}", peer,
                         it->second->data.size(), rank_, it->second->tag),
             {.group = engine_.group(), .op = "send", .rank = peer}));
         it->second->is_done = true;

@@ -31,8 +31,9 @@ void read_process(pid_t pid, std::uint64_t address, void* to, std::size_t bytes)
   while (bytes > 0) {
     const auto got = read_some(pid, address, to, bytes);
     if (got <= 0) {
-      throw BackendError(fmt::format("shm: reading memory of process {}: {}", pid,
-                                     got == 0 ? std::string("nothing there") : std::generic_category().message(errno)));
+      throw BackendError(
+          fmt::format("shm: reading memory of process {}: {}", pid,
+                      got == 0 ? std::string("nothing is mapped there") : std::generic_category().message(errno)));
     }
     address += static_cast<std::uint64_t>(got);
     to = static_cast<std::byte*>(to) + got;

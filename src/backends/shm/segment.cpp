@@ -86,7 +86,7 @@ std::shared_ptr<Segment> map_memfd(FileDescriptor fd) {
   if (::fstat(fd.get(), &status) != 0) fail("fstat", 0);
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & fixed_size) != fixed_size)
-    throw BackendError("shm: a peer's memory is not sealed, so its size could change under us");
+    throw BackendError("shm: a peer's memory is not sealed, so its size could change while it is mapped");
   return std::make_shared<MappedSegment>(std::move(fd), static_cast<std::size_t>(status.st_size));
 }
 

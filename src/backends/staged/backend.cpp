@@ -76,7 +76,7 @@ void StagedBackend::check_arguments(const Operation& op) const {
   std::ranges::for_each(op.input_buffers, check_device);
   std::ranges::for_each(op.output_buffers, check_device);
   if (op.type == OpType::recv_any_source) {
-    throw NotSupportedError("device memory is not received from any source: name the peer", context);
+    throw NotSupportedError("receiving device memory from any source is not supported: name the peer", context);
   }
 }
 
