@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The group tests, and an example, under the launchers of others: each rank finds its place by their variables.
+// The group tests, and an example, under other launchers: each rank finds its place through their variables.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

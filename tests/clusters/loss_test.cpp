@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// In the middle of a stream of sums over three hosts one host is cut off, or its ranks are killed: what the others get,
+// During a stream of sums over three hosts, one host is cut off or its ranks are killed: which errors the others get,
 // and how soon.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -21,13 +21,13 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 
 constexpr int host_count = 3;
-/// Of each sum: far more than it may take to notice.
+/// The timeout of each sum: far longer than it may take to notice the loss.
 constexpr auto patience = 20s;
-/// What is expected of backend hybrid, and seen on gloo alone too.
+/// What is required of backend hybrid, and measured on gloo alone too.
 constexpr auto cut_off_limit = 5s;
 constexpr auto killed_limit = 2s;
 
-/// What one rank said.
+/// What one rank reported.
 struct Caught {
   std::string kind{};
   int rank = -1;
@@ -71,7 +71,7 @@ class LossOfAHost : public ::testing::TestWithParam<Loss> {
   static bool is_victim(int rank) { return rank / 2 == victim(); }
 
   static Job start(const Hosts& hosts, const Command& flags = {}) {
-    // The launchers would end the ranks of a job that has failed at once.
+    // Without it, the launchers would end the ranks of a failed job at once.
     Command all{"--grace-period", "40"};
     all.insert(all.end(), flags.begin(), flags.end());
     return Job(hosts, {STREAM_RANK, GetParam().backend, std::to_string(std::chrono::milliseconds(patience).count())},
@@ -81,7 +81,8 @@ class LossOfAHost : public ::testing::TestWithParam<Loss> {
     std::printf("%s, %s, host %d, rank %d: %s after %.2f s%s\n", GetParam().backend.c_str(), what, victim(), rank,
                 caught.kind.c_str(), caught.after.count(), caught.text.c_str());
   }
-  /// Every rank of the other hosts learns that it has lost one, which if it can be known is of this host.
+  /// Every rank of the other hosts must learn that it has lost a rank; if the rank is known, it must be one of this
+  /// host.
   static void expect_noticed(const Job& job, const char* what, Clock::time_point begin,
                              std::chrono::duration<double> limit) {
     for (int rank = 0; rank < job.ranks(); ++rank) {
@@ -103,7 +104,7 @@ TEST_P(LossOfAHost, CutOff) {
   hosts.cut_off(victim());
   job.wait(90s);
   expect_noticed(job, "cut off", begin, cut_off_limit);
-  // Those who were cut off are not left waiting either.
+  // The ranks that were cut off must not wait for ever either.
   for (const int rank : {2 * victim(), 2 * victim() + 1}) {
     const auto caught = caught_by(job, rank, begin);
     report("cut off itself", rank, caught);
@@ -132,7 +133,7 @@ TEST_P(LossOfAHost, RanksKilled) {
   }
 }
 
-/// With the launcher: on host 0 the job's store goes as well.
+/// The launcher is killed as well; on host 0 it hosts the job's store.
 TEST_P(LossOfAHost, EverythingKilled) {
   const Hosts hosts(host_count);
   auto job = start(hosts);
@@ -147,7 +148,7 @@ INSTANTIATE_TEST_SUITE_P(Clusters, LossOfAHost,
                          ::testing::Values(Loss{"hybrid", 2}, Loss{"hybrid", 0}, Loss{"gloo", 2}, Loss{"gloo", 0}),
                          [](const auto& each) { return to_string(each.param); });
 
-/// Ranks that compute for hours say nothing; the launchers notice.
+/// Ranks that compute for hours do not communicate; the launchers must notice.
 TEST(LossOfAHostByItsLaunchers, CutOffWhileTheRanksAreSilent) {
   if (!Hosts::what_is_missing().empty()) GTEST_SKIP() << Hosts::what_is_missing();
   const Hosts hosts(2);

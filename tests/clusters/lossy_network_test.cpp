@@ -34,7 +34,7 @@ TEST_P(LossyNetworkTest, GroupsFormAndWorkOverASlowNetworkThatLosesFrames) {
 }
 
 TEST_P(LossyNetworkTest, ADeadlineHoldsWhenAHostFallsSilent) {
-  constexpr auto timeout = 1500ms;  // before its silence is taken for its end
+  constexpr auto timeout = 1500ms;  // shorter than the time after which a silent host counts as lost
   const Hosts hosts(2, Hosts::Switch::none);
   Relay relay(hosts, {.delay = 2ms});
   Job job(hosts, {STREAM_RANK, GetParam(), std::to_string(timeout.count())}, {.flags = {"--grace-period", "40"}});
@@ -60,7 +60,7 @@ TEST_P(LossyNetworkTest, ADeadlineHoldsWhenAHostFallsSilent) {
 INSTANTIATE_TEST_SUITE_P(Clusters, LossyNetworkTest, ::testing::Values("hybrid", "gloo"),
                          [](const auto& each) { return std::string(each.param); });
 
-/// The job's store is behind the silence from the beginning.
+/// The job's store cannot be reached from the beginning.
 TEST(SilentNetwork, AJobThatCannotFormSaysWhoIsMissing) {
   if (!Hosts::what_is_missing().empty()) GTEST_SKIP() << Hosts::what_is_missing();
   const Hosts hosts(2, Hosts::Switch::none);

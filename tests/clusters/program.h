@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A program of a test: maybe on another host (see hosts.h), its output in a file, its end waited for with a limit.
+// A program that a test runs, possibly on another host (see hosts.h), with its output in a file and a time limit for
+// its end.
 //
 //   Program rank({"./rank", "3"}, {.variables = {{"RANK", "3"}}, .network = hosts.network(1)});
 //   rank.wait_for_output("ready", 1, 20s);
@@ -23,24 +24,24 @@ using Command = std::vector<std::string>;
 using Variables = std::map<std::string, std::string>;
 
 struct ProgramOptions {
-  Variables variables{};  ///< beside PATH and HOME the only ones
-  std::string network{};  ///< file of a network namespace; empty: this one
+  Variables variables{};  ///< the only ones besides PATH and HOME
+  std::string network{};  ///< file of a network namespace; empty for the current one
 };
 
 class Program {
  public:
   explicit Program(const Command& command, const ProgramOptions& options = {});
   Program(Program&&) = default;
-  /// Asks it to end, then makes it end, and what it has started in its process group.
+  /// Terminates it and what it has started in its process group; kills them if they do not end.
   ~Program();
 
   pid_t pid() const { return pid_.number; }
   void signal(int number) const;
-  /// Both streams, so far.
+  /// Both streams so far.
   std::string output() const;
-  /// Whether the output has `text` that often, within this time and before its end.
+  /// Whether the output contains `text` that often, within this time and before the program's end.
   bool wait_for_output(const std::string& text, std::size_t times, std::chrono::milliseconds at_most) const;
-  /// Exit status as a shell counts it (128 + signal); nothing if it still runs.
+  /// The exit status as a shell counts it (128 + signal); nullopt if it still runs.
   std::optional<int> wait(std::chrono::milliseconds at_most);
 
  private:
@@ -59,7 +60,7 @@ class Program {
   std::optional<int> status_;
 };
 
-/// Runs it to its end.
+/// The result of a program that was run to its end.
 struct Finished {
   int status = -1;
   std::string output{};
@@ -69,7 +70,7 @@ Finished finish(const Command& command, const ProgramOptions& options = {},
 
 bool is_installed(const std::string& program);
 
-/// How often `text` has `word`.
+/// How often `word` occurs in `text`.
 std::size_t count_of(const std::string& text, const std::string& word);
 
 }  // namespace cohort::test

@@ -19,19 +19,19 @@ namespace cohort::test {
 
 namespace {
 
-/// The largest frame before it is cut to the link's size, and the header in front of it.
+/// The largest frame before it is segmented, and the header in front of it.
 constexpr std::size_t largest_frame = 80 * 1024;
 constexpr int receive_bytes = 16 << 20;
 
 FileDescriptor open_port(const std::string& name) {
   FileDescriptor socket(::socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) throw std::runtime_error("no packet sockets");
-  // Checksums and the cutting of large frames are left to the other end, as between virtual machines.
+  // Checksums and the segmentation of large frames are left to the other end, as between virtual machines.
   const int on = 1;
   if (::setsockopt(socket.get(), SOL_PACKET, PACKET_VNET_HDR, &on, sizeof(on)) != 0) {
     throw std::runtime_error("no PACKET_VNET_HDR");
   }
-  // What the relay itself sends is not to come back to it.
+  // The relay must not receive the frames it sends.
   ::setsockopt(socket.get(), SOL_PACKET, PACKET_IGNORE_OUTGOING, &on, sizeof(on));
   ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVBUFFORCE, &receive_bytes, sizeof(receive_bytes));
   sockaddr_ll address{};
@@ -44,7 +44,7 @@ FileDescriptor open_port(const std::string& name) {
   return socket;
 }
 
-/// On a thread of its own, which the namespace ends with; the sockets stay in it.
+/// Runs on a thread of its own, whose namespace ends with it; the sockets stay in that namespace.
 std::vector<FileDescriptor> open_ports(const Hosts& hosts) {
   std::vector<FileDescriptor> ports;
   std::exception_ptr failed;
@@ -110,7 +110,7 @@ void Relay::take(std::size_t port) {
   }
 }
 
-/// To everybody else: whom it is not for drops it.
+/// Forwards the frame to all other ports; hosts drop frames that are not addressed to them.
 void Relay::hand_on(const Frame& frame) {
   const auto silent = silent_.load();
   if ((silent >> frame.from & 1U) != 0) return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A switch in user space, for the conditions that `tc netem` makes where the kernel has it: every frame is handed on late,
-// and some are not. TCP above it retransmits as it does on a real network.
+// A switch in user space, for the conditions that `tc netem` creates where the kernel has it: every frame is forwarded
+// with a delay, and some are dropped. TCP retransmits over it as it does on a real network.
 #pragma once
 
 #include <array>
@@ -20,19 +20,19 @@
 namespace cohort::test {
 
 struct NetworkConditions {
-  std::chrono::milliseconds delay{0};  ///< each way
-  double loss = 0;                     ///< of a thousand frames a thousand times this many, from a seed that is fixed
+  std::chrono::milliseconds delay{0};  ///< in each direction
+  double loss = 0;                     ///< fraction of the frames that are dropped, from a fixed seed
 };
 
 class Relay {
  public:
-  /// The hosts have no other switch.
+  /// The hosts must have no other switch.
   Relay(const Hosts& hosts, NetworkConditions conditions);
   ~Relay();
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
 
-  /// From now on nothing goes to this host or comes from it, though its link is up.
+  /// From now on nothing is forwarded to this host or from it, though its link is up.
   void silence(int host) { silent_.fetch_or(1U << static_cast<unsigned>(host)); }
   std::uint64_t lost() const { return lost_; }
 
@@ -50,7 +50,7 @@ class Relay {
   const NetworkConditions conditions_;
   std::vector<FileDescriptor> ports_;
   FileDescriptor stop_;
-  std::deque<Frame> under_way_;  ///< in the order of their times: all wait equally long
+  std::deque<Frame> under_way_;  ///< in the order of their times, since all have the same delay
   std::vector<std::byte> room_;
   std::mt19937 random_{7};
   std::atomic<unsigned> silent_{0};

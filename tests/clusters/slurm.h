@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A SLURM of one node: its own munged, slurmctld and slurmd, everything they write in a temporary folder, no service of
-// the system touched. They are children of this process, in the foreground, and end with it, however it ends.
+// A SLURM installation of one node: its own munged, slurmctld and slurmd, which write only to a temporary folder; no
+// service of the system is touched. They are children of this process, run in the foreground, and end with it in any
+// case.
 //
 //   Slurm slurm;
 //   const auto result = slurm.run({"-n", "4"}, {"./program"});
@@ -27,7 +28,7 @@ class Slurm {
   /// What this machine lacks, by name; empty if nothing.
   static std::string what_is_missing();
 
-  /// srun with these flags.
+  /// Runs srun with these flags.
   Finished run(const Command& flags, const Command& program, Variables variables = {},
                std::chrono::seconds at_most = std::chrono::seconds(300)) const;
 
@@ -38,7 +39,7 @@ class Slurm {
   std::string logs() const;
 
   TemporaryFolder folder_;
-  std::vector<Program> daemons_;  ///< in the order they start; they end the other way round
+  std::vector<Program> daemons_;  ///< in the order in which they start; they end in reverse order
 };
 
 }  // namespace cohort::test

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A rank for the tests of this folder: sums without end, or as often as it is told, and says what came to an end how
-// and when (by the clock that all hosts of one machine share).
+// A rank for the tests in this folder: it computes sums without end, or a given number of times, and prints the error
+// that ended them and when (by the clock that all hosts of one machine share).
 //
 //   stream_rank BACKEND TIMEOUT_MS [ROUNDS]
 #include <cohort/cohort.h>
@@ -16,16 +16,16 @@
 
 namespace {
 
-/// Enough for the slices of all leaders of backend hybrid.
+/// Enough for slices for all leaders of backend hybrid.
 constexpr std::size_t elements = 64 * 1024;
-/// Rounds until it counts as being in the middle of it.
+/// The number of rounds after which the stream counts as running.
 constexpr int warm_up = 5;
 
 std::int64_t now() {
   return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// As one write, so that lines of several ranks do not mix.
+/// Prints the line in one write, so that lines of several ranks do not mix.
 void say(const std::string& line) {
   std::cout << line + "\n" << std::flush;
 }
@@ -34,11 +34,11 @@ void say(const std::string& line) {
 
 int main(int argc, char** argv) {
   if (argc < 3) return 2;
-  // The launcher ends the ranks of a job that failed; what they see of the failure themselves is what is asked here.
+  // The launcher ends the ranks of a failed job, but these tests ask what the ranks see of the failure themselves.
   static_cast<void>(::signal(SIGTERM, SIG_IGN));
   const std::chrono::milliseconds timeout(std::stol(argv[2]));
   const int rounds = argc > 3 ? std::stoi(argv[3]) : std::numeric_limits<int>::max();
-  cohort::ProcessGroupPtr group;  // outlives the error: how long its end takes is not what is asked
+  cohort::ProcessGroupPtr group;  // outlives the error: how long its end takes is not tested here
   try {
     group = cohort::new_group(argv[1], std::chrono::seconds(30), "cpu");
     std::vector<float> data(elements);

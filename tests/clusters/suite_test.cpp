@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The group tests, each rank a process of its own on one of several hosts that share nothing but a network.
+// The group tests, with each rank a process on one of several hosts that share nothing but a network.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ TEST_P(SuiteOnHosts, Passes) {
   const auto output = job.output();
   EXPECT_EQ(count_of(output, "[  PASSED  ]"), static_cast<std::size_t>(2 * count)) << output;
   if (backend != "hybrid") return;
-  // Nobody was told which ranks share a host.
+  // No rank was told which ranks share a host.
   EXPECT_THAT(output, HasSubstr(count == 2 ? "hybrid over gloo, 2 hosts: 0-1 | 2-3"
                                            : "hybrid over gloo, 3 hosts: 0-1 | 2-3 | 4-5"));
 }

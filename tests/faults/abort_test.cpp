@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// abort() ends what the other processes wait in.
+// abort() ends the operations that other processes wait in.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -45,7 +45,7 @@ TEST_P(AbortTest, IsNoticedByPeersWithin100Milliseconds) {
       me.attempt("afterwards", [&] { group->barrier(); });
     });
     scenario.hear_all("made");
-    std::this_thread::sleep_for(10ms * attempt);  // from a fresh wait to a long one
+    std::this_thread::sleep_for(10ms * attempt);  // from a wait that has just begun to a long one
     const auto start = Clock::now();
     scenario.go(0);
     std::int64_t slowest = 0;

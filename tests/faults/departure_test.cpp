@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A rank goes: killed, by exit(), or because an exception took its group away. Whatever the others are in, each gets a
-// PeerLostError that names it within a second, so does everything they try afterwards, and they can go on without it.
+// A rank departs: it is killed, calls exit(), or destroys its group when an exception unwinds. In whatever operation
+// the others are, each gets a PeerLostError that names it within a second, everything they try afterwards throws it
+// too, and they can continue without it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -37,7 +38,7 @@ struct Case {
   int victim = 0;
 };
 
-/// The one who goes.
+/// What the departing rank does.
 void depart(const Member& me, const Case& the) {
   try {
     const auto group = me.join(30s);
@@ -107,7 +108,7 @@ class DepartureTest : public FaultTest, public ::testing::WithParamInterface<Int
     for (const auto& word : scenario.hear_all("operation", the.victim)) {
       EXPECT_EQ(word.type, "PeerLostError") << word;
       EXPECT_EQ(word.at_fault, the.victim) << word;
-      // From its last sign of life: an exit takes a while of its own.
+      // Measured from its last sign of life, because an exit takes some time itself.
       slowest = std::max(slowest, milliseconds_between(the.departure == Departure::killed ? start : end, word.when));
       last = word;
     }
@@ -132,7 +133,7 @@ TEST_P(DepartureTest, IsNamedAndSurvived) {
   for (const auto moment : {Moment::before, Moment::during, Moment::after}) {
     for (const auto departure : {Departure::killed, Departure::exits, Departure::unwinds}) {
       for (const int size : {2, 3, 4}) {
-        // BootstrapFunction, one in the middle, and the last one.
+        // The root, a rank in the middle, and the last one.
         const int victim = (static_cast<int>(moment) + static_cast<int>(departure) + size) % size;
         run({GetParam(), departure, moment, size, victim});
       }
@@ -145,7 +146,7 @@ INSTANTIATE_TEST_SUITE_P(All, DepartureTest, ::testing::ValuesIn(interrupted_ope
 
 class PendingTest : public FaultTest {
  protected:
-  /// Rank 1 goes with an operation under way that nobody else has joined.
+  /// Rank 1 departs with an operation in progress that no other rank has joined.
   void expect_survived(const std::string& title, void (*go)(ProcessGroupPtr group)) {
     SCOPED_TRACE(title);
     FaultScenario scenario(store(), 3, [&](Member& me) {
@@ -250,7 +251,7 @@ TEST_F(TwoDeathsTest, AtOnceAreSurvived) {
 
 class WaitTest : public FaultTest {
  protected:
-  /// Rank 1 is killed while the others are in something it has no part in yet.
+  /// Rank 1 is killed while the others are in an operation that it has not joined yet.
   void expect_noticed(int size, const std::string& title, const std::function<void(ProcessGroup&)>& wait) {
     SCOPED_TRACE(title);
     FaultScenario scenario(store(), size, [&](Member& me) {

@@ -58,7 +58,7 @@ Word unpack(const std::string& bytes) {
   return word;
 }
 
-/// Nobody reads it any more: the parent has given up, and this process will be killed.
+/// Errors are ignored: if nobody reads it any more, the parent has given up and will kill this process.
 void send(int socket, const std::string& bytes) {
   static_cast<void>(::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL));
 }
@@ -126,7 +126,7 @@ FaultScenario::FaultScenario(const StoreHost& store, int size, const Body& body,
   static std::atomic<int> scenarios{0};
   const auto name = "scenario-" + std::to_string(scenarios++);
   ranks_.resize(static_cast<std::size_t>(size));
-  std::cout.flush();  // or a rank that leaves by exit() prints it again
+  std::cout.flush();  // otherwise a rank that leaves by exit() prints it again
   for (int rank = 0; rank < size; ++rank) {
     std::array<int, 2> ends{};
     if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) {
@@ -226,7 +226,7 @@ std::set<std::string> FaultTest::names() {
 void FaultTest::TearDown() {
   store_.reset();
   EXPECT_TRUE(::waitpid(-1, nullptr, WNOHANG) < 0 && errno == ECHILD) << "a process is left";
-  // Other programs of this host found groups, too; their names last a moment.
+  // Other programs on this host make groups, too; their names exist only for a moment.
   const auto left = [&] {
     std::vector<std::string> new_ones;
     const auto now = names();

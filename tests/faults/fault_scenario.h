@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A scenario: ranks in processes of their own, a parent who does something to one of them, and what the others say about
-// it. Whatever happens a scenario ends: after its bound the parent gives up, with what it knows, and kills whom it made.
+// A scenario: ranks in processes of their own, a parent that does something to one of them, and what the others report.
+// A scenario always ends: after its time limit the parent gives up, reports what it knows, and kills its child
+// processes.
 //
 //   FaultScenario scenario(store(), 3, [](Member& me) {
 //     auto group = me.join(30s);
@@ -32,10 +33,10 @@ namespace cohort::test {
 
 using Clock = std::chrono::steady_clock;
 
-/// What a rank says to its parent.
+/// What a rank reports to its parent.
 struct Word {
   std::string what{};
-  std::string type{};  ///< of the error, without namespace; empty: it went well
+  std::string type{};  ///< the error's class without its namespace; empty if there was none
   int at_fault = -1;
   std::string text{};
   Clock::time_point when{};
@@ -67,12 +68,12 @@ class Member {
 
   void say(const std::string& what, const std::string& text = {}) const;
   void say_error(const std::string& what, const std::exception& error) const;
-  /// Says how it went.
+  /// Reports the result to the parent.
   bool attempt(const std::string& what, const std::function<void()>& body) const;
-  /// Until the parent says so.
+  /// Blocks until the parent allows it to continue.
   void await_go() const;
   bool is_told_to_go() const;
-  /// Until the parent kills this process.
+  /// Blocks until the parent kills this process.
   [[noreturn]] static void idle();
 
  private:
@@ -91,16 +92,16 @@ class FaultScenario {
                 std::chrono::milliseconds bound = std::chrono::seconds(30));
 
   int size() const { return static_cast<int>(ranks_.size()); }
-  /// The rank's next word, which must be about this.
+  /// The rank's next report, which must be about `what`.
   Word hear(int rank, const std::string& what);
-  /// From every rank but one.
+  /// The reports of all ranks but one.
   std::vector<Word> hear_all(const std::string& what, int but = -1);
   void go(int rank) const;
   void go_all(int but = -1) const;
   Clock::time_point signal(int rank, int number) const;
-  /// Until the rank's process has ended; its status as Process::wait() has it.
+  /// Waits until the rank's process has ended; returns its status as Process::wait() does.
   int end_of(int rank);
-  /// Every rank but one ends and is content.
+  /// Expects every rank but one to end successfully.
   void expect_end(int but = -1);
 
  private:
@@ -116,10 +117,11 @@ class FaultScenario {
 
   std::vector<Rank> ranks_;
   const Clock::time_point until_;
-  const bool had_failed_ = ::testing::Test::HasFailure();  ///< before: then the ranks believe it of themselves
+  const bool had_failed_ =
+      ::testing::Test::HasFailure();  ///< before the scenario: ranks inherit an earlier failure and exit with it
 };
 
-/// Checks at the end of each test that nothing is left: no process, no name in /dev/shm, no abstract socket.
+/// Checks at the end of each test that nothing is left behind: no process, no name in /dev/shm, no abstract socket.
 class FaultTest : public ::testing::Test {
  protected:
   const StoreHost& store() const { return *store_; }
@@ -136,13 +138,13 @@ inline std::int64_t milliseconds_between(Clock::time_point from, Clock::time_poi
   return std::chrono::duration_cast<std::chrono::milliseconds>(to - from).count();
 }
 
-/// Open descriptors of this process.
+/// The number of open descriptors of this process.
 std::size_t open_descriptors();
 
-/// A sum over the group, checked.
+/// Runs a sum over the group and checks its result.
 void expect_all_reduce_works(ProcessGroup& group, std::size_t elements);
 
-/// A line of the fault table, for people: what was done, what the others got and how fast.
+/// Prints a line of the fault table for readers: what was done, what the others got, and how fast.
 void note(const std::string& scenario, const Word& got, std::int64_t milliseconds);
 
 }  // namespace cohort::test

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A rank that may open too few files, map too little memory or write too little: each rank gets a group that works, or
-// an error of ours; no rank crashes, none waits past the deadline.
+// A rank that may open too few files, map too little memory or write too little: every rank gets a group that works, or
+// an error of the library; no rank crashes, and none waits past the deadline.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -30,11 +30,11 @@ class LimitsTest : public FaultTest {
     std::vector<Word> words{};  ///< of all ranks
   };
 
-  /// A group of three in which one rank has a limit.
+  /// Makes a group of three in which one rank has a limit.
   Outcome run(int limited, const std::function<void()>& limit) {
     const auto body = [&](Member& me) {
       const auto store = me.open_store();
-      // The test's own memory comes first: what fails afterwards is the library's.
+      // The test's own memory is allocated first, so that later failures are the library's.
       std::vector<float> mine(Scratch::large);
       std::vector<float> received(Scratch::large);
       if (me.rank() == limited) limit();
@@ -64,7 +64,7 @@ class LimitsTest : public FaultTest {
       if (rank == limited) {
         EXPECT_NE(word.type, "PeerLostError") << "the limit is its own: " << word;
       } else {
-        // Who got its error first has left when the other one looks, and is named there.
+        // The rank that got its error first has left when another one checks, and is named there.
         EXPECT_GE(word.at_fault, 0) << word;
         EXPECT_NE(word.at_fault, rank) << word;
         is_named = is_named || word.at_fault == limited;
@@ -122,7 +122,7 @@ TEST_F(LimitsTest, TooLittleAddressSpace) {
   }
 }
 
-/// Asynchronous operations start a thread; where there can be none they fail, and so does nothing else.
+/// Asynchronous operations start a thread; if none can be started they fail, but nothing else does.
 TEST_F(LimitsTest, NoRoomForAThread) {
   if (has_shadow_memory) GTEST_SKIP() << "sanitizers map terabytes";
   const std::pair<const char*, void (*)(ProcessGroup&, std::vector<float>&)> operations[] = {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A rank is lost before or while the group is made: nobody gets half a group, and nobody waits past the deadline.
+// A rank is lost before or while the group is made: no rank gets half a group, and none waits past the deadline.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ TEST_F(MakingTest, ARankThatNeverComesIsNamedAtTheDeadline) {
       const auto start = Clock::now();
       for (const auto& word : scenario.hear_all("new_group", victim)) {
         EXPECT_THAT(word.type, ::testing::AnyOf("OperationTimeoutError", "StoreTimeoutError")) << word;
-        // Who does not see the root's key knows no more than that it is not there.
+        // A rank that does not see the root's key knows only that the key is missing.
         if (victim != 0) {
           EXPECT_EQ(word.at_fault, victim) << word;
         }

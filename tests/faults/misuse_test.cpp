@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A rank calls something else than the others, or nothing at all.
+// A rank calls a different operation than the others, or none at all.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -75,7 +75,7 @@ TEST_P(MisuseTest, IsAMismatchOnEveryRank) {
         me.say("made");
         me.attempt("operation", [&] {
           (me.rank() == odd ? GetParam().wrong : GetParam().right)(*group);
-          group->barrier();  // an operation that waits for nobody may have passed
+          group->barrier();  // the operation may have returned if it waits for nobody
         });
       });
       scenario.hear_all("made");
@@ -84,7 +84,7 @@ TEST_P(MisuseTest, IsAMismatchOnEveryRank) {
       note(title, words.front(), milliseconds_between(start, words.front().when));
       for (const auto& word : words) {
         EXPECT_EQ(word.type, "MismatchError") << word;
-        // Two ranks cannot know which of them is right: the message has both.
+        // With two ranks, neither can know which of them is right: the message names both.
         EXPECT_GE(word.at_fault, 0) << word;
         EXPECT_THAT(word.text, HasSubstr("rank " + std::to_string(odd)));
         EXPECT_LT(milliseconds_between(start, word.when), 1000);
@@ -122,7 +122,7 @@ TEST_F(AbsenceTest, OfALivingRankEndsAtTheDeadlineAndIsNamed) {
     }
     for (const auto& word : scenario.hear_all("waited", absent)) {
       EXPECT_LT(std::stoi(word.text), 600);
-      EXPECT_GE(std::stoi(word.text), 200);  // another may have given up first
+      EXPECT_GE(std::stoi(word.text), 200);  // another rank may have given up first
     }
     for (const auto& word : scenario.hear_all("afterwards", absent))
       EXPECT_EQ(word.type, "OperationTimeoutError") << word;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Operations to be interrupted, in the forms the engine has: small (in the post), staged (ordinary memory), direct
-// (memory of the group), messages.
+// Operations to be interrupted, in all forms that the shared-memory engine has: small (in the post), staged (ordinary
+// memory), direct (memory of the group), and messages.
 #pragma once
 
 #include <cohort/process_group.h>
@@ -12,7 +12,7 @@
 
 namespace cohort::test {
 
-/// Memory for them.
+/// The memory that they use.
 class Scratch {
  public:
   static constexpr std::size_t large = 600'000;  ///< elements: several chunks

@@ -15,7 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// The next of a sequence that all ranks make alike from the same seed.
+/// Runs the next operation of a sequence that all ranks derive from the same seed.
 void run_something(ProcessGroup& group, Scratch& scratch, std::mt19937& random) {
   constexpr std::size_t sizes[] = {1, 8, 100, 2'048, 5'000, 70'000, 300'000};
   const auto elements = sizes[random() % std::size(sizes)];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Going on without those who are gone: also when more of them go meanwhile.
+// Continuing without the ranks that are gone, also if more of them are lost meanwhile.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -174,7 +174,7 @@ TEST_F(ShrinkTest, LeaksNoDescriptors) {
       group->barrier();
       return group;
     };
-    life();  // the first one makes what the process keeps: its own memory of the group
+    life();  // the first one allocates what the process keeps: its own memory of the group
     const auto before = open_descriptors();
     {
       auto group = life();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A rank is stopped (SIGSTOP): it neither answers nor dies. The others give up at their deadline and name it; when it
-// goes on it is told so, and cannot write where the others live by then.
+// A rank is stopped (SIGSTOP): it neither answers nor dies. The others give up at their deadline and name it. When it
+// continues it gets the error as well, and cannot write to memory that the others use by then.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -50,7 +50,7 @@ TEST_P(StoppedTest, RankIsNamedAtTheDeadlineAndToldWhenItGoesOn) {
       if (rank == victim) continue;
       const auto word = scenario.hear(rank, "operation");
       EXPECT_EQ(word.type, "OperationTimeoutError") << word;
-      // A message has one sender, and whoever waits for a waiting rank names that one.
+      // A message has one sender, and a rank that waits for another waiting rank names that one.
       if (!is_message(GetParam()) || rank == (victim + 1) % size) {
         EXPECT_EQ(word.at_fault, victim) << word;
       }
@@ -133,7 +133,7 @@ TEST_F(StoppedInShrinkTest, IsNamedByTheOthers) {
 
 class LatePeerTest : public FaultTest {};
 
-/// Whatever is written into `bytes` afterwards shows.
+/// Anything that is written into `data` afterwards changes it.
 std::uint64_t fingerprint(std::span<const float> data) {
   std::uint64_t hash = 14695981039346656037U;
   for (const float each : data) {
@@ -171,7 +171,7 @@ TEST_F(LatePeerTest, WritesIntoMemoryNobodyUsesAnyMore) {
       EXPECT_TRUE(data.data() >= old.data() + old.size() || data.data() + data.size() <= old.data());
       const auto pattern = static_cast<float>(me.rank()) + 0.5F;
       std::fill(data.begin(), data.end(), pattern);
-      // The old memory is still mapped, though nobody's: it shows whether the late peer wrote at all.
+      // The old memory is still mapped, though nobody uses it: it shows whether the late peer wrote at all.
       std::fill(old.begin(), old.end(), -1.0F);
       const auto before = fingerprint(old);
       me.say("moved");
