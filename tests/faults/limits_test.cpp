@@ -27,7 +27,7 @@ class LimitsTest : public FaultTest {
  protected:
   struct Outcome {
     bool works = false;
-    std::vector<Word> words{};  ///< of all ranks
+    std::vector<Word> words{};  ///< the reports of all ranks
   };
 
   /// Makes a group of three in which one rank has a limit.

@@ -27,7 +27,7 @@ struct GlooParts {
   StorePtr store{};     ///< with keys of the group's own
   int rank = 0;
   int size = 1;
-  std::string address{};  ///< of the network interface
+  std::string address{};  ///< address of the network interface
   MakeMesh make_mesh = nullptr;
   /// Whether this is a part of a larger group, which handles failures itself.
   bool is_part = false;

@@ -8,9 +8,9 @@
 // sender's memory to the receiver's, once the receiver has seen the frame (one more round trip).
 //
 // Gloo matches receives from one peer and receives from any peer separately, and cannot cancel a receive. Frames are
-// therefore received from any rank, into memory of ours, and matched here: the first receive of a tag that accepts the
-// sender gets the frame, and a receive that is abandoned leaves its frame to the next one. Only a long message whose
-// memory Gloo is using already cannot be abandoned without failing the mesh.
+// therefore received from any rank, into buffers of this class, and matched here: the first receive of a tag that
+// accepts the sender gets the frame, and a receive that is abandoned leaves its frame to the next one. Only a long
+// message whose memory Gloo is using already cannot be abandoned without failing the mesh.
 #pragma once
 
 #include <cohort/backend.h>

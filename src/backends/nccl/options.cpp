@@ -55,7 +55,7 @@ GroupOptions read_options(const Options& options, int library_version) {
   chosen.split_color = read.get("split_color", 0);
   if (const auto timeout = read.get("_timeout", std::chrono::milliseconds(0)); timeout.count() != 0) {
     if (timeout.count() < 0)
-      throw ValueError(fmt::format("nccl: _timeout must not be negative, not {} ms", timeout.count()));
+      throw ValueError(fmt::format("nccl: _timeout must not be negative: {} ms", timeout.count()));
     chosen.timeout = timeout;
   }
   read_config(chosen, read.get("config", Options()), library_version);

@@ -3,9 +3,9 @@
 // Point-to-point messages between ranks that share memory.
 //
 // From every rank to every other there is a ring of parts. A message that fits into one part is sent at once ("eager").
-// A longer one is announced, and its parts follow once they match a receive, straight into
-// its memory. A message that nobody has posted a receive for yet therefore takes at most 16 KiB of the receiver's memory
-// and never blocks others: messages match by peer and tag, in order, and progress independently.
+// A longer one is announced, and its parts follow once they match a receive, straight into its memory. A message that
+// nobody has posted a receive for yet therefore takes at most 16 KiB of the receiver's memory and never blocks others:
+// messages match by peer and tag, in order, and progress independently.
 //
 // There is no background thread: whoever waits for a transfer, or advances one, moves everything that can be moved.
 #pragma once
@@ -127,7 +127,7 @@ class Messenger {
   void ring(int peer);
   std::exception_ptr wrong_size(int from, std::uint64_t sent, std::size_t expected) const;
 
-  /// Throws if waiting for the peer is in vain, once two calls in a row have found so.
+  /// Throws if waiting for the peer is in vain according to two calls in a row.
   void check(int peer_or_any, const Call& call, bool& looked_again);
   /// Waits, advancing all transfers, until `done()` returns true.
   template <class Done>

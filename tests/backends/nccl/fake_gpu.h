@@ -74,7 +74,7 @@ struct FakeCall {
   int peer = 0;  ///< or the root
   nccl::Comm* comm = nullptr;
   std::uint64_t number = 0;  ///< number of the collective on this communicator
-  double factor = 1;         ///< of a premul_sum
+  double factor = 1;         ///< the factor of a premul_sum
   std::vector<std::byte> sent{};
 };
 
@@ -119,8 +119,8 @@ class FakeGpu {
   void clear_log();
   int count(const std::string& call) const;
   int alive_events() const;
-  /// Whether an event of a capture was queried, or any event without relaxed capture mode during a capture: either
-  /// invalidates captures.
+  /// Whether an event of a capture was queried, or any event by a thread that is not in relaxed capture mode: either
+  /// can invalidate captures.
   bool asked_about_capture() const { return asked_about_capture_; }
   nccl::Config last_config() const;
 
