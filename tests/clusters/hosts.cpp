@@ -20,7 +20,7 @@ void ip(const std::string& arguments) {
   if (result.status != 0) throw std::runtime_error(fmt::format("ip {}: {}", arguments, result.output));
 }
 
-/// cohort-test-PID-NAME of a process that is no more.
+/// Whether it is cohort-test-PID-NAME of a process that no longer exists.
 bool is_stale(const std::string& name) {
   if (!name.starts_with(name_prefix)) return false;
   const auto number = name.substr(std::string(name_prefix).size());

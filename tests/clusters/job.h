@@ -26,13 +26,13 @@ class Job {
   int hosts() const { return static_cast<int>(launchers_.size()); }
   int ranks() const { return hosts() * ranks_per_host_; }
   Program& launcher(int host) { return launchers_[static_cast<std::size_t>(host)]; }
-  /// Whether each rank's output has `text`, within this time.
+  /// Whether the output of every rank contains `text` within this time.
   bool wait_for_all(const std::string& text, std::chrono::seconds at_most);
-  /// Exit status of each launcher; -1: it did not end in time.
+  /// The exit status of each launcher; -1 if it did not end in time.
   std::vector<int> wait(std::chrono::seconds at_most);
   /// The output of all launchers, in the order of the hosts.
   std::string output() const;
-  /// The lines of one rank, without "[rank N] ".
+  /// The lines of one rank, without the prefix "[rank N] ".
   std::vector<std::string> lines_of(int rank) const;
 
  private:

@@ -56,7 +56,7 @@ Program::Program(const Command& command, const ProgramOptions& options)
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(126);
     if (network && ::setns(network.get(), CLONE_NEWNET) != 0) ::_exit(126);
-    // Appended, since a memfd's offset is shared by all who write.
+    // Opened for appending, since all writers share the offset of a memfd.
     ::fcntl(output_.get(), F_SETFL, O_APPEND);
     ::dup2(::open("/dev/null", O_RDONLY), STDIN_FILENO);
     ::dup2(output_.get(), STDOUT_FILENO);

@@ -27,7 +27,7 @@ std::string short_host_name() {
   return whole.substr(0, whole.find('.'));
 }
 
-/// Free now, and outside of what the kernel gives to connections.
+/// A port that is free now and outside the range that the kernel assigns to connections.
 int unused_port() {
   std::random_device random;
   std::uniform_int_distribution<std::uint16_t> ports(10000, 32000);
@@ -109,7 +109,7 @@ void Slurm::wait_until_idle() const {
         finish({"sinfo", "--noheader", "--format=%T"}, {.variables = {{"SLURM_CONF", folder_ / "slurm.conf"}}});
     if (state.output.starts_with("idle")) return;
     if (Clock::now() > until) throw std::runtime_error("SLURM's node is not idle: " + state.output + logs());
-    std::this_thread::sleep_for(200ms);  // there is nothing to wait for
+    std::this_thread::sleep_for(200ms);  // there is no event to wait for
   }
 }
 

@@ -134,7 +134,7 @@ TEST_P(Timeouts, NameAllMissingRanksAndThoseThatNeverCame) {
       EXPECT_ERROR(OperationTimeoutError, group->barrier({.timeout = 200ms}), "missing: ranks 0, 1, 2");
     }
     meet(group, "broken");
-    EXPECT_ERROR(OperationTimeoutError, group->barrier(), "rank 2 has not called anything");
+    EXPECT_ERROR(OperationTimeoutError, group->barrier(), "rank 2 has not called any operation");
     meet(group, "end");
   });
 }

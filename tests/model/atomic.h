@@ -14,7 +14,7 @@ namespace cohort::model {
 
 namespace detail {
 
-/// Signed values keep their sign, so that traces show them as they are.
+/// Signed values keep their sign, so that traces show them correctly.
 template <class T>
 Bits to_bits(T value) {
   if constexpr (std::is_enum_v<T>) {
@@ -55,7 +55,7 @@ void access_plain(LocationId location, bool write);
 
 }  // namespace detail
 
-/// std::atomic, for code that takes its atomics as a template parameter. Exists inside an execution only.
+/// Stands for std::atomic in code that takes its atomics as a template parameter. Exists only inside an execution.
 template <class T>
 class Atomic {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(Bits));
@@ -108,7 +108,8 @@ class Atomic {
   LocationId location() const { return location_; }
 
  private:
-  /// Arithmetic on all 64 bits, cut down to T, is T's modulo 2^n as std::atomic has it, and never overflows.
+  /// Arithmetic on all 64 bits, truncated to T, equals T's arithmetic modulo 2^n as in std::atomic, and never
+  /// overflows.
   static Bits wrapped(Bits bits) {
     static_assert(std::is_integral_v<T>);
     return detail::to_bits(detail::from_bits<T>(bits));
@@ -133,7 +134,7 @@ class Atomic {
   LocationId location_;
 };
 
-/// Ordinary memory that fails the execution when two threads' accesses race. Used like a T.
+/// Ordinary memory that fails the execution if accesses of two threads race. Used like a T.
 template <class T>
 class Plain {
  public:
@@ -163,7 +164,7 @@ class Plain {
 /// std::atomic_thread_fence.
 void fence(std::memory_order order);
 
-/// What traces call the location.
+/// Sets the name of the location in traces.
 template <class T>
 void name(const Atomic<T>& atomic, std::string text) {
   detail::name_atomic(atomic.location(), std::move(text));

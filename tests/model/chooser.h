@@ -14,7 +14,7 @@
 
 namespace cohort::model {
 
-/// Makes the decisions of an execution. Given the same decisions a program runs the same way.
+/// Makes the decisions of an execution. With the same decisions, a program runs in the same way.
 class Chooser {
  public:
   Chooser() = default;
@@ -22,19 +22,21 @@ class Chooser {
   Chooser& operator=(const Chooser&) = delete;
   virtual ~Chooser() = default;
 
-  /// One of `count` possibilities, none if this cannot be: then the program did not do what it did last time.
+  /// One of `count` possibilities; nullopt if that is impossible, which means that the program behaved differently from
+  /// the last time.
   virtual std::optional<std::size_t> choose(std::size_t count) = 0;
-  /// Which of the threads that could go on does, as an index.
+  /// The index of the thread that runs next, among those that can.
   virtual std::optional<std::size_t> choose_thread(std::span<const ThreadId> candidates) {
     return choose(candidates.size());
   }
 };
 
-/// Every decision there is, depth first: the first possibility of each, then the second of the last one, and so on.
+/// All decisions, depth first: the first possibility of each, then the second possibility of the last decision, and so
+/// on.
 class ExhaustiveChooser final : public Chooser {
  public:
   std::optional<std::size_t> choose(std::size_t count) override;
-  /// Turns to the next execution; false when there is none left.
+  /// Proceeds to the next execution; returns false if there is none left.
   bool advance();
 
  private:
@@ -46,7 +48,7 @@ class ExhaustiveChooser final : public Chooser {
   std::size_t depth_ = 0;
 };
 
-/// All possibilities of each decision alike.
+/// Chooses all possibilities of a decision with equal probability.
 class UniformChooser : public Chooser {
  public:
   explicit UniformChooser(std::uint64_t seed) : random_(seed) {}
@@ -56,12 +58,13 @@ class UniformChooser : public Chooser {
   std::mt19937_64 random_;
 };
 
-/// The thread with the highest of randomly assigned priorities runs, and at a few random steps it loses its rank
+/// The thread with the highest of randomly assigned priorities runs, and at a few random steps it loses its priority
 /// (Burckhardt et al., ASPLOS 2010): a bug that needs d such changes is found with a probability that depends on d and
-/// the length of the program, not on the number of its interleavings. Which store a load returns stays uniform.
+/// on the length of the program, not on the number of its interleavings. Which store a load returns is still chosen
+/// uniformly.
 class PriorityChooser final : public UniformChooser {
  public:
-  /// `length`: about how many decisions between threads an execution takes.
+  /// `length` is about the number of decisions between threads in an execution.
   PriorityChooser(std::uint64_t seed, std::size_t length);
   std::optional<std::size_t> choose_thread(std::span<const ThreadId> candidates) override;
 
@@ -72,7 +75,7 @@ class PriorityChooser final : public UniformChooser {
   std::size_t step_ = 0;
 };
 
-/// Decisions made before.
+/// Repeats recorded decisions.
 class ReplayChooser final : public Chooser {
  public:
   explicit ReplayChooser(std::vector<std::size_t> decisions) : decisions_(std::move(decisions)) {}

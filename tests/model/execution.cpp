@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t stack_bytes = std::size_t{256} * 1024;
 
-// When every thread waits in a loop, each gets so many rounds to give up spinning and do something else.
+// If every thread waits in a loop, each gets this many rounds to stop spinning and do something else.
 constexpr std::uint32_t idle_pauses_until_stuck = 256;
 
 thread_local Execution* execution_in_progress = nullptr;
@@ -26,7 +26,7 @@ Fiber& FiberPool::thread(std::size_t index) {
 }
 
 void FiberPool::abandon() {
-  // Never destroyed: what the dead stacks still point to stays reachable, so a leak checker has nothing to say.
+  // Never destroyed: what the dead stacks still point to stays reachable, so that a leak checker reports nothing.
   static auto* const graveyard = std::make_unique<std::vector<std::unique_ptr<Fiber>>>().release();
   std::move(threads_.begin(), threads_.end(), std::back_inserter(*graveyard));
   threads_.clear();
@@ -79,14 +79,14 @@ Fiber& Execution::run_thread(ThreadId thread) {
   } catch (const std::exception& error) {
     thrown = fmt::format("{} threw: {}", trace_.thread(thread), error.what());
   }
-  if (!thrown.empty()) fail(std::move(thrown));  // out here because a fiber does not switch inside a catch block
+  if (!thrown.empty()) fail(std::move(thrown));  // here, because a fiber does not switch inside a catch block
   self().state = State::finished;
   running_ = starting_ ? main_thread : pick();
   return fiber(running_);
 }
 
 void Execution::run_threads() {
-  // What a thread does before its first operation concerns nobody else, so who does it first is not a decision.
+  // What a thread does before its first operation does not affect others, so the order of starts is not a decision.
   starting_ = true;
   for (ThreadId thread = 1; thread < threads_.size(); ++thread) {
     memory_.synchronize(main_thread, thread);
@@ -150,7 +150,8 @@ ThreadId Execution::pick() {
   return next;
 }
 
-/// Those who may go on, the running thread first so that the first execution of a search has the fewest switches.
+/// The threads that may continue, the running one first, so that the first execution of a search has the fewest
+/// switches.
 void Execution::find_candidates() {
   willing_.clear();
   for (ThreadId thread = 1; thread < threads_.size(); ++thread) {
@@ -166,7 +167,7 @@ void Execution::find_candidates() {
   if (running != candidates_.end()) std::rotate(candidates_.begin(), running, running + 1);
 }
 
-/// Whether going round its loop again could show the thread something it has not seen.
+/// Whether another round of its loop could show the thread something that it has not seen.
 bool Execution::has_news(const Thread& thread) const {
   return thread.idle_pauses <= options_.free_pauses || read_something_old(thread);
 }
@@ -182,8 +183,8 @@ bool Execution::is_behind_in_turn(const Thread& thread, const std::vector<Thread
                      [&](ThreadId other) { return thread.pauses_since_step_of[other] > options_.free_pauses; });
 }
 
-/// Nobody has news. A loop that spins for a while and then sleeps must get there, so the spinners go on in turn for a
-/// while; main goes on if all threads have finished.
+/// No thread has anything new. A loop that spins for a while and then sleeps must get there, so the spinners continue
+/// in turn for a while; the main thread continues if all threads have finished.
 ThreadId Execution::pick_idle() {
   ThreadId least_idle = main_thread;
   bool all_finished = true;
@@ -276,7 +277,7 @@ bool Execution::compare_exchange(LocationId location, Bits& expected, Bits desir
   arrive();
   const StoreIndex newest = memory_.newest(location);
   const bool matches = memory_.value(location, newest) == expected;
-  // The outcomes: the newest store, which decides; then failures, which are loads and may be out of date.
+  // The outcomes: the newest store, which can succeed; then failures, which are loads and may be out of date.
   std::vector<StoreIndex> outcomes{newest};
   if (may_read_old(location)) {
     if (matches && weak) outcomes.push_back(newest);
@@ -309,7 +310,7 @@ bool Execution::compare_exchange(LocationId location, Bits& expected, Bits desir
 }
 
 void Execution::fence(std::memory_order order) {
-  // Acquire and release fences change only what the thread itself knows.
+  // Acquire and release fences only change what the thread itself knows.
   if (order == std::memory_order_seq_cst) arrive();
   memory_.fence(running_, order);
   trace_.add({.thread = running_, .operation = "fence", .order = order});
@@ -326,7 +327,7 @@ void Execution::access_plain(LocationId location, bool write) {
 }
 
 void Execution::pause() {
-  // Two pauses with nothing between them: the loop looks at nothing, so there must be a switch here.
+  // Two pauses with nothing between them: the loop reads nothing, so there must be a switch here.
   if (self().state == State::paused) arrive();
   auto& thread = self();
   if (read_something_old(thread)) {
@@ -338,7 +339,7 @@ void Execution::pause() {
   for (ThreadId other = 1; other < threads_.size(); ++other) {
     if (other != running_) ++thread.pauses_since_step_of[other];
   }
-  // The switch comes with the next operation.
+  // The switch happens at the next operation.
   thread.state = State::paused;
   trace_.add({.thread = running_, .operation = "pause"});
 }

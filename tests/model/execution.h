@@ -18,13 +18,13 @@
 
 namespace cohort::model {
 
-/// The fibers threads run on, kept from one execution to the next.
+/// The fibers that threads run on, kept from one execution to the next.
 class FiberPool {
  public:
   Fiber& home() { return home_; }
   Fiber& thread(std::size_t index);
-  /// The fibers will not all run to their ends. Unwinding them would go through code under test that may be noexcept,
-  /// so their stacks stay as they are and are not used again.
+  /// Called if the fibers will not all run to their ends. Unwinding them would pass through code under test that may be
+  /// noexcept, so their stacks stay as they are and are not used again.
   void abandon();
 
  private:
@@ -40,10 +40,10 @@ class Execution {
   Execution& operator=(const Execution&) = delete;
   ~Execution();
 
-  /// The one in progress on this operating-system thread.
+  /// The execution in progress on this operating-system thread.
   static Execution& current();
 
-  /// What went wrong, if something did.
+  /// Returns what went wrong, or nullopt.
   std::optional<std::string> run(const Setup& setup);
   std::string trace() const { return trace_.text(); }
   const std::vector<std::size_t>& decisions() const { return decisions_; }
@@ -76,7 +76,7 @@ class Execution {
     State state = State::ready;
     LocationId sleeps_on = 0;
     std::uint32_t spurious_wakeups = 0;
-    std::vector<std::uint32_t> stale_reads;  ///< in a row, by location
+    std::vector<std::uint32_t> stale_reads;  ///< in a row, for each location
     std::vector<Read> reads;                 ///< since the last pause
     std::uint64_t stores_at_pause = 0;
     std::uint32_t idle_pauses = 0;  ///< rounds of a wait loop in which nothing was new
@@ -90,7 +90,7 @@ class Execution {
   Fiber& run_thread(ThreadId thread);
   void run_threads();
 
-  /// Lets the other threads go first where the chooser says so; every operation begins with it.
+  /// Lets other threads run first if the chooser decides so; every operation begins with it.
   void arrive();
   void hand_over();
   ThreadId pick();

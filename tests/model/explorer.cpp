@@ -31,14 +31,14 @@ std::vector<std::size_t> parse_decisions(const std::string& text) {
   return decisions;
 }
 
-/// Runs executions and keeps the score.
+/// Runs executions and counts them.
 class Explorer {
  public:
   Explorer(const Options& options, const Setup& setup) : options_(options), setup_(setup) {
     report_.seed = options.seed;
   }
 
-  /// False if the execution failed.
+  /// Returns false if the execution failed.
   bool run(Chooser& chooser) {
     Execution execution(options_, chooser, fibers_);
     const auto message = execution.run(setup_);

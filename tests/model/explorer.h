@@ -2,8 +2,8 @@
 #pragma once
 
 // Runs small concurrent programs through many interleavings, deterministically, on memory that is as weak as C++
-// allows: a load may return any store that the memory model permits, not only the newest. Code that is right on x86 by
-// luck and wrong on Arm fails here, with a trace.
+// allows: a load may return any store that the memory model permits, not only the newest. Code that happens to work on
+// x86 but is wrong on Arm fails here, with a trace.
 //
 //   const auto report = model::explore({.executions = 10'000}, [](model::Program& program) {
 //     struct State { model::Atomic<int> flag{0}; model::Plain<int> payload{0}; };
@@ -17,24 +17,24 @@
 //   });
 //   EXPECT_FALSE(report.failure) << report;
 //
-// The setup is called anew for every execution and must do the same each time. Threads switch only at atomic
+// The setup is called again for every execution and must do the same each time. Threads switch only at atomic
 // operations, seq_cst fences and futex calls; everything between two of them is one step. Whether plain accesses race
 // follows from happens-before and not from the schedule, so they need no switch.
 //
 // The memory model is that of C++20: coherence, release sequences (the releasing store and the read-modify-writes that
-// follow it; not later relaxed stores of the same thread), fences, one total order S of the seq_cst operations which
-// [atomics.order] ties to what loads may return. A weak compare-exchange may fail for no reason; one that fails is a
+// follow it; not later relaxed stores of the same thread), fences, and one total order S of the seq_cst operations,
+// which [atomics.order] ties to what loads may return. A weak compare-exchange may fail spuriously; one that fails is a
 // load and may return an old value.
 //
-// Every behaviour shown is one C++20 allows, but not every one it allows is shown:
+// Every behaviour shown is allowed by C++20, but not every behaviour that it allows is shown:
 //   - A load returns a store that was executed before it, so there is no load buffering (r1 = x; y = 1 || r2 = y; x = 1
-//     with r1 == r2 == 1). No compiler-made or out-of-thin-air values either.
+//     with r1 == r2 == 1). There are no values invented by the compiler or out of thin air either.
 //   - The modification order of a location is the order in which its stores were executed: 2+2W (x = 1; y = 2 || y = 1;
 //     x = 2 with both locations ending as 1) is not shown.
-//   - S is the order of execution as well, so it never contradicts happens-before, which C++20 lets it do where seq_cst
-//     and weaker accesses of one location mix.
-//   - consume is acquire.
-//   - Stores become visible in the end: see Options::stale_reads and pause().
+//   - S is the order of execution as well, so it never contradicts happens-before, which C++20 allows where seq_cst and
+//     weaker accesses of one location mix.
+//   - consume is treated as acquire.
+//   - Stores become visible eventually: see Options::stale_reads and pause().
 //   - Timeouts never expire, so that a lost wake-up shows as a deadlock.
 
 #include <cstdint>
@@ -51,27 +51,27 @@
 namespace cohort::model {
 
 enum class Search {
-  exhaustive,  ///< every execution, depth first: for a handful of operations per thread
-  random,      ///< samples: executions take turns between choosing uniformly and few changes of thread priorities
+  exhaustive,  ///< every execution, depth first; for a handful of operations per thread
+  random,      ///< samples; executions alternate between uniform choices and few changes of thread priorities
 };
 
 struct Options {
   Search search = Search::random;
-  std::uint64_t executions = 10'000;  ///< at most so many
+  std::uint64_t executions = 10'000;  ///< the maximum
   std::uint64_t seed = 1;
   std::uint32_t max_steps = 10'000;  ///< an execution that takes more fails: it loops without pause(), or is too long
   /// How often a thread may be interrupted between two operations in one execution; unbounded if not set.
   std::optional<std::uint32_t> preemption_bound{};
-  /// After so many reads of old values of one location in a row a thread reads the newest.
+  /// After this many reads of old values of one location in a row, a thread reads the newest.
   std::uint32_t stale_reads = 2;
-  /// How many rounds a wait loop may go for nothing, with no other thread having stored anything, before its thread is
-  /// held back. Code that spins n rounds and then sleeps needs n here, or the sleep is never raced.
+  /// How many rounds a wait loop may run in vain, with no other thread having stored anything, before its thread is
+  /// held back. Code that spins n rounds and then sleeps needs n here; otherwise the sleep is never raced.
   std::uint32_t free_pauses = 2;
-  /// How often each thread's futex_wait may return for no reason.
+  /// How often futex_wait may return spuriously, for each thread.
   std::uint32_t spurious_wakeups = 1;
 };
 
-/// What setup describes: the shared state, the threads and what must hold when all have ended.
+/// What the setup describes: the shared state, the threads, and what must hold when all have ended.
 class Program {
  public:
   /// An object that lives as long as the execution.
@@ -98,7 +98,7 @@ using Setup = std::function<void(Program&)>;
 
 struct Failure {
   std::string message;
-  std::string trace;      ///< one line per operation
+  std::string trace;      ///< one line for each operation
   std::string decisions;  ///< for replay()
   std::uint64_t execution = 0;
 };
@@ -106,12 +106,12 @@ struct Failure {
 struct Report {
   std::uint64_t executions = 0;
   std::uint64_t distinct = 0;  ///< executions that differ from each other in at least one decision
-  bool complete = false;       ///< exhaustive: there are no others
+  bool complete = false;       ///< whether an exhaustive search has run all executions
   std::uint64_t seed = 0;
   std::optional<Failure> failure{};
 };
 std::ostream& operator<<(std::ostream& out, const Report& report);
-/// What went wrong in the execution that failed; empty if none did.
+/// What went wrong in the execution that failed; empty if none failed.
 inline std::string failure(const Report& report) {
   return report.failure ? report.failure->message : "";
 }
@@ -121,17 +121,17 @@ Report explore(const Options& options, const Setup& setup);
 /// Runs the one execution that made these decisions; the options must be the same.
 Report replay(const Options& options, const std::string& decisions, const Setup& setup);
 
-/// For code inside an execution: fails it if the condition does not hold.
+/// For code inside an execution: fails the execution if the condition does not hold.
 void require(bool condition, const std::string& message);
 
-/// To be called in every round of a wait loop. A thread that finds nothing new is held back until another has stored to
-/// a location it looked at, or until all others wait as well; if none of the loops ends then, that is a deadlock.
+/// Must be called in every round of a wait loop. A thread that finds nothing new is held back until another has stored
+/// to a location that it read, or until all others wait as well; if none of the loops ends then, this is a deadlock.
 void pause();
 
-/// Sleeps if the newest value of the word is `expected`, as the kernel does: nothing comes between look and sleep.
-/// Orders nothing.
+/// Sleeps if the newest value of the word is `expected`, as the kernel does: nothing comes between the comparison and
+/// the sleep. Orders nothing.
 void futex_wait(Atomic<std::uint32_t>& word, std::uint32_t expected);
-/// Wakes all who sleep on the word.
+/// Wakes all threads that sleep on the word.
 void futex_wake(Atomic<std::uint32_t>& word);
 
 }  // namespace cohort::model

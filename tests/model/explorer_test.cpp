@@ -32,7 +32,7 @@ Words& named_words(Program& program) {
   return words;
 }
 
-/// Two threads, each with so many stores of its own.
+/// Two threads, each with the given number of stores of its own.
 Report stores(const Options& options, int first, int second) {
   return explore(options, [=](Program& program) {
     auto& words = named_words(program);
@@ -93,7 +93,7 @@ TEST(ExplorerTest, SamplesFindAllOfASmallProgram) {
   EXPECT_EQ(report.distinct, 20U);
 }
 
-/// Goes wrong only if the reader comes between two particular stores and sees one of them late.
+/// Fails only if the reader runs between two particular stores and sees one of them late.
 void rarely_wrong(Program& program) {
   auto& words = named_words(program);
   program.thread("writer", [&words] {
@@ -219,7 +219,7 @@ TEST(ExplorerTest, SpinnersSeeTheStoreInTheEnd) {
   EXPECT_TRUE(report.complete);
 }
 
-/// A lock whose waiters store in every round, so each is always news to the others.
+/// A lock whose waiters store in every round, so that each always has something new for the others.
 void lock_by_exchange(Program& program) {
   struct State {
     Atomic<bool> locked{false};
@@ -245,7 +245,7 @@ TEST(ExplorerTest, SpinnersThatStoreDoNotStarveTheOthers) {
   EXPECT_FALSE(sampled.failure) << sampled;
 }
 
-/// Spins two rounds, then sleeps; nobody ever wakes it.
+/// Spins for two rounds, then sleeps; nothing ever wakes it.
 void spins_then_sleeps(Program& program) {
   auto& words = named_words(program);
   program.thread("waiting", [&words] {
@@ -262,7 +262,7 @@ TEST(ExplorerTest, SpinnersThatGiveUpAreRacedWhileTheySleep) {
   EXPECT_EQ(failure(explore(all, spins_then_sleeps)), "deadlock: waiting sleeps on a, which is 1");
 }
 
-/// Whether a thread that was held back in a wait loop is seen to go on between the two stores of another.
+/// Whether a thread that was held back in a wait loop can continue between the two stores of another.
 bool goes_on_between_stores(const std::function<bool(Words&)>& arrived) {
   auto options = all;
   options.free_pauses = 0;

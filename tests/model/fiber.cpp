@@ -67,7 +67,8 @@ void Fiber::switch_to(Fiber& next) {
 }
 
 void Fiber::arrived() {
-  // The bounds of the stack just left: this is how those of the operating-system thread's own stack become known.
+  // The bounds of the stack that was just left; this is how those of the operating-system thread's own stack become
+  // known.
   end_switch(fake_stack_, &leaving->stack_bottom_, &leaving->stack_bytes_);
 }
 

@@ -13,13 +13,13 @@ namespace cohort::model {
 /// A stack of its own with a function running on it. Control moves from one fiber to another on one operating-system
 /// thread, so an execution is deterministic and a switch costs a fraction of a microsecond.
 ///
-/// The exception being handled is kept per operating-system thread: a fiber must not switch inside a catch block.
+/// The exception being handled is kept per operating-system thread, so a fiber must not switch inside a catch block.
 class Fiber {
  public:
-  /// A job runs and then says which fiber goes on; the fiber can be given another job after that.
+  /// A job runs and then returns the fiber that continues; after that, the fiber can be given another job.
   using Job = std::function<Fiber&()>;
 
-  /// The fiber of whoever creates it: it has a stack already.
+  /// The fiber of the thread that creates it, which has a stack already.
   Fiber() = default;
   explicit Fiber(std::size_t bytes);
   Fiber(const Fiber&) = delete;
@@ -27,7 +27,7 @@ class Fiber {
   ~Fiber() = default;
 
   void assign(Job job) { job_ = std::move(job); }
-  /// Leaves this fiber, which must be the running one, for another; returns when somebody switches back.
+  /// Leaves this fiber, which must be the running one, for another; returns when another fiber switches back.
   void switch_to(Fiber& next);
 
  private:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The flags of src/backends/shm: what is written before raise() is there after await(), and nobody sleeps for ever.
+// The flags of src/backends/shm: what is written before raise() is visible after await(), and no thread sleeps for
+// ever.
 #include "backends/shm/flags.h"
 
 #include <gmock/gmock.h>

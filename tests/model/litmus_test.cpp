@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The classic litmus tests: small programs whose possible outcomes are known. Each is explored exhaustively and what
-// was seen is compared with what C++20 allows, so the explorer shows neither too much nor (where explorer.h does not
-// say so) too little.
+// The classic litmus tests: small programs whose possible outcomes are known. Each is explored exhaustively, and the
+// outcomes are compared with those that C++20 allows, so that the explorer shows neither too many nor (apart from what
+// explorer.h states) too few.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ struct Shared {
 };
 using Body = std::function<void(Shared&)>;
 
-/// The values of r, written one after the other.
+/// The values of r, written one after another.
 using Outcomes = std::set<std::string>;
 
 Report explore_all(const std::vector<Body>& bodies, const std::function<void(const Shared&)>& after = {}) {
@@ -47,7 +47,7 @@ Report explore_all(const std::vector<Body>& bodies, const std::function<void(con
   });
 }
 
-/// All outcomes, of the first `registers` registers.
+/// All outcomes for the first `registers` registers.
 Outcomes outcomes(std::size_t registers, const std::vector<Body>& bodies) {
   Outcomes seen;
   const auto report = explore_all(bodies, [&](const Shared& shared) {
@@ -283,7 +283,7 @@ TEST(LitmusTest, AWeakCompareExchangeMayFailForNoReason) {
   EXPECT_TRUE(loop.complete) << "it does not fail for ever";
 }
 
-/// T1 publishes data through x, T3 reads it when x is 2; T2 is what makes it 2.
+/// T1 publishes data through x, T3 reads it when x is 2, and T2 makes it 2.
 Report relayed(const Body& relay) {
   return explore_all({[](Shared& m) {
                         m.data = 1;
@@ -370,7 +370,7 @@ TEST(LitmusTest, SequentialFencesAloneDoNotPublish) {
   EXPECT_THAT(failure(report), HasSubstr("data race")) << "they have an order, but no store is read";
 }
 
-/// Where a sleeper and its waker cross: each says something and looks at what the other says.
+/// Where a sleeper and its waker cross: each stores something and reads what the other stores.
 Report sleep_and_wake(std::memory_order store, std::memory_order load) {
   return explore({.search = Search::exhaustive, .executions = 1'000'000}, [=](Program& program) {
     struct Door {

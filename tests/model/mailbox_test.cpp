@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A worked example: a one-slot mailbox, written once for real atomics and for the explorer's.
+// A worked example: a one-slot mailbox, written once for real atomics and for those of the explorer.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,12 +30,12 @@ struct StdAtomics {
   static void futex_wake(Atomic<std::uint32_t>& word) { word.notify_all(); }
 };
 
-/// What can be done wrong.
+/// The mistakes that can be made.
 enum class Mistake {
   none,
   relaxed_store,       ///< nothing orders the payload before the flag
-  flag_first,          ///< the payload is written when the flag says it is there
-  nobody_woken,        ///< the one who changes the flag does not look for sleepers
+  flag_first,          ///< the payload is written only after the flag announces it
+  nobody_woken,        ///< the thread that changes the flag does not look for sleepers
   acquire_and_release  ///< flag and sleepers can both be read too early, where sleeper and waker cross
 };
 

@@ -87,7 +87,7 @@ void Memory::append(ThreadId thread, LocationId location, Bits value, std::memor
   released.join(releases(order) ? self.known : self.at_release_fence);
   stores.push_back({.value = value, .released = std::move(released)});
   if (order == std::memory_order_seq_cst) sequential_.raise_floor(location, index);
-  // What the thread does from here on was not published by this store.
+  // What the thread does from here on is not published by this store.
   self.known.advance(thread);
 }
 
@@ -95,7 +95,8 @@ void Memory::fence(ThreadId thread, std::memory_order order) {
   auto& self = threads_[thread];
   if (acquires(order)) self.known.join(self.read_relaxed);
   if (order == std::memory_order_seq_cst) {
-    // Fences order what happened before one against what comes after a later one, but do not synchronize: no clocks.
+    // Fences order what happened before one against what comes after a later one, but do not synchronize: no clocks
+    // join.
     sequential_.join_floors(self.known);
     self.known.join_floors(sequential_);
   }

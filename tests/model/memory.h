@@ -10,20 +10,20 @@
 
 namespace cohort::model {
 
-/// Values of atomics, whatever their type.
+/// The value of an atomic of any type.
 using Bits = std::uint64_t;
 using ThreadId = std::size_t;
 using LocationId = std::uint32_t;
-/// Position of a store in its location's modification order; 0 is the initial value.
+/// The position of a store in its location's modification order; 0 is the initial value.
 using StoreIndex = std::uint32_t;
 
-/// Thread 0 runs the setup and the after-check.
+/// Thread 0 runs the setup and the final check.
 inline constexpr ThreadId main_thread = 0;
 inline constexpr std::size_t max_threads = 9;
 
 /// What happened before a point of a thread: a vector clock, which decides about data races, and the oldest store of
-/// each location that coherence still lets it read. The second follows from the first (a store or load that happened
-/// before raises the floor to what it wrote or read) and is kept beside it because loads ask for nothing else.
+/// each location that coherence still allows it to read. The second follows from the first (a store or load that
+/// happened before raises the floor to what it wrote or read), and is kept beside it because loads need nothing else.
 class Knowledge {
  public:
   void join(const Knowledge& other);
@@ -40,8 +40,8 @@ class Knowledge {
 };
 
 /// The memory of one execution: atomic locations with their modification orders, plain ones with their last accesses,
-/// and what every thread knows. It says what a load may return and carries out what was chosen; it chooses nothing.
-/// The rules are those of explorer.h.
+/// and what every thread knows. It determines what a load may return and carries out what was chosen; it does not
+/// choose. The rules are those of explorer.h.
 class Memory {
  public:
   Memory();
@@ -49,25 +49,25 @@ class Memory {
   LocationId add_atomic(Bits initial);
   StoreIndex newest(LocationId location) const;
   Bits value(LocationId location, StoreIndex store) const { return atomics_[location].stores[store].value; }
-  /// The oldest store a load may return; every newer one is permitted, too.
+  /// The oldest store that a load may return; every newer one is permitted, too.
   StoreIndex oldest_readable(ThreadId thread, LocationId location, std::memory_order order) const;
 
   void load(ThreadId thread, LocationId location, StoreIndex store, std::memory_order order);
   void store(ThreadId thread, LocationId location, Bits value, std::memory_order order);
-  /// Reads the newest store and puts one right behind it.
+  /// Reads the newest store and appends one directly after it.
   void modify(ThreadId thread, LocationId location, Bits value, std::memory_order order);
   void fence(ThreadId thread, std::memory_order order);
-  /// The whole of `from` happens before what `to` does from now on.
+  /// Everything in `from` so far happens before what `to` does from now on.
   void synchronize(ThreadId from, ThreadId to);
 
   struct Access {
     ThreadId thread = main_thread;
-    std::uint32_t time = 0;  ///< the thread's clock, counted from 1: 0 means there was none
+    std::uint32_t time = 0;  ///< the thread's clock, counted from 1; 0 means that there was no access
     std::size_t event = 0;   ///< the caller's number for it
     bool write = false;
   };
   LocationId add_plain();
-  /// Records the access; returns an earlier one it races with.
+  /// Records the access; returns an earlier one that it races with.
   std::optional<Access> access_plain(ThreadId thread, LocationId location, bool write, std::size_t event);
 
  private:
@@ -93,7 +93,7 @@ class Memory {
   std::vector<AtomicLocation> atomics_;
   std::vector<PlainLocation> plains_;
   std::array<Thread, max_threads> threads_;
-  /// For each location the newest store that a seq_cst operation so far wrote or read, or that happened before a
+  /// For each location, the newest store that a seq_cst operation so far has written or read, or that happened before a
   /// seq_cst fence. Later seq_cst loads, and loads after later fences, may return nothing older.
   Knowledge sequential_;
 };

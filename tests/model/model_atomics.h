@@ -8,8 +8,8 @@
 
 namespace cohort::model {
 
-/// The policy that puts code templated on its atomics under the explorer. `Atomics::pause()` belongs into every round
-/// of a wait loop; deadlines never expire.
+/// The policy that runs code templated on its atomics under the explorer. `Atomics::pause()` must be called in every
+/// round of a wait loop; deadlines never expire.
 struct ModelAtomics {
   template <class T>
   using Atomic = model::Atomic<T>;
@@ -17,7 +17,7 @@ struct ModelAtomics {
   using Plain = model::Plain<T>;
 
   static void pause() { model::pause(); }
-  /// What a fence that the kernel completes on demand amounts to.
+  /// The effect of a fence that the kernel completes on demand.
   static void light_fence() { model::fence(std::memory_order_seq_cst); }
   static void heavy_fence() { model::fence(std::memory_order_seq_cst); }
   template <class Deadline>

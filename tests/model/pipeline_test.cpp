@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Chunks through staging buffers: what is drained is what was filled, and no buffer is written while it is read, from
-// one operation into the next.
+// Chunks through staging buffers: what is drained is what was filled, and no buffer is written while it is read, even
+// from one operation to the next.
 #include "backends/shm/pipeline.h"
 
 #include <gmock/gmock.h>
@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// `depth`: staging buffers of each rank; other than stage_depth it is wrong.
+/// `depth` is the number of staging buffers of each rank; any value other than stage_depth is wrong on purpose.
 template <class A, int n, std::uint32_t depth = shm::stage_depth>
 class StageBoard : public PostBoard<A, n> {
  public:
@@ -54,8 +54,8 @@ class StageBoard : public PostBoard<A, n> {
 struct Plan {
   std::uint32_t chunks = 3;
   std::uint32_t operations = 2;
-  bool are_posted = true;  ///< each operation starts when all have come to it, as in the engine
-  int root = -1;           ///< of a broadcast; -1: everybody fills and drains
+  bool are_posted = true;  ///< each operation starts when all ranks have posted it, as in the shared-memory engine
+  int root = -1;           ///< the root of a broadcast; -1: all ranks fill and drain
 };
 
 template <class Board>
@@ -96,7 +96,7 @@ class Stager {
           for (int peer = 0; peer < Board::ranks; ++peer) {
             sum += peer == rank_ ? value(rank_, i, c) : int{board_.input(peer, c)};
           }
-          board_.result(rank_, c) = sum + rank_;  // each rank's slice is another
+          board_.result(rank_, c) = sum + rank_;  // so that the slices of different ranks differ
         },
         [&](std::uint32_t c, int peer) {
           int sum = peer;

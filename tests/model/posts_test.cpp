@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The order of posts: a ring of slots that is written again only when nobody reads it any more, also by a rank that
+// The order of posts: a ring of slots that are written again only when nobody reads them any more, also by a rank that
 // waits for nobody.
 #include "backends/shm/posts.h"
 
@@ -16,14 +16,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// As far as a rank that waits for nobody gets ahead, after it has had to look for free slots once.
+/// How far a rank that waits for nobody gets ahead, after it has had to look for free slots once.
 constexpr std::uint32_t operations = shm::post_depth + shm::post_depth / 2 + 1;
 
 int payload_of(int rank, std::uint32_t k) {
   return 100 * rank + static_cast<int>(k);
 }
 
-/// One rank's part in operations one after another.
+/// One rank's part in successive operations.
 template <class Board>
 class Poster {
  public:
@@ -39,7 +39,7 @@ class Poster {
     require(board_.post(peer, k).payload == payload_of(peer, k), "the payload is that of the operation");
   }
 
-  /// As a small all-reduce does.
+  /// What a small all-reduce does.
   void exchange() {
     const auto k = begin();
     publish(k);
@@ -48,7 +48,7 @@ class Poster {
       if (peer != rank_) read(peer, k);
     }
   }
-  /// As a small broadcast does: the root waits for nobody.
+  /// What a small broadcast does: the root waits for nobody.
   void broadcast(int root) {
     const auto k = begin();
     publish(k);
@@ -83,7 +83,7 @@ const auto exchanges = [](auto& poster) {
 const auto broadcasts = [](auto& poster) {
   for (std::uint32_t i = 0; i < operations; ++i) poster.broadcast(0);
 };
-/// The root changes in the middle of the ring, and somebody else waits for everybody.
+/// The root changes in the middle of the ring, and another rank waits for all.
 const auto mixture = [](auto& poster) {
   for (std::uint32_t i = 0; i < operations; ++i) {
     if (i == operations / 3) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What the templates of src/backends/shm ask for, small enough to be explored: a way to wait, and a board.
+// What the templates of src/backends/shm require, small enough to be explored: a wait monitor and a board.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@
 
 namespace cohort::model {
 
-/// Looks once and sleeps from then on: as short as a wait can be that does both.
+/// Reads once and sleeps from then on: the shortest wait that does both.
 class ShortWatch {
  public:
   void waits_for(int peer) { peer_ = peer; }
@@ -35,7 +35,7 @@ void name_flag(const shm::Flag<Atomics>& flag, const std::string& text) {
   name(flag.sleepers, text + ".sleepers");
 }
 
-/// `depth`: of each rank's ring of posts; other than post_depth it is wrong.
+/// `depth` is that of each rank's ring of posts; any value other than post_depth is wrong on purpose.
 template <class Atomics, int ranks, std::uint32_t depth = shm::post_depth>
 class PostBoard {
  public:

@@ -13,7 +13,7 @@
 
 namespace cohort::model {
 
-/// Where an event happened: atomic and plain locations are numbered apart.
+/// Where an event happened; atomic and plain locations are numbered separately.
 struct Place {
   bool atomic = true;
   LocationId location = 0;
@@ -24,13 +24,13 @@ struct Event {
   const char* operation = "";
   std::optional<Place> place{};
   std::optional<Bits> value{};
-  std::optional<Bits> before{};  ///< what a read-modify-write replaced
+  std::optional<Bits> before{};  ///< the value that a read-modify-write replaced
   std::optional<std::memory_order> order{};
-  std::optional<Bits> newest{};  ///< what a load could have read had it been up to date
+  std::optional<Bits> newest{};  ///< the value that a load would have returned had it been up to date
   const char* remark = "";
 };
 
-/// What an execution did, written down cheaply and put into words only if somebody wants to read it.
+/// The record of an execution, stored cheaply and turned into text only on request.
 class Trace {
  public:
   /// Returns the event's number, as text() shows it.
@@ -54,7 +54,7 @@ class Trace {
   std::map<LocationId, std::string> plains_;
 };
 
-/// Bits as a number, negative where the value was.
+/// The bits as a number, negative if the value was.
 std::string number(Bits value);
 
 }  // namespace cohort::model

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Policies that break code templated on its atomics without touching it: what it asks for is made weaker, or not done.
-// A test of such code is worth something if it fails with each of them.
+// Policies that break code templated on its atomics without changing it: what it asks for is weakened or omitted. A
+// test of such code is meaningful if it fails with each of them.
 #pragma once
 
 #include <atomic>
@@ -13,8 +13,8 @@ namespace cohort::model {
 
 enum class Weakness : std::uint8_t {
   none,
-  no_light_fence,  ///< whoever raises may look for sleepers too early
-  no_heavy_fence,  ///< whoever goes to sleep may look at the flag too early
+  no_light_fence,  ///< the raiser may look for sleepers too early
+  no_heavy_fence,  ///< the sleeper may read the flag too early
   no_release,      ///< stores publish nothing
   no_acquire,      ///< loads learn nothing
   no_wake,         ///< nobody is woken

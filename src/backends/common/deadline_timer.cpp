@@ -16,25 +16,26 @@
 
 namespace cohort {
 
-/// All timers that are set, and the thread that waits for the first of them. It is no Worker, because the gloo module
-/// has a copy of this file and nothing else of the library.
+/// All timers that are set, and the thread that waits for the first of them. The thread is not a Worker, because the
+/// gloo module contains a copy of this file and nothing else of the library.
 struct TimerQueue {
   std::mutex mutex;
   std::condition_variable changed;
   std::multimap<DeadlineTimer::Time, DeadlineTimer*> timers;
-  /// When the thread looks next. A timer that was destroyed meanwhile may leave it too early, which costs one look.
+  /// When the thread wakes next. A timer that has been destroyed since may leave this too early, which costs one
+  /// needless wake-up.
   DeadlineTimer::Time wakes_at = DeadlineTimer::Time::max();
   const pid_t owner = ::getpid();
 
-  /// This process's. A forked child has none of its parent's threads, and cannot use a condition variable on which one
-  /// of them waited at the time: it gets a queue of its own, and the parent's is left as it is.
+  /// The queue of this process. A forked child has none of its parent's threads, and cannot use a condition variable on
+  /// which one of them was waiting at the time, so it gets a queue of its own and leaves the parent's as it is.
   static TimerQueue& instance() {
     static std::atomic<TimerQueue*> current{nullptr};
     auto* known = current.load(std::memory_order_acquire);
     if (known != nullptr && known->owner == ::getpid()) return *known;
     auto fresh = std::make_unique<TimerQueue>();
     if (current.compare_exchange_strong(known, fresh.get(), std::memory_order_acq_rel)) {
-      auto* const mine = fresh.release();  // for the rest of the process
+      auto* const mine = fresh.release();  // kept for the rest of the process
       static Immortal<std::vector<std::thread>> threads;
       threads->emplace_back([mine] { mine->watch(); });
       return *mine;
@@ -76,7 +77,7 @@ DeadlineTimer::DeadlineTimer(Time when, std::function<void()> ring)
 }
 
 DeadlineTimer::~DeadlineTimer() {
-  if (queue_.owner != ::getpid()) return;  // it is the parent's
+  if (queue_.owner != ::getpid()) return;  // it belongs to the parent
   std::unique_lock lock(queue_.mutex);
   if (state_ == State::set) {
     auto place = queue_.timers.lower_bound(when_);

@@ -9,15 +9,15 @@ namespace cohort {
 
 struct TimerQueue;
 
-/// Calls `ring` at a given time, to end what an engine cannot end by itself, unless it is destroyed before. Costs a
-/// lock and an allocation. The process has one timer thread, which is woken only by a timer that is due before the
-/// thread would look anyway: of successive operations with the same timeout, only the first wakes it.
+/// Calls `ring` at a given time, to stop what an engine cannot stop by itself, unless the timer is destroyed before.
+/// Costs a lock and an allocation. The process has one timer thread, which is woken only by a timer that expires before
+/// the thread would wake anyway: among successive operations with the same timeout, only the first wakes it.
 class DeadlineTimer {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
   DeadlineTimer(Time when, std::function<void()> ring);
-  /// If `ring` is being called, waits until it has returned.
+  /// If `ring` is being called, the destructor waits until it has returned.
   ~DeadlineTimer();
   DeadlineTimer(const DeadlineTimer&) = delete;
   DeadlineTimer& operator=(const DeadlineTimer&) = delete;
@@ -29,7 +29,7 @@ class DeadlineTimer {
   TimerQueue& queue_;
   const Time when_;
   std::function<void()> ring_;
-  State state_ = State::set;  ///< under the queue's lock
+  State state_ = State::set;  ///< protected by the queue's lock
 };
 
 }  // namespace cohort

@@ -7,15 +7,15 @@
 
 namespace cohort {
 
-/// Why a group is over: thrown by every operation afterwards.
+/// Why a group has failed: thrown by every operation from then on.
 struct Failure {
   ErrorKind kind = ErrorKind::backend;
-  int rank = -1;      ///< at fault
-  int reporter = -1;  ///< who noticed
+  int rank = -1;      ///< the rank at fault
+  int reporter = -1;  ///< the rank that detected it
   std::string text{};
 };
 
-/// As the class that belongs to its kind.
+/// Throws the error class that belongs to the failure's kind.
 [[noreturn]] void throw_failure(const Failure& failure, ErrorContext context);
 
 }  // namespace cohort

@@ -97,7 +97,7 @@ void FailureCoordinator::publish_current_op() {
     try {
       store->clone()->set(key, note, notes_patience);
     } catch (const Error& e) {
-      log_debug("what this rank was doing could not be published: {}", e.what());
+      log_debug("this rank's current operation could not be published: {}", e.what());
     }
   };
   run_with_deadline(publish, Deadline::after(notes_patience), late_);
@@ -120,9 +120,9 @@ void FailureCoordinator::diagnose_timeout() {
     for (std::size_t each = 0; each < answers->size(); ++each) {
       try {
         (*answers)[each] = store->get(note_key(static_cast<int>(each)), patience);
-      } catch (const StoreTimeoutError&) {  // it is not there to leave one
+      } catch (const StoreTimeoutError&) {  // that rank has not published a note
       } catch (const Error& e) {
-        return log_debug("what the other ranks were doing could not be read: {}", e.what());
+        return log_debug("the other ranks' current operations could not be read: {}", e.what());
       }
     }
   };
@@ -151,15 +151,15 @@ void FailureCoordinator::diagnose_timeout() {
       continue;
     }
     missing.push_back(each);
-    places.push_back(!note                ? fmt::format("rank {} does not say what it does", each)
-                     : note->text.empty() ? fmt::format("rank {} has not called anything", each)
+    places.push_back(!note                ? fmt::format("rank {} has not published what it is doing", each)
+                     : note->text.empty() ? fmt::format("rank {} has not called any operation", each)
                                           : fmt::format("rank {} last called {}", each, note->text));
   }
   const std::lock_guard lock(mutex_);
   if (mismatch) {
     failure_ = std::move(mismatch);
   } else if (missing.empty()) {
-    failure_->text += ": all ranks are in it";
+    failure_->text += ": all ranks have entered it";
   } else {
     failure_->rank = missing.front();
     failure_->text += fmt::format("; missing: rank{} {}; {}", missing.size() == 1 ? "" : "s", fmt::join(missing, ", "),
@@ -186,7 +186,7 @@ void FailureCoordinator::await_news(const Call& call) {
 }
 
 void FailureCoordinator::fail(const Failure& failure, const Call& call) {
-  // The others first: they may know more, and their word may have come before this one.
+  // The other ranks are told first: they may know more, and may have published a failure before this one.
   if (detector_ != nullptr && !detector_->declare(failure)) is_alone_ = true;
   end(failure);
   throw_end(call);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// How a group on an engine ends, if it does not end well: the first failure anywhere ends it everywhere, and every rank
-// says the same of it.
+// How a group on an engine fails: the first failure on any rank ends the group on all ranks, and every rank reports the
+// same failure.
 //
-// Whoever fails tells the others (failure_detector.h), who stop at once whatever they wait for. When it was a deadline that
-// passed, every rank leaves a note of what it is in, or was in last, and those who are asked put the notes together:
-// who is missing, or that ranks called different things.
+// A rank that fails tells the others (failure_detector.h), which stop whatever they wait for at once. If a deadline
+// passed, every rank publishes the operation it is in, or was in last, and a rank that must report the error combines
+// these notes: it finds the ranks that are missing, or that ranks called different operations.
 #pragma once
 
 #include <cohort/backend.h>
@@ -30,24 +30,24 @@ class FailureCoordinator {
  public:
   struct Group {
     std::string id{};
-    StorePtr store{};  ///< its own keys
+    StorePtr store{};  ///< with keys of the group's own
     int rank = 0;
     int size = 1;
-    /// Nothing is told and no notes are left by a part of a group that sees to it itself.
+    /// A part of a larger group neither tells the other ranks nor publishes notes: the larger group does both.
     bool is_part = false;
   };
-  /// `stop` ends whatever waits in the engine; any thread, for good.
+  /// `stop` ends whatever waits in the engine, for good; it may be called on any thread.
   FailureCoordinator(Group group, Deadline deadline, std::function<void(const Failure&)> stop);
   ~FailureCoordinator();
   FailureCoordinator(const FailureCoordinator&) = delete;
   FailureCoordinator& operator=(const FailureCoordinator&) = delete;
 
-  /// Throws if the group is over.
+  /// Throws if the group has failed.
   void check(const Call& call) {
     if (is_over_.load(std::memory_order_acquire)) throw_end(call);
   }
 
-  /// For the time of an operation.
+  /// Marks this rank as being in an operation for a scope.
   class OpScope {
    public:
     OpScope(FailureCoordinator& coordinator, const OpSignature& signature, std::uint64_t sequence)
@@ -62,15 +62,16 @@ class FailureCoordinator {
     FailureCoordinator& coordinator_;
   };
 
-  /// Something broke, and whoever knows why may be about to say so: waits a moment for that, then check()s.
+  /// Something failed, and a rank that knows the reason may be about to publish it: waits a moment for that, then calls
+  /// check().
   void await_news(const Call& call);
-  /// Somebody else's word that the group is over.
+  /// Takes over a failure that another part has reported.
   void adopt(const Failure& failure) { end(failure); }
-  /// The group is over; what is thrown is what all agree on.
+  /// Ends the group and throws the failure that all ranks agree on.
   [[noreturn]] void fail(const Failure& failure, const Call& call);
   [[noreturn]] void miss_deadline(const Call& call);
   void abort(std::string_view reason);
-  /// In an orderly way; nobody is told.
+  /// Leaves the group in good order; the other ranks are not told.
   void leave();
 
   ErrorContext context(const Call& call) const;
@@ -85,7 +86,7 @@ class FailureCoordinator {
 
   const Group group_;
   const std::function<void(const Failure&)> stop_;
-  StorePtr notes_;  ///< a handle of its own: the group's may be busy
+  StorePtr notes_;  ///< a connection of its own, because the group's may be busy
 
   std::mutex mutex_;
   std::condition_variable over_;
@@ -95,11 +96,11 @@ class FailureCoordinator {
   std::uint64_t last_sequence_ = 0;
   bool is_in_ = false;
   std::atomic<bool> is_over_{false};
-  std::atomic<bool> is_alone_{false};  ///< the store did not take this rank's word: it is not asked anything either
+  std::atomic<bool> is_alone_{false};  ///< the store did not take this rank's failure, so it is not queried either
   std::mutex diagnosis_mutex_;
-  LateThreads late_;  ///< requests to the store, which may be what cannot be reached
+  LateThreads late_;  ///< requests to the store, which may be unreachable
 
-  std::unique_ptr<FailureDetector> detector_;  ///< last: its thread uses the others
+  std::unique_ptr<FailureDetector> detector_;  ///< last, because its thread uses the other members
 };
 
 }  // namespace cohort

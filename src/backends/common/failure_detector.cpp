@@ -19,9 +19,10 @@ namespace cohort {
 namespace {
 
 constexpr auto ended_key = "ended";
-/// For telling others that this rank gives up, or leaves: what is left to do then is not worth much waiting.
+/// The time limit for telling others that this rank gives up or leaves, when little is left that would justify waiting
+/// longer.
 constexpr std::chrono::seconds farewell_patience{2};
-/// How long who declares a group's end stays for it: a store in reach has it by then.
+/// How long a rank that declares a group's end waits for the store: a reachable store has the failure by then.
 constexpr std::chrono::milliseconds declaring_patience{500};
 constexpr std::string_view reason_mark = "failure: ";
 
@@ -30,7 +31,7 @@ TcpStore* tcp_store_below(const StorePtr& store) {
   return dynamic_cast<TcpStore*>(prefixed == nullptr ? store.get() : prefixed->underlying_non_prefix_store().get());
 }
 
-/// A will is written by the server, which knows no prefixes.
+/// The last will is written by the server, which knows no prefixes.
 std::string full_key(const StorePtr& store) {
   std::string key = ended_key;
   auto below = store;
@@ -95,7 +96,7 @@ FailureDetector::~FailureDetector() {
     try {
       liveness_->set_on_disconnect({}, {}, farewell_patience);
     } catch (const Error& e) {
-      log_debug("a group's end could not be told to the store: {}", e.what());
+      log_debug("a group's end could not be reported to the store: {}", e.what());
     }
   }
   listening_->interrupt();
@@ -128,14 +129,14 @@ bool FailureDetector::declare(const Failure& failure) {
           try {
             liveness_store_->compare_set(ended_key, "", text, farewell_patience);
           } catch (const Error& e) {
-            log_debug("the end of a group could not be told to the others: {}", e.what());
+            log_debug("the end of a group could not be reported to the other ranks: {}", e.what());
             is_out_of_reach_ = true;
           }
         },
         Deadline::after(declaring_patience), late_);
     return is_in_time && !is_out_of_reach_;
   } catch (const Error& e) {
-    log_debug("the end of a group could not be told to the others: {}", e.what());
+    log_debug("the end of a group could not be reported to the other ranks: {}", e.what());
     return false;
   }
 }

@@ -30,7 +30,7 @@ std::string numeric(const sockaddr* address, socklen_t size) {
   return text.data();
 }
 
-/// The first interface of the list that is up, IPv4 before IPv6.
+/// The address of the first interface in the list that is up, IPv4 before IPv6.
 std::string address_of_interface(std::string_view names) {
   ifaddrs* raw = nullptr;
   if (::getifaddrs(&raw) != 0) throw BackendError("the network interfaces cannot be listed");
@@ -52,7 +52,7 @@ std::string address_of_interface(std::string_view names) {
       fmt::format("GLOO_SOCKET_IFNAME={}: no such interface is up; there are {}", names, fmt::join(there, ", ")));
 }
 
-/// From which address packets to `host` go. Connecting a datagram socket sends nothing.
+/// The source address of packets to `host`. Connecting a datagram socket sends nothing.
 std::string address_towards(const std::string& host, Deadline deadline) {
   constexpr std::uint16_t any_port = 9;
   for (const auto& address : resolve(Endpoint::tcp(host, any_port), deadline)) {

@@ -9,9 +9,9 @@
 
 namespace cohort {
 
-/// The numeric address at which other hosts of the job reach this one: that of the interface named in
-/// GLOO_SOCKET_IFNAME, else of the one that leads to the job's store, else loopback. A ValueError for an interface that
-/// is not there or has no address lists those that do.
+/// The numeric address at which other hosts of the job reach this one: the address of the interface named in
+/// GLOO_SOCKET_IFNAME or, if it is not set, of the interface that leads to the job's store or, if there is none,
+/// loopback. For an interface that does not exist or has no address, it throws a ValueError that lists those that do.
 std::string local_address(const Env& env, const StorePtr& store, Deadline deadline);
 
 }  // namespace cohort

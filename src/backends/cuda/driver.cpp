@@ -59,7 +59,7 @@ DriverState load() {
   fill(module, d.memory_set, "cuMemsetD8_v2", why);
   fill(module, d.copy, "cuMemcpy", why);
   fill(module, d.copy_async, "cuMemcpyAsync", why);
-  // The library alone is on machines without a GPU too. /dev/dxg: under Windows.
+  // The library also exists on machines without a GPU. /dev/dxg is the device under Windows (WSL).
   if (why.empty() && ::access("/dev/nvidiactl", F_OK) != 0 && ::access("/dev/dxg", F_OK) != 0) {
     why =
         "there is an NVIDIA driver but no GPU (no /dev/nvidiactl): see nvidia-smi, and in a container install "

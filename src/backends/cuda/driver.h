@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The functions of the CUDA driver that Cohort calls, as a table: filled from libcuda.so.1 at run time, so that nothing
-// of CUDA is needed to build, and from a double in tests. Names and types are ours; each member says which function it
-// is. Handles are opaque pointers, as in the driver's own interface (a cudaStream_t is a CUstream).
+// The functions of the CUDA driver that Cohort calls, as a table. It is filled from libcuda.so.1 at run time, so that
+// nothing of CUDA is needed to build, and from a test double in tests. Names and types are Cohort's own; each member
+// names the function it stands for. Handles are opaque pointers, as in the driver's own interface (a cudaStream_t is a
+// CUstream).
 #pragma once
 
 #include <cstddef>
@@ -12,10 +13,10 @@
 
 namespace cohort::cuda {
 
-/// CUresult. Only what is told apart here has a name.
+/// CUresult. Only the values that Cohort distinguishes have names.
 using Result = int;
 inline constexpr Result success = 0;
-inline constexpr Result not_ready = 600;  ///< CUDA_ERROR_NOT_READY: asked, and not done yet
+inline constexpr Result not_ready = 600;  ///< CUDA_ERROR_NOT_READY: the work that was queried is not complete
 
 using Address = std::uintptr_t;  ///< CUdeviceptr
 
@@ -56,19 +57,19 @@ inline Address address_of(const void* data) {
   return reinterpret_cast<Address>(data);
 }
 
-/// What the process's driver is, loaded once. Loaded and not started: that costs a fraction of a second, and a process
-/// that has started it cannot use it in its children.
+/// The driver of this process, loaded once. It is loaded but not started, because starting it costs a fraction of a
+/// second, and a process that has started it cannot use it in forked children.
 struct DriverState {
   Driver driver{};
-  std::string missing{};  ///< what is lacking and how to get it; empty: it can be started
+  std::string missing{};  ///< what is missing and how to get it; empty if the driver can be started
 };
 const DriverState& system_driver();
-/// A ValueError where it cannot be, or finds no GPU.
+/// Throws ValueError if the driver cannot be started or finds no GPU.
 void start(const Driver& driver);
 
 /// "CUDA_ERROR_OUT_OF_MEMORY (out of memory)"
 std::string describe(const Driver& driver, Result result);
-/// A BackendError that names the call, unless it went well.
+/// Throws a BackendError that names the call unless it succeeded.
 void check(const Driver& driver, Result result, std::string_view call);
 
 }  // namespace cohort::cuda

@@ -95,7 +95,7 @@ Memory::~Memory() {
     const Current current(*context_);
     context_->driver().memory_free(address_);
   } catch (const BackendError&) {
-    return;  // without a context the memory is gone already
+    return;  // without a context, the memory has been freed already
   }
 }
 

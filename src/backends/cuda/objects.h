@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Owners of what the driver hands out. None outlives its Context, which each holds.
+// Owners of the driver's objects. None outlives its Context, because each holds a reference to it.
 #pragma once
 
 #include <bit>
@@ -13,10 +13,10 @@
 
 namespace cohort::cuda {
 
-/// A device's primary context: the one that the CUDA runtime, and with it everybody else in the process, uses.
+/// The primary context of a device: the one that the CUDA runtime, and thereby everything else in the process, uses.
 class Context {
  public:
-  /// A ValueError for a device that is not there.
+  /// Throws ValueError for a device that does not exist.
   Context(const Driver& driver, int device);
   ~Context();
   Context(const Context&) = delete;
@@ -25,7 +25,7 @@ class Context {
   const Driver& driver() const noexcept { return driver_; }
   int device() const noexcept { return device_; }
   void* get() const noexcept { return context_; }
-  /// The device whose context is current on this thread; 0, which is what the runtime would take, where none is.
+  /// The device whose context is current on this thread; 0, the runtime's default, if there is none.
   static int current_device(const Driver& driver);
 
  private:
@@ -35,7 +35,8 @@ class Context {
 };
 using ContextPtr = std::shared_ptr<const Context>;
 
-/// Makes a context current for a scope. Costs one call of the driver where it is already, as it mostly is.
+/// Makes a context current for a scope. Costs one call of the driver if it is current already, which is the common
+/// case.
 class Current {
  public:
   explicit Current(const Context& context);
@@ -49,8 +50,8 @@ class Current {
   bool has_changed_ = false;
 };
 
-/// Lets this thread ask about events for a scope, whatever is being captured: in CUDA's global mode a capture anywhere
-/// in the process forbids it to everybody, and is broken by it.
+/// Allows this thread to query events for a scope, whatever is being captured: in CUDA's global mode a capture anywhere
+/// in the process forbids such queries to every thread, and is invalidated by them.
 class BesideCaptures {
  public:
   explicit BesideCaptures(const Driver& driver) : driver_(driver) { driver_.exchange_capture_mode(&mode_); }
@@ -60,7 +61,7 @@ class BesideCaptures {
 
  private:
   const Driver& driver_;
-  int mode_ = 2;  ///< CU_STREAM_CAPTURE_MODE_RELAXED; afterwards what there was before
+  int mode_ = 2;  ///< CU_STREAM_CAPTURE_MODE_RELAXED; after the exchange, the mode to restore
 };
 
 class Stream {
@@ -90,7 +91,7 @@ class Event {
 };
 using EventPtr = std::unique_ptr<Event>;
 
-/// Events to use again: making one costs microseconds, taking one from here some nanoseconds. Any thread.
+/// A pool of events: creating one costs microseconds, taking one from the pool some nanoseconds. Thread-safe.
 class EventPool {
  public:
   EventPool(ContextPtr context, bool with_timing) : context_(std::move(context)), with_timing_(with_timing) {}

@@ -49,7 +49,7 @@ int FakeBackend::perform(const Operation& op, Call& call) {
 
 void FakeBackend::combine_uniform(ConstBytes in, const Operation& op) const {
   if (!options_.simulate_uniform_ranks) return copy(op.out(), in);
-  // As many sources as there are ranks, all the same memory: the same bits as ranks that share memory would get.
+  // One source per rank, all of them the same memory: this gives the same bits as ranks that share memory.
   const auto n = static_cast<std::size_t>(size());
   const std::vector<const void*> sources(n, in.data());
   const std::vector<double> factors(n, op.reduce.factor());
@@ -81,7 +81,8 @@ void FakeBackend::reduce_scatter(const Operation& op, Call& /*call*/) {
 void FakeBackend::all_to_all(const Operation& op, Call& /*call*/) {
   const auto own = static_cast<std::size_t>(rank());
   for (std::size_t peer = 0; peer < op.outs.size(); ++peer) {
-    // Uniform ranks all send this one what it sends to itself; otherwise what goes there comes back.
+    // With uniform ranks, every rank sends to this one what it sends to itself; otherwise what is sent to a peer comes
+    // back.
     copy(op.outs[peer], op.ins[options_.simulate_uniform_ranks ? own : peer]);
   }
 }

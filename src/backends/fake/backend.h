@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Any rank of any size, without peers: for planning, tracing and tests. What comes from peers is filled from this
-// rank's own memory where that gives a value, and left as it is otherwise; nothing uninitialised is ever exposed.
+// Any rank of a group of any size, without peers: for planning, tracing and tests. Data that would come from peers is
+// filled in from this rank's own memory if that gives a value, and left unchanged otherwise; uninitialised memory is
+// never exposed.
 //
-// Option simulate_uniform_ranks: every rank is taken to hold what this one holds, so that a sum of W ranks is W times
-// the value. Option error_on_collective: every collective (not point-to-point) throws.
+// With the option simulate_uniform_ranks, every rank is assumed to hold what this one holds, so that a sum over W ranks
+// is W times the value. With the option error_on_collective, every collective (but no point-to-point operation) throws.
 #pragma once
 
 #include <cohort/backend.h>
@@ -39,7 +40,7 @@ class FakeBackend final : public Backend {
   void reduce_scatter(const Operation& op, Call& call) override;
   void all_to_all(const Operation& op, Call& call) override;
   void barrier(const Operation& op, Call& call) override;
-  /// `in` combined with itself as if all ranks held it.
+  /// Combines `in` with itself as if all ranks held it.
   void combine_uniform(ConstBytes in, const Operation& op) const;
 
   const FakeOptions options_;

@@ -26,7 +26,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds leaving_patience{2000};
 
-/// For Gloo, which adds it to the clock, and for which zero is "no timeout".
+/// A timeout for Gloo, which adds it to the current time and takes zero as "no timeout".
 milliseconds gloo_timeout(Deadline deadline) {
   constexpr auto longest = std::chrono::hours(24 * 365);
   if (deadline.is_never()) return longest;
@@ -52,7 +52,7 @@ std::size_t index_of(int rank) {
 
 }  // namespace
 
-// --- beginning and end
+// --- construction and shutdown
 
 GlooBackend::GlooBackend(GlooParts parts, Deadline deadline)
     : Backend("gloo", parts.rank, parts.size), parts_(std::move(parts)) {
@@ -78,7 +78,7 @@ GlooBackend::~GlooBackend() {
 
 void GlooBackend::connect(Deadline deadline) {
   auto& store = *parts_.store;
-  int coming = -1;  // whose address is waited for
+  int coming = -1;  // the rank whose address is awaited
   try {
     const DeadlineTimer timer(deadline.when(), [this] { mesh_->fail("connecting took too long"); });
     mesh_->connect([&](const std::string& key, const std::string& value) { store.set(key, value, deadline); },
@@ -100,8 +100,8 @@ void GlooBackend::connect(Deadline deadline) {
   }
 }
 
-/// Gloo believes whoever connects first. So before anything else is said, both ends of each connection prove that they
-/// know a key that only this group's store holds; who cannot is no rank.
+/// Gloo accepts whoever connects first. Therefore, before anything else is sent, both ends of each connection prove
+/// that they know a key that only this group's store holds; a process that cannot is not a rank of the group.
 void GlooBackend::prove(Deadline deadline) {
   std::array<std::uint8_t, 32> fresh{};
   fill_random(std::as_writable_bytes(std::span(fresh)));
@@ -114,7 +114,7 @@ void GlooBackend::prove(Deadline deadline) {
   std::vector<handshake::Proof> mine(index_of(size()));
   std::vector<handshake::Proof> theirs(index_of(size()));
   const auto refuse = [&](int who, const std::string& why) {
-    throw BackendError(fmt::format("what connected as rank {} {}", who, why),
+    throw BackendError(fmt::format("the process that connected as rank {} {}", who, why),
                        {.group = parts_.group, .op = "new_group", .rank = who});
   };
   try {
@@ -149,7 +149,7 @@ void GlooBackend::abort(std::string_view reason) {
 void GlooBackend::shutdown() {
   coordinator_->leave();
   if (has_failed_) return;
-  // A short message that was sent is not lost because its sender leaves.
+  // A short message that was sent must not be lost because its sender leaves.
   try {
     point_to_point_->flush(Deadline::after(leaving_patience));
   } catch (const std::exception& e) {
@@ -168,7 +168,7 @@ Capabilities GlooBackend::capabilities() const {
           .premul_sum = true};
 }
 
-// --- what surrounds an operation
+// --- the frame around an operation
 
 template <class Run>
 void GlooBackend::guarded(const OpSignature& signature, Call& call, Run&& run) {
@@ -195,7 +195,8 @@ void GlooBackend::exchange_pieces(const OpSignature& signature, Call& call, Fill
 }
 
 void GlooBackend::explain(const std::exception& error, Call& call) {
-  // A deadline that passed makes Gloo's connections fail too; before that, whoever knows why may say so.
+  // A deadline that has passed makes Gloo's connections fail as well. If it has not passed, a rank that knows the
+  // reason may be about to publish it.
   if (call.deadline().expired()) coordinator_->miss_deadline(call);
   coordinator_->await_news(call);
   for (int each = 0; each < size(); ++each) {
@@ -213,7 +214,7 @@ void GlooBackend::explain(const std::exception& error, Call& call) {
 
 namespace {
 
-/// Gloo's own algorithms take 32 bits to tell operations apart.
+/// Gloo's own algorithms distinguish operations by 32 bits.
 std::uint32_t tag_of(std::uint64_t digest) {
   return static_cast<std::uint32_t>(digest);
 }
@@ -246,7 +247,8 @@ void GlooBackend::reduce(const Operation& op, Call& call) {
   if (size() == 1) return arithmetic.alone(op.in().data(), op.out().data(), count, 1);
   if (count == 0) return barrier(op, call);
   guarded(OpSignature::of(op), call, [&](std::uint64_t digest, milliseconds timeout) {
-    // Gloo uses the output as scratch on every rank; away from the root the caller's memory stays as it is.
+    // Gloo uses the output as scratch memory on every rank; on ranks other than the root, the caller's memory must stay
+    // as it is.
     void* out = op.out().data();
     if (out == nullptr) {
       scratch_.resize(std::max(scratch_.size(), op.in().size()));
@@ -298,7 +300,7 @@ void GlooBackend::all_gather(const Operation& op, Call& call) {
   });
 }
 
-/// The pieces of one rank's gather or scatter may differ in size (hybrid's do): each is told apart by its own size.
+/// The pieces of one rank's gather or scatter may differ in size (those of hybrid do): each is matched by its own size.
 OpSignature signature_without_bytes(const Operation& op) {
   auto signature = OpSignature::of(op);
   signature.bytes = 0;
@@ -331,7 +333,7 @@ void GlooBackend::all_to_all(const Operation& op, Call& call) {
   const auto own = index_of(rank());
   if (size() == 1) return copy(op.ins[own], op.outs[own]);
   exchange_pieces(OpSignature::of(op), call, [&](Exchange& exchange) {
-    // Each begins with its right neighbour, so that not all send to rank 0 first.
+    // Each rank begins with its right neighbour, so that not all send to rank 0 first.
     for (int step = 1; step < size(); ++step) {
       const int to = (rank() + step) % size();
       const int from = (rank() - step + size()) % size();
@@ -350,9 +352,9 @@ void GlooBackend::reduce_scatter(const Operation& op, Call& call) {
           [&](std::uint64_t digest, milliseconds /*timeout*/) { reduce_pieces(op, digest, call); });
 }
 
-/// Everybody sends each its piece, and each combines what it got in the order of the ranks: as many bytes as any
-/// algorithm needs, one step, and the same bits as on one host. In chunks, so that what is received stays in the caches
-/// and the memory for it small; the next chunk travels while one is combined.
+/// Every rank sends each of the others its piece, and each combines what it received in rank order: this moves as few
+/// bytes as any algorithm, takes one step, and gives the same bits as on one host. It works in chunks, so that received
+/// data stays in the caches and needs little memory; the next chunk is transferred while one is combined.
 void GlooBackend::reduce_pieces(const Operation& op, std::uint64_t digest, Call& call) {
   std::span<const ConstBytes> ins = op.ins;
   const auto output = op.out();
@@ -428,7 +430,7 @@ void GlooBackend::barrier(const Operation& op, Call& call) {
           [&](std::uint64_t digest, milliseconds timeout) { mesh_->barrier(tag_of(digest), timeout); });
 }
 
-// --- point to point
+// --- point-to-point
 
 template <class Start>
 auto GlooBackend::started(Call& call, Start&& start) {
@@ -453,7 +455,7 @@ std::unique_ptr<PointToPoint::Pending> GlooBackend::pending_recv(const Operation
       });
 }
 
-/// Speaks of the backend's errors, where the protocol's own are Gloo's.
+/// Turns Gloo's errors, which the inner transfer throws, into errors of the backend.
 class GuardedTransfer final : public Transfer {
  public:
   using Explain = std::function<void(const std::exception&)>;
@@ -509,17 +511,17 @@ int GlooBackend::recv(const Operation& op, Call& call) {
 }
 
 void GlooBackend::rest(Deadline until) {
-  // What is done is noticed by threads that wait in Gloo; this only looks whether they have.
+  // Threads that wait in Gloo notice when something is done; this only checks whether they have.
   const auto rounds = std::min(idle_rounds_.fetch_add(1, std::memory_order_relaxed), 5U);
   const auto pause = std::chrono::microseconds(20U << rounds);
   std::this_thread::sleep_until(std::min(until.when(), Deadline::Clock::now() + pause));
 }
 
-// --- children
+// --- subgroups
 
 BackendPtr GlooBackend::split(const BackendSplit& split, Deadline deadline) {
   const auto number = splits_++;
-  // All of the parent wait for each other, so that it stays in step.
+  // All ranks of the parent wait for each other, so that they stay at the same operation of the parent.
   Call call(OpType::barrier, 0, deadline);
   barrier(Operation::barrier(), call);
   const auto place = std::find(split.ranks.begin(), split.ranks.end(), rank());

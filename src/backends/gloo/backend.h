@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Backend "gloo": Gloo over TCP, for hosts that have nothing better between them.
+// Backend "gloo": Gloo over TCP, for hosts that have no faster network between them.
 //
-// all_reduce, reduce, broadcast, barrier and all_gather of equal parts in one buffer are Gloo's; the others go piece by
-// piece (exchange.h). Gloo restarts its clock at each wait; here a timer ends the operation at its deadline. After an
-// operation has failed or missed its deadline the group is over (as with any Gloo): its connections are closed, the
-// others notice, and every later call says why.
+// all_reduce, reduce, broadcast, barrier and all_gather of equal parts in one buffer use Gloo's algorithms; the others
+// are sent piece by piece (exchange.h). Gloo restarts its timeout at each wait; here a timer ends the operation at its
+// deadline. After an operation has failed or missed its deadline the group is over (as with any use of Gloo): its
+// connections are closed, the other ranks notice, and every later call throws the reason.
 #pragma once
 
 #include <cohort/backend.h>
@@ -23,19 +23,19 @@
 namespace cohort::gloo {
 
 struct GlooParts {
-  std::string group{};  ///< id
-  StorePtr store{};     ///< the group's own keys
+  std::string group{};  ///< id of the group
+  StorePtr store{};     ///< with keys of the group's own
   int rank = 0;
   int size = 1;
-  std::string address{};  ///< of the network interface
+  std::string address{};  ///< address of the network interface
   MakeMesh make_mesh = nullptr;
-  /// Of a group that sees to its end itself.
+  /// Whether this is a part of a larger group, which handles failures itself.
   bool is_part = false;
 };
 
 class GlooBackend final : public Backend {
  public:
-  /// Connects; all ranks call it.
+  /// Connects to the other ranks; called by all of them.
   GlooBackend(GlooParts parts, Deadline deadline);
   ~GlooBackend() override;
   GlooBackend(const GlooBackend&) = delete;
@@ -67,13 +67,14 @@ class GlooBackend final : public Backend {
   void connect(Deadline deadline);
   void prove(Deadline deadline);
   /// Runs `run(digest, timeout)` for an operation of several ranks: a timer ends it at its deadline, and Gloo's errors
-  /// become ours. The digest is what the ranks must agree on; messages of ranks that do not never match.
+  /// become errors of this library. The digest is what the ranks must agree on; messages of ranks that do not agree
+  /// never match.
   template <class Run>
   void guarded(const OpSignature& signature, Call& call, Run&& run);
-  /// The pieces that `fill(exchange)` sends and receives, all at once.
+  /// Sends and receives the pieces that `fill(exchange)` adds, all at once.
   template <class Fill>
   void exchange_pieces(const OpSignature& signature, Call& call, Fill&& fill);
-  /// Turns an error of Gloo's into ours: who is at fault, as far as that can be found out.
+  /// Turns an error of Gloo into one of this library, naming the rank at fault as far as it can be determined.
   [[noreturn]] void explain(const std::exception& error, Call& call);
   std::unique_ptr<PointToPoint::Pending> pending_recv(const Operation& op, const Call& call);
   template <class Start>
@@ -82,13 +83,13 @@ class GlooBackend final : public Backend {
   void reduce_pieces(const Operation& op, std::uint64_t digest, Call& call);
 
   GlooParts parts_;
-  std::shared_ptr<Mesh> mesh_;  ///< null for one rank
+  std::shared_ptr<Mesh> mesh_;  ///< null for a group of one rank
   std::unique_ptr<PointToPoint> point_to_point_;
-  std::vector<std::byte> scratch_;  ///< in the turn of collectives
+  std::vector<std::byte> scratch_;  ///< used by one collective at a time
   int splits_ = 0;                  ///< likewise
   std::atomic<unsigned> idle_rounds_{0};
   std::atomic<bool> has_failed_{false};
-  std::unique_ptr<FailureCoordinator> coordinator_;  ///< last: its thread uses the others
+  std::unique_ptr<FailureCoordinator> coordinator_;  ///< last, because its thread uses the other members
 };
 
 }  // namespace cohort::gloo

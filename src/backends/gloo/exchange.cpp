@@ -11,7 +11,7 @@ Exchange::~Exchange() {
 }
 
 std::unique_ptr<Message>& Exchange::message(const void* data, std::size_t bytes) {
-  // Gloo writes to none that is sent, but says so nowhere.
+  // Gloo does not write to memory that is sent, but its interface is not const.
   return messages_.emplace_back(mesh_.message(const_cast<void*>(data), bytes));
 }
 

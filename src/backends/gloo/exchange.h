@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The collectives in which every piece has one sender and one receiver: each goes straight from memory to memory, all
-// at once, without being packed or passed on. (Gloo's own want the pieces in one buffer, and reduce-scatter it has
-// none: PyTorch makes it of all-reduces, W times the bytes.)
+// The collectives in which every piece has one sender and one receiver: each piece goes straight from memory to memory,
+// all at once, without being packed or forwarded. (Gloo's own collectives need the pieces in one buffer, and it has no
+// reduce-scatter: PyTorch composes it of all-reduces, which move W times the bytes.)
 #pragma once
 
 #include <cohort/backend.h>
@@ -14,8 +14,8 @@
 
 namespace cohort::gloo {
 
-/// Messages under way together. If one goes out of scope before they are done, the mesh is failed: Gloo knows their
-/// memory.
+/// Messages in flight together. If an Exchange is destroyed before they are complete, it fails the mesh, because Gloo
+/// still uses their memory.
 class Exchange {
  public:
   /// `operation` is a digest of what the ranks must agree on.
@@ -24,10 +24,10 @@ class Exchange {
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  /// A piece without bytes is sent as well: it says that its sender has come.
+  /// A piece without bytes is sent as well: it shows that its sender has entered the operation.
   void send(ConstBytes data, int to);
   void recv(Bytes data, int from);
-  /// False: not all by the deadline.
+  /// Returns false if not all messages are complete by the deadline.
   bool finish(Deadline deadline);
 
  private:

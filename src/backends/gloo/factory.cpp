@@ -24,13 +24,13 @@ const Module& gloo_module() {
   return *module;
 }
 
-/// Variables that a job brings along from PyTorch are honoured or refused, never passed over.
+/// Variables that a job inherits from a PyTorch setup are honoured or refused, never ignored.
 void check_transport(const Env& env) {
   const auto transport = env.text("GLOO_DEVICE_TRANSPORT");
   if (transport.empty() || transport == "TCP") return;
   throw ValueError(
-      fmt::format("GLOO_DEVICE_TRANSPORT={}: backend gloo talks over TCP, which is what Debian's Gloo has besides "
-                  "ibverbs; for a faster network use backend mpi, or hybrid with engine mpi",
+      fmt::format("GLOO_DEVICE_TRANSPORT={}: backend gloo uses TCP, which is the only transport of Debian's Gloo "
+                  "besides ibverbs; for a faster network use backend mpi, or hybrid with engine mpi",
                   transport));
 }
 
@@ -42,7 +42,7 @@ MakeMesh module_function() {
 
 std::string what_is_missing() {
   if (module_function() != nullptr) return {};
-  if (gloo_module().is_loaded()) return "its module libcohort_gloo.so is of another version of Cohort";
+  if (gloo_module().is_loaded()) return "its module libcohort_gloo.so belongs to another version of Cohort";
   return fmt::format(
       "its module could not be loaded ({}): install libgloo-dev and build Cohort again, or set "
       "COHORT_MODULE_PATH to the folder of libcohort_gloo.so",
@@ -70,7 +70,7 @@ ProcessGroupPtr make_group(const StorePtr& store, int rank, int size, std::chron
   };
   auto group = connect(id, store);
   if (device.type == DeviceType::cuda) {
-    // With connections of its own: what goes on for one kind of memory knows nothing of the other's order.
+    // With connections of its own, because operations on one kind of memory are not ordered with those on the other.
     const auto keys = std::make_shared<PrefixStore>("staged", store);
     group->add_backend(DeviceType::cuda, staged::make_backend(connect(fmt::format("{}/staged", id), keys), device));
     group->set_default_backend(DeviceType::cuda);

@@ -10,9 +10,9 @@ namespace cohort::gloo {
 ProcessGroupPtr make_group(const StorePtr& store, int rank, int size, std::chrono::milliseconds timeout,
                            const Device& device, const Options& options);
 
-/// What it takes to have it; empty if it is there.
+/// What is missing for this backend and how to get it; empty if nothing is.
 std::string what_is_missing();
-/// Null where it is missing.
+/// Null if the module is missing.
 MakeMesh module_function();
 
 }  // namespace cohort::gloo

@@ -31,11 +31,12 @@ namespace cohort::gloo {
 
 namespace {
 
-/// Longer than any deadline; Gloo adds it to the clock.
+/// Longer than any deadline; Gloo adds it to the current time.
 constexpr std::chrono::hours for_ever{24 * 365};
 
-/// Gloo only has a wait, which fails the whole mesh when its time is up, but which another thread can end without harm.
-/// So a caller with time waits itself, with a timer set, and one without leaves the waiting to a thread.
+/// Gloo has only a blocking wait, which fails the whole mesh when its timeout expires, but which another thread can end
+/// without harm. A caller that has time therefore waits itself, with a timer set; one that has none leaves the waiting
+/// to a thread.
 class Piece final : public Message {
  public:
   explicit Piece(std::unique_ptr<::gloo::transport::UnboundBuffer> buffer) : buffer_(std::move(buffer)) {}
@@ -124,7 +125,7 @@ class Piece final : public Message {
   std::thread waiter_;
 };
 
-/// Gloo's Context with its transport in reach.
+/// Gloo's Context with access to its transport.
 class OpenContext final : public ::gloo::Context {
  public:
   OpenContext(int own_rank, int ranks) : ::gloo::Context(own_rank, ranks) {}
@@ -143,7 +144,7 @@ class OpenContext final : public ::gloo::Context {
   std::shared_ptr<WatchedTransport> watched_;
 };
 
-/// One thread moves the bytes of all meshes on an address.
+/// One thread moves the bytes of all meshes that use an address.
 std::shared_ptr<::gloo::transport::Device> device_of(const std::string& address) {
   static std::mutex mutex;
   static std::map<std::string, std::weak_ptr<::gloo::transport::Device>> devices;
@@ -151,7 +152,7 @@ std::shared_ptr<::gloo::transport::Device> device_of(const std::string& address)
   auto& known = devices[address];
   auto device = known.lock();
   if (device == nullptr) {
-    const QuietPipes quiet;  // for its thread
+    const QuietPipes quiet;  // for the thread that it starts
     device = ::gloo::transport::tcp::CreateDevice(::gloo::transport::tcp::attr(address.c_str()));
     known = device;
   }
@@ -163,14 +164,14 @@ class TcpMesh final : public Mesh {
   explicit TcpMesh(const MeshOptions& options) : context_(std::make_shared<OpenContext>(options.rank, options.size)) {
     context_->attach(device_of(options.address), options.timeout);
   }
-  /// Pairs are closed without waiting for what the peers still send.
+  /// Closes the pairs without waiting for what the peers still send.
   ~TcpMesh() override { context_->closeConnections(); }
   TcpMesh(const TcpMesh&) = delete;
   TcpMesh& operator=(const TcpMesh&) = delete;
 
   void connect(const Put& put, const Get& get) override {
     const QuietPipes quiet;
-    // Each pair listens at an address of its own; a rank publishes those of all its pairs in the order of the ranks.
+    // Each pair listens at an address of its own; a rank publishes the addresses of all its pairs in rank order.
     std::string mine;
     std::size_t each = 0;
     for (int peer = 0; peer < context_->size; ++peer) {
@@ -222,7 +223,7 @@ class TcpMesh final : public Mesh {
                   std::chrono::milliseconds timeout) override {
     const QuietPipes quiet;
     ::gloo::AllgatherOptions options(context_);
-    // Gloo reads it only, but says so nowhere.
+    // Gloo only reads it, but its interface is not const.
     if (in != nullptr) options.setInput(static_cast<char*>(const_cast<void*>(in)), bytes);
     options.setOutput(static_cast<char*>(out), bytes * static_cast<std::size_t>(context_->size));
     options.setTag(tag);
@@ -243,12 +244,12 @@ class TcpMesh final : public Mesh {
 
   void fail(const std::string& /*why*/) override {
     context_->transport().give_up();
-    // A wait that is in vain is what makes Gloo fail every connection of a context and wake all who wait on them.
+    // A wait that times out makes Gloo fail every connection of a context and wake everyone who waits on them.
     char nothing = 0;
     const auto buffer = context_->createUnboundBuffer(&nothing, 0);
     try {
       buffer->waitRecv(std::chrono::milliseconds(1));
-    } catch (const ::gloo::Exception&) {  // as it should
+    } catch (const ::gloo::Exception&) {  // expected
     }
     context_->transport().end_waits();
   }
@@ -306,7 +307,7 @@ class TcpMesh final : public Mesh {
 
 }  // namespace cohort::gloo
 
-// Both sides are C++ of one build; C linkage is only for the name.
+// Both sides are C++ of one build; C linkage only fixes the name.
 #ifdef __clang__
 #pragma clang diagnostic ignored "-Wreturn-type-c-linkage"
 #endif

@@ -31,7 +31,7 @@ std::uint64_t PointToPoint::frame_slot(int tag) {
   return slot_of(Use::frame, static_cast<std::uint32_t>(tag));
 }
 std::uint64_t PointToPoint::payload_slot(int from, int to, std::uint64_t number) {
-  // A connection serves both directions, and a slot on it both sends and receives.
+  // A connection serves both directions, and both sends and receives use its slots.
   return slot_of(Use::payload, (number << 1U) | static_cast<std::uint64_t>(from < to));
 }
 
@@ -57,12 +57,12 @@ class PointToPoint::Sending final : public Pending {
     frame->message->send(peer, frame_slot(tag), frame->memory.size());
     all_.leaving_[key_].push_back(frame);
     if (is_whole) return;
-    // Gloo reads it only, but says so nowhere.
+    // Gloo only reads it, but its interface is not const.
     payload_ = all_.mesh_->message(const_cast<std::byte*>(data.data()), data.size());
     payload_->send(peer, payload_slot(all_.rank_, peer, number), data.size());
   }
   ~Sending() override {
-    // A frame that is still to leave does so; memory of the caller's has to be got back.
+    // A frame that is still queued will be sent, but Gloo must stop using memory of the caller.
     if (payload_ != nullptr) all_.mesh_->fail("a send was given up");
   }
   Sending(const Sending&) = delete;
@@ -80,7 +80,7 @@ class PointToPoint::Sending final : public Pending {
  private:
   PointToPoint& all_;
   Key key_;
-  std::unique_ptr<Message> payload_;  ///< null when there is none, or it has left
+  std::unique_ptr<Message> payload_;  ///< null if there is none, or if it has been sent
 };
 
 bool PointToPoint::wait_until_left(const Key& key, std::size_t at_most, Deadline deadline) {
@@ -131,7 +131,7 @@ class PointToPoint::Receiving final : public Pending {
       const std::lock_guard lock(all_.mutex_);
       auto& channel = all_.channels_[tag_];
       std::erase(channel.waiting, this);
-      // Matched, but not looked at: it is still the first of its tag.
+      // The frame was matched but not opened, so it is still the first of its tag.
       if (frame_ != nullptr) channel.arrived.push_front(std::move(frame_));
     }
   }
@@ -141,7 +141,7 @@ class PointToPoint::Receiving final : public Pending {
   bool finish(Deadline deadline) override {
     for (int looks = 1; source_ < 0; ++looks) {
       if (!deadline.expired() && !has_frame()) all_.wait_for_frame(tag_, deadline);
-      // Frames come from anybody, so the end of one connection is not their end.
+      // Frames are received from any rank, so the end of one connection does not end their wait.
       if (looks % 10 == 0 && peer_or_any_ >= 0 && peer_or_any_ != all_.rank_ && all_.mesh_->is_broken(peer_or_any_)) {
         throw std::runtime_error("the connection is closed");
       }
@@ -165,7 +165,7 @@ class PointToPoint::Receiving final : public Pending {
   bool has_begun() const override { return source_ >= 0; }
   int source() const override { return source_; }
 
-  /// Under the lock.
+  /// Called with the lock held.
   bool accepts(int peer) const { return peer_or_any_ == Backend::any_source || peer_or_any_ == peer; }
   void give(FramePtr frame) { frame_ = std::move(frame); }
 
@@ -188,7 +188,8 @@ class PointToPoint::Receiving final : public Pending {
       if (is_right && bytes > 0) std::memcpy(data_.data(), frame->memory.data() + header_bytes, bytes);
       return;
     }
-    // One of another size is received all the same, elsewhere: its sender and the connection shall go on.
+    // A message of the wrong size is received all the same, into other memory, so that its sender and the connection
+    // can continue.
     if (!is_right) elsewhere_.resize(bytes);
     payload_ = all_.mesh_->message(is_right ? data_.data() : elsewhere_.data(), bytes);
     payload_->recv(frame->peer, payload_slot(frame->peer, all_.rank_, number), bytes);
@@ -199,7 +200,7 @@ class PointToPoint::Receiving final : public Pending {
   const int tag_;
   Bytes data_;
   WrongSize wrong_size_;
-  FramePtr frame_;  ///< under the lock until it is opened
+  FramePtr frame_;  ///< protected by the lock until it is opened
   int source_ = -1;
   std::exception_ptr error_;
   std::vector<std::byte> elsewhere_;
@@ -245,7 +246,8 @@ void PointToPoint::wait_for_frame(int tag, Deadline deadline) {
     const auto& channel = channels_[tag];
     if (!channel.posted.empty()) first = channel.posted.front();
   }
-  // What this rank sends to itself, and what another thread hands out, wakes nobody: look now and then.
+  // Nothing wakes this wait for what this rank sends to itself or what another thread hands out, so it ends
+  // periodically.
   if (first != nullptr) {
     first->message->is_done(earlier(deadline, Deadline::after(std::chrono::milliseconds(10))).when());
   } else {

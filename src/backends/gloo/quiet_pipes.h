@@ -8,9 +8,9 @@
 
 namespace cohort::gloo {
 
-/// Gloo writes to its sockets as if they were files: where the other side is gone the kernel sends SIGPIPE, which ends
-/// a process that does not expect it. While one of these lives the calling thread gets none, and threads that it starts
-/// never do; the write fails with EPIPE all the same. Three system calls, well below a microsecond.
+/// Gloo writes to its sockets as if they were files: if the other side is gone, the kernel sends SIGPIPE, which ends a
+/// process that does not expect it. While a QuietPipes exists, the calling thread receives none, and threads that it
+/// starts never do; the write still fails with EPIPE. It costs three system calls, well below a microsecond.
 class QuietPipes {
  public:
   QuietPipes() {
@@ -20,7 +20,7 @@ class QuietPipes {
   }
   ~QuietPipes() {
     if (::sigismember(&before_, SIGPIPE) == 1) return;
-    // One that came is taken back: none was waiting before, since none was blocked.
+    // A SIGPIPE that arrived is removed: none was pending before, since it was not blocked.
     constexpr timespec at_once{};
     while (::sigtimedwait(&pipe_, nullptr, &at_once) < 0 && errno == EINTR) {
     }

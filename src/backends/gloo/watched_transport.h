@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Gloo's transport with all its waits in reach. When connections are closed Gloo wakes whoever waits on them, except
-// for those whose message was just being read: they would wait until their own time is up. Here they are woken too.
+// Gloo's transport with access to all its waits. When connections are closed, Gloo wakes everyone who waits on them
+// except those whose message was just being read, which would wait until their own timeout. Here they are woken as
+// well.
 #pragma once
 
 #include <gloo/common/error.h>
@@ -30,9 +31,9 @@ class WatchedTransport final : public ::gloo::transport::Context {
     return std::make_unique<Buffer>(waits_, inner_->createUnboundBuffer(data, bytes));
   }
 
-  /// For good: waits that end without success are errors from now on.
+  /// Final: waits that end without success are errors from now on.
   void give_up() { waits_->is_over = true; }
-  /// Ends all waits. The connections are closed, so none that matters begins later.
+  /// Ends all waits. The connections are closed, so no wait that matters begins later.
   void end_waits() {
     const std::lock_guard lock(waits_->mutex);
     for (auto* const each : waits_->buffers) {
@@ -81,7 +82,7 @@ class WatchedTransport final : public ::gloo::transport::Context {
     }
 
    private:
-    /// Gloo's collectives do not look at what a wait returns.
+    /// Gloo's collectives ignore what a wait returns.
     bool checked(bool is_done) const {
       if (!is_done && waits_->is_over) throw ::gloo::IoException("the connections were given up");
       return is_done;

@@ -19,11 +19,12 @@ namespace {
 
 using Kind = ReduceOp::Kind;
 
-/// Below this one leader does it all: a slice each would cost more steps than it saves bytes.
+/// Below this size one leader per host does all the work: one slice per leader would cost more steps than it saves
+/// bytes.
 constexpr std::size_t sliced_bytes = std::size_t{64} << 10U;
 
-/// Large reductions go in parts of about this size, so that shared memory and the network are used at the same time;
-/// smaller parts cost more steps than they save (16 MiB in four: a quarter slower).
+/// Large reductions are cut into parts of about this size, so that shared memory and the network are used at the same
+/// time. Smaller parts cost more steps than they save (16 MiB in four parts is a quarter slower).
 constexpr std::size_t part_bytes = std::size_t{16} << 20U;
 constexpr std::size_t most_parts = 4;
 
@@ -31,8 +32,8 @@ std::size_t at(int rank) {
   return static_cast<std::size_t>(rank);
 }
 
-/// What is left of an operation when the ranks of a host have done their part: their factors are applied, and the
-/// division of an average waits for all.
+/// How an operation divides into one within a host and one between hosts: factors are applied within the host, and the
+/// division of an average is done last, over all ranks.
 ReduceOp op_on_host(ReduceOp op) {
   return op.kind() == Kind::avg ? ReduceOp::sum() : op;
 }
@@ -42,7 +43,7 @@ ReduceOp op_between_hosts(ReduceOp op) {
 
 }  // namespace
 
-/// The elements, cut for the first `leaders` ranks of each host.
+/// The elements, cut into slices for the first `leaders` ranks of each host.
 struct HybridBackend::Slices {
   std::size_t count;
   std::size_t element;
@@ -68,7 +69,7 @@ struct HybridBackend::Slices {
   }
 };
 
-// --- beginning and end
+// --- construction and shutdown
 
 HybridBackend::HybridBackend(HybridParts parts, Deadline deadline)
     : Backend("hybrid", parts.rank, parts.placement.size()), parts_(std::move(parts)) {
@@ -77,9 +78,9 @@ HybridBackend::HybridBackend(HybridParts parts, Deadline deadline)
                                 .store = parts_.store,
                                 .rank = rank(),
                                 .size = size(),
-                                .is_part = parts_.world == nullptr},  // on one host all is said in shared memory
+                                .is_part = parts_.world == nullptr},  // on one host, shared memory reports failures
       deadline, [this](const Failure& failure) {
-        // Ranks of this host may meet it there before they hear of it themselves.
+        // Ranks of this host may see the failure in shared memory before they are told otherwise.
         const auto reason = as_reason(failure);
         local().abort(reason);
         if (parts_.world != nullptr) parts_.world->abort(reason);
@@ -143,11 +144,11 @@ Failure HybridBackend::translated(const BackendError& error) const {
   if (parts_.world == nullptr || !whose.rank) return failure;
   if (whose.group == local_id(parts_.group, placement)) {
     failure.rank = placement.here().at(at(*whose.rank));
-    failure.text += fmt::format(" (ranks as they count on this host, whose are {} of the group)",
-                                fmt::join(placement.here(), ", "));
+    failure.text +=
+        fmt::format(" (numbered within this host, whose ranks in the group are {})", fmt::join(placement.here(), ", "));
   } else if (whose.group == rail_id(parts_.group, placement.local_rank())) {
     failure.rank = placement.hosts().at(at(*whose.rank)).at(at(placement.local_rank()));
-    failure.text += fmt::format(" (hosts as they count here; rank {} of the group)", failure.rank);
+    failure.text += fmt::format(" (numbered by host; it is rank {} of the group)", failure.rank);
   }
   return failure;
 }
@@ -156,7 +157,7 @@ void HybridBackend::explain(const BackendError& error, Call& call) {
   if (const auto told = failure_in(error.message())) coordinator_->adopt(*told);
   coordinator_->check(call);
   if (error.kind() == ErrorKind::timeout && parts_.world != nullptr) coordinator_->miss_deadline(call);
-  // Somebody who is gone, or gave up, is known to all by name; a part only knows that it failed.
+  // A rank that is gone or has failed is published by name; a part of the group only knows that something failed.
   if (error.kind() != ErrorKind::mismatch) coordinator_->await_news(call);
   coordinator_->fail(translated(error), call);
 }
@@ -215,7 +216,7 @@ void HybridBackend::all_reduce(const Operation& op, Call& call) {
       const auto bytes = count * (number + 1) / parts * element - first;
       return Operation::all_reduce(op.in().subspan(first, bytes), op.out().subspan(first, bytes), op.dtype, op.reduce);
     };
-    // While a part crosses to the other hosts, the next is combined here and the one before is spread.
+    // While one part crosses to the other hosts, the next is combined here and the previous one is distributed.
     std::vector<Future<void>> crossings;
     try {
       for (std::size_t i = 0; i <= parts; ++i) {
@@ -228,7 +229,7 @@ void HybridBackend::all_reduce(const Operation& op, Call& call) {
         spread(part(i - 1));
       }
     } catch (...) {
-      // The caller's memory is his again when this returns.
+      // When this returns, the caller may reuse its memory.
       if (parts_.rail != nullptr) parts_.rail->abort("another part of the reduction failed");
       for (const auto& each : crossings) each.wait();
       throw;
@@ -291,7 +292,7 @@ void HybridBackend::reduce(const Operation& op, Call& call) {
       if (is_home && arithmetic.has_after()) arithmetic.after(mine.data(), slices.elements(me), size());
     }
     if (!is_home) return;
-    // A gather of pieces that differ in size is an all-to-all in which most send nothing.
+    // A gather of pieces that differ in size is an all-to-all in which most ranks send nothing.
     std::vector<ConstBytes> sent(placement.here().size());
     std::vector<Bytes> got(placement.here().size());
     sent[at(placement.local_rank_of(op.root))] = mine;
@@ -300,8 +301,8 @@ void HybridBackend::reduce(const Operation& op, Call& call) {
   });
 }
 
-/// For each host in turn its ranks' pieces are combined here, each by one rank of this host, who sends it to its owner;
-/// the owner combines what came from the hosts, in their order.
+/// For each host in turn, the pieces for its ranks are combined here, each by one rank of this host, which sends the
+/// result to its owner. The owner combines the results of all hosts, in the order of the hosts.
 void HybridBackend::reduce_scatter(const Operation& op, Call& call) {
   guarded(op, call, [&] {
     const auto& ins = op.ins;
@@ -309,7 +310,8 @@ void HybridBackend::reduce_scatter(const Operation& op, Call& call) {
     const auto& hosts = placement.hosts();
     const auto here = placement.here().size();
     const auto me = at(placement.local_rank());
-    // This host's part for the ranks that are this one's share, one after another; then what others have for this rank.
+    // Room for this host's contributions to the ranks that this rank is responsible for, one after another, followed by
+    // what the other hosts contribute to this rank.
     std::size_t own_share = 0;
     for (const auto& host : hosts) {
       for (auto i = me; i < host.size(); i += here) own_share += ins[at(host[i])].size();
@@ -373,7 +375,7 @@ void HybridBackend::broadcast(const Operation& op, Call& call) {
   });
 }
 
-/// Each rank's piece crosses to another host once, to one rank there, which hands it on.
+/// Each rank's piece crosses to another host once, to one rank there, which distributes it.
 void HybridBackend::all_gather(const Operation& op, Call& call) {
   guarded(op, call, [&] {
     const auto in = op.in();
@@ -518,11 +520,12 @@ int HybridBackend::recv(const Operation& op, Call& call) {
 }
 
 void HybridBackend::rest(Deadline until) {
-  // What comes through shared memory is quick, and looked for by whoever rests there; the engine's is not as quick.
+  // Messages through shared memory are quick, and local().rest() notices them. Messages through the engine are not as
+  // quick, so checking every millisecond suffices.
   local().rest(earlier(until, Deadline::after(std::chrono::milliseconds(1))));
 }
 
-// --- memory and children
+// --- memory and subgroups
 
 GroupMemory HybridBackend::allocate(std::size_t bytes) {
   return local().allocate(bytes);

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Backend "hybrid": ranks of one host meet in shared memory, and each host's leaders talk to those of other hosts
-// through an engine (gloo or mpi).
+// Backend "hybrid": the ranks of one host communicate through shared memory, and the leaders of each host communicate
+// with those of other hosts through an engine (gloo or mpi).
 //
-// Every host has as many leaders as the smallest host has ranks; the l-th leaders of all hosts are a rail. A reduction
+// Every host has as many leaders as the smallest host has ranks; the l-th leaders of all hosts form a rail. A reduction
 // of S bytes over H hosts with L leaders each:
 //
 //   in each host   reduce-scatter among its ranks: leader l has slice l of S, combined in rank order
 //   between hosts  rail l all-reduces its slice: S/L bytes per leader, all rails at once
 //   in each host   all-gather of the slices
 //
-// (a large one in parts, of which one crosses while others are combined and spread)
-// so each byte crosses the network about 2(H-1)/H times per host, not per rank. Order: first the ranks of a host in
-// rank order, then the hosts in the engine's order.
+// A large reduction is cut into parts, of which one crosses the network while others are combined and distributed. Each
+// byte crosses the network about 2(H-1)/H times per host, not per rank. The reduction combines first the ranks of
+// a host in rank order, then the hosts in the engine's order.
 //
-// Whoever dies or gives up is made known to all through the store (common/failure_coordinator.h).
+// A rank that dies or fails is made known to all ranks through the store (common/failure_coordinator.h).
 #pragma once
 
 #include <cohort/backend.h>
@@ -32,15 +32,15 @@
 
 namespace cohort::hybrid {
 
-/// What a hybrid group is put together from; all of this rank.
+/// The parts of a hybrid group, all as seen by this rank.
 struct HybridParts {
-  std::string group{};  ///< id
-  StorePtr store{};     ///< the group's own keys
+  std::string group{};  ///< id of the group
+  StorePtr store{};     ///< with keys of the group's own
   int rank = 0;
   Placement placement{};
-  BackendPtr local{};  ///< ranks of this host, be it this one alone
+  BackendPtr local{};  ///< the ranks of this host, even if it is only this one
   BackendPtr world{};  ///< all ranks, through the engine; null on one host
-  BackendPtr rail{};   ///< the leaders with this one's local rank; null if this rank is no leader, or on one host
+  BackendPtr rail{};   ///< the leaders with this rank's local rank; null on one host, or if this rank is not a leader
 };
 
 class HybridBackend final : public Backend {
@@ -65,7 +65,7 @@ class HybridBackend final : public Backend {
   const Placement& placement() const { return parts_.placement; }
 
  private:
-  /// A part of the elements, for each leader of a host.
+  /// The division of the elements among the leaders of a host.
   struct Slices;
 
   Backend& local() { return *parts_.local; }
@@ -81,33 +81,33 @@ class HybridBackend final : public Backend {
   void send(const Operation& op, Call& call) override;
   int recv(const Operation& op, Call& call) override;
 
-  /// What this host's ranks contribute, combined: a leader's slice of it into `mine`.
+  /// Combines the contributions of this host's ranks; a leader's slice of the result goes into `mine`.
   void reduce_on_host(const Operation& op, const Slices& slices, void* mine, Call& call);
-  /// A leader's slice, which is in place, becomes that of all hosts.
+  /// Reduces a leader's slice over all hosts, in place.
   void reduce_between_hosts(const Operation& op, Call& call);
-  /// The same on a thread of its own, one after another.
+  /// The same on a separate thread, one reduction after another.
   Future<void> start_between_hosts(const Operation& op, Call& call);
-  /// What the leaders have goes to all ranks of this host.
+  /// Distributes the leaders' slices to all ranks of this host.
   void spread_on_host(Bytes data, const Slices& slices, Call& call);
   void barrier_of_all(Call& call);
-  /// Runs an operation: what its parts throw becomes an error about ranks of this group. A group on one host hands the
-  /// operation to shared memory as it is.
+  /// Runs an operation: errors of its parts become errors about ranks of this group. A group on one host passes the
+  /// operation on to shared memory unchanged.
   template <class Run>
   void guarded(const Operation& op, Call& call, Run&& run);
-  /// The group is over: who is at fault, as far as that can be found out.
+  /// Ends the group, naming the rank at fault as far as it can be determined.
   [[noreturn]] void explain(const BackendError& error, Call& call);
-  /// The same for a send or receive, which takes nothing with it.
+  /// The same for a send or receive, whose failure does not end the group.
   [[noreturn]] void explain_transfer(const BackendError& error, const Call& call);
-  /// A part's error as one of this group: ranks by their numbers here.
+  /// Translates the error of a part into one of this group, with this group's rank numbers.
   Failure translated(const BackendError& error) const;
   Route route_to(int peer);
   std::unique_ptr<Transfer> translated(std::unique_ptr<Transfer> inner, int peer, const Call& call);
 
   HybridParts parts_;
-  std::vector<std::byte> scratch_;                   ///< in the turn of collectives
+  std::vector<std::byte> scratch_;                   ///< used by one collective at a time
   int splits_ = 0;                                   ///< likewise
-  std::unique_ptr<SerialExecutor> crossings_;        ///< null until there is a large reduction
-  std::unique_ptr<FailureCoordinator> coordinator_;  ///< last: its thread uses the others
+  std::unique_ptr<SerialExecutor> crossings_;        ///< null until the first large reduction
+  std::unique_ptr<FailureCoordinator> coordinator_;  ///< last, because its thread uses the other members
 };
 
 }  // namespace cohort::hybrid

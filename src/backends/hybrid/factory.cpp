@@ -27,7 +27,7 @@ std::chrono::milliseconds left(Deadline deadline) {
   return std::max(std::chrono::milliseconds(1), std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()));
 }
 
-/// Ranks of this host in shared memory, or why that cannot be.
+/// The shared-memory backend of this host's ranks, or the reason why there is none.
 struct Mapped {
   BackendPtr backend{};
   std::string why_not{};
@@ -44,7 +44,8 @@ Mapped map_host(const StorePtr& store, const Placement& placement, const std::st
   }
 }
 
-/// Host names are a guess until memory was mapped: hosts where that failed are taken apart, on every rank alike.
+/// Equal host names are only a guess until memory has been mapped: hosts on which that failed are split into single
+/// ranks, in the same way on every rank.
 Placement confirm(Store& store, const Placement& guess, const Mapped& mapped, int rank, Deadline deadline) {
   const auto key = [](int of) { return fmt::format("mapped/{}", of); };
   store.set(key(rank), mapped.backend != nullptr ? "yes" : mapped.why_not, deadline);
@@ -60,7 +61,7 @@ Placement confirm(Store& store, const Placement& guess, const Mapped& mapped, in
       continue;
     }
     if (host.front() == rank) {
-      log_warn("ranks that seem to share a host cannot share memory, and will talk through the network: {}",
+      log_warn("ranks that seem to share a host cannot share memory and will communicate over the network: {}",
                outcomes[static_cast<std::size_t>(*failed)]);
     }
     for (const int each : host) hosts.push_back({each});
@@ -95,7 +96,7 @@ HybridParts make_parts(const StorePtr& store, int rank, int size, const std::str
   parts.store = store;
   parts.rank = rank;
   parts.group = agree_on_id(*store, "hybrid");
-  // Ranks that are threads of one process share more than a host.
+  // Ranks that are threads of one process share memory without any mapping.
   const auto process = process_nonce();
   const auto nonce = std::string(process.begin(), process.end());
   const auto names =

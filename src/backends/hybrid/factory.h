@@ -7,14 +7,15 @@
 
 namespace cohort::hybrid {
 
-/// "hybrid"; option: engine ("gloo" or "mpi"; else COHORT_ENGINE, else gloo).
+/// Backend "hybrid". Option `engine`: "gloo" or "mpi"; the default is COHORT_ENGINE or, if that is not set, gloo.
 ProcessGroupPtr make_hybrid_group(const StorePtr& store, int rank, int size, std::chrono::milliseconds timeout,
                                   const Device& device, const Options& options);
-/// "auto": shm if all ranks are on one host, hybrid if they are not, nccl for CUDA devices. Says in the log which.
+/// Backend "auto": shm if all ranks are on one host, hybrid if they are not, nccl for CUDA devices. Logs which one it
+/// chose.
 ProcessGroupPtr make_auto_group(const StorePtr& store, int rank, int size, std::chrono::milliseconds timeout,
                                 const Device& device, const Options& options);
 
-/// What "auto" would take here: the backend, or "none: " and why not.
+/// What "auto" would choose here: a backend, or "none: " and the reason.
 struct AutoChoices {
   std::string one_host{};
   std::string several_hosts{};

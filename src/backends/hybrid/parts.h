@@ -20,7 +20,7 @@ inline std::string rail_id(const std::string& group, int leader) {
   return fmt::format("{}/rail{}", group, leader);
 }
 
-/// All ranks of the world call it. Each rail is split off in turn; this rank's is returned, null if it leads none.
+/// Called by all ranks of `world`. Splits off each rail in turn and returns this rank's, or null if it is not a leader.
 inline BackendPtr make_rail(Backend& world, const Placement& placement, const std::string& group, Deadline deadline) {
   BackendPtr mine;
   for (int leader = 0; leader < placement.fewest(); ++leader) {

@@ -63,7 +63,7 @@ std::string host_name_of_this_process(const Env& env) {
   std::getline(file, boot);
   struct stat network {};
   const bool has_network = ::stat("/proc/self/ns/net", &network) == 0;
-  // Without either nothing is known to be shared: a host of its own.
+  // Without either, nothing is known to be shared: the process counts as a host of its own.
   if (boot.empty() || !has_network) return fmt::format("process {} {}", boot, ::getpid());
   return fmt::format("boot {} user {} network {}:{}", boot, ::geteuid(), network.st_dev, network.st_ino);
 }

@@ -12,7 +12,8 @@
 
 namespace cohort::hybrid {
 
-/// Hosts in the order of their lowest ranks, the ranks of a host ascending. Every rank is on one of them.
+/// Hosts are in the order of their lowest ranks, the ranks of a host are ascending, and every rank is on exactly one
+/// host.
 class Placement {
  public:
   Placement() = default;
@@ -21,19 +22,19 @@ class Placement {
   explicit Placement(std::vector<std::vector<int>> hosts, int rank);
 
   const std::vector<std::vector<int>>& hosts() const { return hosts_; }
-  /// Ranks of this host.
+  /// The ranks of this host.
   const std::vector<int>& here() const { return hosts_[host_]; }
   std::size_t host() const { return host_; }
-  /// Of this rank among those of its host.
+  /// The index of this rank among the ranks of its host.
   int local_rank() const { return local_rank_; }
   std::size_t host_of(int rank) const { return host_of_[static_cast<std::size_t>(rank)]; }
   int local_rank_of(int rank) const { return local_rank_of_[static_cast<std::size_t>(rank)]; }
   bool is_here(int rank) const { return host_of(rank) == host_; }
   int size() const { return static_cast<int>(host_of_.size()); }
-  /// Ranks on the host with the fewest: as many leaders has each host.
+  /// The number of ranks on the host that has the fewest; every host has as many leaders.
   int fewest() const;
 
-  /// The placement of a subgroup whose rank i is rank ranks[i] here. `rank` is the new one.
+  /// The placement of a subgroup whose rank i is rank ranks[i] here. `rank` is this process's rank in the subgroup.
   Placement among(const std::vector<int>& ranks, int rank) const;
 
   bool operator==(const Placement&) const = default;
@@ -48,12 +49,12 @@ class Placement {
   std::vector<int> local_rank_of_;
 };
 
-/// Names the host for ranks that may share memory: the kernel's boot, the user and the network namespace (where
-/// abstract sockets live), or COHORT_HOST_ID. Equal names are confirmed by a mapping later; never guessed from
-/// LOCAL_WORLD_SIZE.
+/// Names the host for ranks that may share memory: the kernel's boot id, the user and the network namespace (which
+/// abstract sockets belong to), or COHORT_HOST_ID. Whether ranks with equal names share memory is confirmed by a
+/// mapping later; nothing is guessed from LOCAL_WORLD_SIZE.
 std::string host_name_of_this_process(const Env& env);
 
-/// Every rank publishes its host and learns the others'; waits for all until the deadline.
+/// Every rank publishes its host and learns those of the others; waits for all ranks until the deadline.
 std::vector<std::string> exchange_host_names(Store& store, const std::string& mine, int rank, int size,
                                              Deadline deadline);
 

@@ -10,17 +10,17 @@
 
 namespace cohort::hybrid {
 
-/// Which backend leads to a rank, and what the rank is called there.
+/// The backend through which a rank is reached, and the number of that rank in it.
 struct Route {
   Backend* backend = nullptr;
   int peer = 0;
 };
 
-/// A transfer of a part, in words of the whole group.
+/// A transfer of one part of the group, whose ranks and errors are translated to those of the whole group.
 class TranslatedTransfer final : public Transfer {
  public:
   using Explain = std::function<void(const BackendError&)>;
-  /// `peer`: the source in this group where it is known, else what the inner transfer says.
+  /// `peer` is the source in this group if it is known; if it is negative, the inner transfer tells the source.
   TranslatedTransfer(std::unique_ptr<Transfer> inner, int peer, Explain explain)
       : inner_(std::move(inner)), peer_(peer), explain_(std::move(explain)) {}
 
@@ -52,7 +52,8 @@ class TranslatedTransfer final : public Transfer {
   Explain explain_;
 };
 
-/// A receive from any rank, of this host or of others: asks both in turn, so it takes what no other receive waits for.
+/// A receive from any rank, on this host or another: it polls both parts in turn, so that it takes only messages that
+/// no other receive waits for.
 class ReceiveFromEither final : public Transfer {
  public:
   ReceiveFromEither(Backend& local, std::vector<int> here, Backend& world, const Operation& op, const Call& call)

@@ -17,15 +17,15 @@ namespace {
 
 /// How a rank waits for MPI, which makes progress only while it is called: by asking again and again.
 ///
-/// Where every rank has a processor of its own it asks without a pause. Where ranks outnumber processors it yields each
-/// time, since the rank it waits for may need this very processor. When a wait has become long, it sleeps between two
-/// looks, for at most 100 us. How long that is depends on the size of the operation: data moves in pieces, and each of
-/// them would wait for the end of a sleep.
+/// If every rank has a processor of its own, it tests without a pause. If ranks outnumber processors it yields each
+/// time, since the rank it waits for may need this very processor. Once a wait has become long, it sleeps between two
+/// tests, for at most 100 us. When a wait counts as long depends on the size of the operation: data moves in pieces,
+/// and each of them would wait for the end of a sleep.
 class Waiting {
  public:
   Waiting(bool own_cpus, std::size_t bytes) : own_cpus_(own_cpus), bytes_(bytes) {}
 
-  /// Whether to ask again at once; otherwise the caller looks at the clock, and at what else may have changed, first.
+  /// Whether to test again at once; otherwise the caller first checks the time and what else may have changed.
   bool is_spinning() noexcept { return own_cpus_ && round_++ < spins; }
 
   void pause(Deadline::Clock::time_point now, Deadline deadline) {
@@ -75,7 +75,7 @@ MpiBackend::~MpiBackend() {
     const auto turn = runtime_.turn(Deadline::after(std::chrono::seconds(1)));
     if (!library_.is_finalized()) library_.free_communicator(communicator_);
   } catch (const std::exception&) {
-    return;  // one communicator more that stays
+    return;  // one more communicator that is never freed
   }
 }
 
@@ -89,8 +89,7 @@ Capabilities MpiBackend::capabilities() const {
           .premul_sum = true};
 }
 
-// --- seeing operations through
-// ---------------------------------------------------------------------------------------
+// --- running operations to completion
 
 void MpiBackend::check(Call& call) const {
   status_.check(call);
@@ -144,7 +143,6 @@ void MpiBackend::give_up(Started started, Call& call, int culprit) {
 }
 
 // --- moving data
-// -----------------------------------------------------------------------------------------------------
 
 void MpiBackend::broadcast_pieces(Bytes data, int root, Call& call) {
   for (std::size_t done = 0; done < data.size(); done += largest_count_) {
@@ -200,8 +198,8 @@ void MpiBackend::exchange(std::span<const Piece> sent, std::span<const Piece> re
   run(call, bytes, culprit, [&] { return library_.all_to_all(sent, received, communicator_); });
 }
 
-// Gather and scatter are exchanges in which most have nothing for each other, which sends nothing: MPI's own would want
-// all the sizes on all the ranks to be the same, or all the pieces within 2 GiB.
+// Gather and scatter are all-to-alls in which most ranks have nothing for each other, and nothing is sent between
+// those: MPI's own would need equal sizes on all ranks, or all pieces within 2 GiB.
 
 void MpiBackend::gather(const Operation& op, Call& call) {
   const auto in = op.in();
@@ -257,7 +255,6 @@ void MpiBackend::barrier(const Operation& /*op*/, Call& call) {
 }
 
 // --- point-to-point
-// --------------------------------------------------------------------------------------------------
 
 std::unique_ptr<Transfer> MpiBackend::start_send(const Operation& op, Call& call) {
   check(call);
@@ -300,7 +297,7 @@ int MpiBackend::recv(const Operation& op, Call& call) {
 }
 
 void MpiBackend::rest(Deadline until) {
-  // Relaxed: a hint that several threads may get wrong, and then one naps a little early or late.
+  // Relaxed: a hint that several threads may get wrong, in which case one naps a little early or late.
   if (const auto ended = point_to_point_.ended(); seen_ended_.exchange(ended, std::memory_order_relaxed) != ended) {
     rests_.store(0, std::memory_order_relaxed);
   }
@@ -315,10 +312,9 @@ void MpiBackend::rest(Deadline until) {
 }
 
 // --- groups
-// ----------------------------------------------------------------------------------------------------------
 
 BackendPtr MpiBackend::split(const BackendSplit& split, Deadline deadline) {
-  // Making a communicator cannot be given up once begun: only when all have come is it tried.
+  // Making a communicator cannot be interrupted once begun, so it is tried only when all ranks have called split.
   Call call(OpType::barrier, 0, deadline);
   barrier(Operation::barrier(), call);
   const auto place = std::find(split.ranks.begin(), split.ranks.end(), rank());

@@ -36,10 +36,10 @@ struct MpiParts {
   Runtime* runtime = nullptr;
   Communicator communicator{};
   int rank = 0;
-  std::vector<int> world_ranks{};                     ///< of all its ranks
-  std::string group{};                                ///< its id
+  std::vector<int> world_ranks{};                     ///< the ranks in MPI_COMM_WORLD of all ranks of the group
+  std::string group{};                                ///< id of the group
   bool own_cpus = false;                              ///< each rank has a processor of its own
-  std::size_t largest_count = std::size_t{1} << 30U;  ///< in one call of MPI, which counts in ints
+  std::size_t largest_count = std::size_t{1} << 30U;  ///< in one call of MPI, whose counts are ints
 };
 
 class MpiBackend final : public Backend {
@@ -56,7 +56,7 @@ class MpiBackend final : public Backend {
   void rest(Deadline until) override;
 
   BackendPtr split(const BackendSplit& split, Deadline deadline) override;
-  /// Frees those who wait here. The others find out at their deadlines.
+  /// Frees threads that wait on this rank. The other ranks notice at their deadlines.
   void abort(std::string_view reason) override;
 
  private:
@@ -73,12 +73,12 @@ class MpiBackend final : public Backend {
   int recv(const Operation& op, Call& call) override;
 
   struct Operands {
-    const void* in = nullptr;  ///< null: where the result goes
+    const void* in = nullptr;  ///< null: the input lies where the result goes
     void* out = nullptr;
   };
 
   void check(Call& call) const;
-  /// Starts one of MPI's operations and sees it through.
+  /// Starts one of MPI's operations and waits for its end.
   template <class Start>
   void run(Call& call, std::size_t bytes, int culprit, Start&& start) {
     Started started;
@@ -101,15 +101,15 @@ class MpiBackend final : public Backend {
   [[noreturn]] void give_up(Started started, Call& call, int culprit);
   void complete(Transfer& transfer, Call& call, std::size_t bytes, int peer);
 
-  /// As MPI shall see them: multiplied, widened, aligned.
+  /// The operands in the form that MPI takes: multiplied, widened, aligned.
   Operands prepare(const Operation& op, const MpiReduction& mpi_reduction);
-  /// `at`: the result as MPI left it.
+  /// `at` holds the result as MPI left it.
   void finish(const Operation& op, const MpiReduction& mpi_reduction, void* at) const;
   void fill(const Operation& op, const MpiReduction& mpi_reduction, const void* from, std::size_t count,
             void* to) const;
-  /// Of this rank alone.
+  /// The reduction of a group of one rank.
   void reduce_alone(ConstBytes in, const Operation& op) const;
-  /// Pieces of any size, anywhere.
+  /// Sends and receives pieces of any size, anywhere in memory.
   void exchange(std::span<const Piece> sent, std::span<const Piece> received, int culprit, Call& call);
   void broadcast_pieces(Bytes data, int root, Call& call);
 

@@ -3,8 +3,8 @@
 // What Cohort needs of an MPI, without mpi.h: every MPI has a binary interface of its own, so each has a module of its
 // own (module.cpp, compiled once for each), and the backend is written against this interface.
 //
-// All communication is non-blocking: a call starts it and test() tells whether it is done, so that whoever waits can
-// stop waiting. Handles are MPI's own, as bits. A call that cannot be started throws a std::runtime_error with MPI's
+// All communication is non-blocking: a call starts it and test() tells whether it is done, so that a caller can stop
+// waiting. Handles are MPI's own, as bits. A call that cannot be started throws a std::runtime_error with MPI's
 // message.
 #pragma once
 
@@ -101,7 +101,7 @@ class Library {
   virtual std::optional<Found> find(int peer, int tag, Communicator on) = 0;
   virtual Request receive(void* data, std::size_t bytes, Message message) = 0;
 
-  /// Makes progress on everything that is under way. A request that is done must not be used again.
+  /// Makes progress on everything that is in progress. A request that is done must not be used again.
   virtual Outcome test(Request& request) = 0;
   virtual std::string describe(int error) = 0;
 };

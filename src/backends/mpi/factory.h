@@ -10,7 +10,7 @@ namespace cohort::mpi {
 ProcessGroupPtr make_group(const StorePtr& store, int rank, int size, std::chrono::milliseconds timeout,
                            const Device& device, const Options& options);
 
-/// Says which packages to install if this build has no module for any MPI; else empty. Loads nothing.
+/// Which packages to install if this build has no module for any MPI; empty if it has one. Loads nothing.
 std::string missing();
 
 }  // namespace cohort::mpi

@@ -53,7 +53,7 @@ inline std::byte* somewhere() {
   return bytes.data();
 }
 
-/// Memory of ours that is kept from call to call, and for good once an operation that uses it has been given up.
+/// Scratch memory that is kept from call to call, and never freed once an operation that uses it has been given up.
 class Scratch {
  public:
   enum class Use { in, out };

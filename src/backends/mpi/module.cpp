@@ -120,7 +120,7 @@ class LongType {
   MPI_Datatype type_ = MPI_BYTE;
 };
 
-/// One side of an all_to_all: offsets from the first byte if they fit an int, else absolute addresses.
+/// One side of an all_to_all: offsets from the first byte if they fit into an int, absolute addresses otherwise.
 struct Side {
   const void* base = nullptr;
   std::vector<int> counts{};

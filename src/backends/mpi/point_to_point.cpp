@@ -84,7 +84,7 @@ class PointToPoint::Receiving final : public Transfer {
   bool fits(int source, int tag) const {
     return tag_ == tag && (peer_or_any_ == source || peer_or_any_ == Backend::any_source);
   }
-  /// With the mutex held.
+  /// Called with the mutex held.
   void take(const Found& found) {
     owner_.posted_.erase(place_);
     source_ = found.source;

@@ -31,7 +31,7 @@ class PointToPoint {
   PointToPoint& operator=(const PointToPoint&) = delete;
   ~PointToPoint();
 
-  /// Whether MPI is still receiving messages of the wrong size, into memory of ours.
+  /// Whether MPI is still receiving messages of the wrong size, into scratch memory.
   bool has_unwanted();
 
   /// How many transfers have ended so far.

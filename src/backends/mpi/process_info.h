@@ -18,7 +18,7 @@ namespace cohort::mpi {
 struct ProcessInfo {
   int world_rank = 0;
   int world_size = 1;
-  double quota = 0;  ///< of processor time, in CPUs; 0: no limit
+  double quota = 0;  ///< limit on processor time, in CPUs; 0: no limit
   std::string host{};
   std::string version{};
   cpu_set_t cpus{};

@@ -87,7 +87,7 @@ void narrow(DType dtype, const float* floats, void* halves, std::size_t count) {
                       : narrow_each(floats, halves, count, to_bfloat16);
 }
 
-// --- which operation of MPI's, or of ours
+// --- the choice of the operation: MPI's or Cohort's own
 
 namespace {
 
@@ -202,7 +202,7 @@ bool is_aligned(const void* data, std::size_t width) {
   return reinterpret_cast<std::uintptr_t>(data) % width == 0;
 }
 
-/// One source, one output: what is left of avg and premul_sum when MPI has done the sum.
+/// One source, one output: the part of avg and premul_sum that remains when MPI does the sum.
 void apply(DType dtype, Kind kind, const void* from, void* to, std::size_t count, double factor, double divisor) {
   if (count == 0) return;
   reduce::find_kernel(dtype, kind)({.data = &from, .factors = &factor, .count = 1}, {.data = &to, .count = 1}, count,
@@ -323,7 +323,7 @@ void MpiBackend::reduce_scatter(const Operation& op, Call& call) {
     for (std::size_t i = 0; i < ins.size(); ++i) counts[i] = static_cast<int>(ins[i].size() / size_of(op.dtype));
   }
 
-  // MPI wants the result apart from what goes in.
+  // MPI needs the result in memory separate from the input.
   const auto* const out = result.data();
   const bool is_apart = std::none_of(ins.begin(), ins.end(), [&](const ConstBytes& each) {
     return each.data() < out + result.size() && out < each.data() + each.size();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// How a reduction of Cohort's is done with MPI: with an operation of MPI's where that means the same, else with one of
-// ours; what MPI cannot do with the elements is done before and after the call (reductions.cpp).
+// How a reduction of Cohort is done with MPI: with an operation of MPI if that means the same, and with one of Cohort's
+// own otherwise. What MPI cannot do with the elements is done before and after the call (reductions.cpp).
 #pragma once
 
 #include <cohort/backend.h>
@@ -15,8 +15,8 @@ namespace cohort::mpi {
 struct MpiReduction {
   Element element = Element::f32;
   std::size_t width = 4;      ///< bytes of one of MPI's elements
-  std::size_t per_value = 1;  ///< elements of MPI's in a value: two in a complex number
-  bool is_wide = false;       ///< halves that travel as floats
+  std::size_t per_value = 1;  ///< elements of MPI in one value: two in a complex number
+  bool is_wide = false;       ///< f16 or bf16, sent as floats
   Op op = Op::sum;            ///< MPI's own, used if `combine` is null
   Combine combine = nullptr;  ///< our operation
   std::size_t own_index = 0;

@@ -22,8 +22,8 @@
 
 namespace cohort::mpi {
 
-/// Which MPI this process speaks. There is no choice: it is the one that is loaded already, else the one whose launcher
-/// started the process, since no MPI understands the launcher of another.
+/// Which MPI this process uses. There is no choice: it is the one that is loaded already or, if there is none, the one
+/// whose launcher started the process, since no MPI understands the launcher of another.
 enum class Flavour { openmpi, mpich };
 
 /// "openmpi", "mpich": as in COHORT_MPI and in the names of the modules.
@@ -41,7 +41,8 @@ std::optional<Flavour> flavour_of_version(std::string_view version);
 /// MPI it is, throws a ValueError that says how to start the program.
 Flavour choose_flavour(const Env& env, std::string_view loaded);
 
-/// The version of the MPI that the program was linked with, as far as the dynamic loader can tell; else empty.
+/// The version of the MPI that the program was linked with, as far as the dynamic loader can tell; empty if there is
+/// none.
 std::string loaded_version();
 
 class Runtime {
@@ -52,7 +53,7 @@ class Runtime {
   Runtime& operator=(const Runtime&) = delete;
   ~Runtime() = default;
 
-  /// Loads the module of the MPI that this process speaks and initialises it, the first time. Throws a ValueError that
+  /// Loads the module of the MPI that this process uses and initialises it, the first time. Throws a ValueError that
   /// says what is missing, or an OperationTimeoutError if other processes of the job have not called MPI_Init.
   static Runtime& of_process(Deadline deadline);
 
@@ -85,11 +86,11 @@ class Runtime {
     return {turns_, mine.deadline()};
   }
 
-  /// An operation is under way that nobody waits for any more: what it uses is kept, and MPI is not finalised.
+  /// Called for an operation that nobody waits for any more: what it uses is kept, and MPI is not finalised.
   void leave_behind(std::shared_ptr<const void> what);
   bool has_left_behind() const noexcept { return has_left_behind_.load(); }
 
-  /// An operation of ours, created when it is first asked for.
+  /// An operation of Cohort's own, created at its first use.
   Op own_op(std::size_t index, Combine combine);
 
  private:
@@ -98,7 +99,7 @@ class Runtime {
   Library& library_;
   Turn start_turn_;
   bool is_started_ = false;
-  bool is_lost_ = false;  // MPI_Init missed its deadline and goes on
+  bool is_lost_ = false;  // MPI_Init missed its deadline and continues
   bool is_ours_ = false;
   int pid_ = 0;
   int largest_tag_ = 32767;
@@ -111,7 +112,8 @@ class Runtime {
 };
 
 /// Called by exactly these ranks of the world; `group` is the same on all of them and names no other group that is
-/// being made. MPI's call cannot be interrupted: it runs on a thread of its own, which goes on if the deadline passes.
+/// being made. MPI's call cannot be interrupted: it runs on a thread of its own, which continues if the deadline
+/// passes.
 Communicator create_communicator(Runtime& runtime, const std::vector<int>& world_ranks, std::string_view group,
                                  Deadline deadline);
 

@@ -36,7 +36,8 @@ struct NcclBackend::Launch {
 
   const Calls& calls() const { return backend.engine_.calls; }
   const cuda::Driver& driver() const { return backend.engine_.driver; }
-  /// After each call into NCCL: within a group they only add up, and its end tells.
+  /// Checks the result of a call into NCCL. Within an NCCL group, calls are only collected, and the end of the group
+  /// reports.
   void did(Result result, std::string_view what) {
     if (in_group && (result == Result::success || result == Result::in_progress)) return;
     backend.communicator_->settle(*use, result, what, call.deadline(), errors);
@@ -125,7 +126,7 @@ ErrorContext NcclBackend::context_of(const Call& call) const {
 
 void NcclBackend::begin(Launch& launch, Call& call) {
   auto& on = *call.on_stream();
-  // The legacy null stream is never captured, and asking about it would break a capture elsewhere.
+  // The legacy null stream is never captured, and querying it would invalidate a capture elsewhere.
   int capturing = 0;
   if (on.stream != nullptr)
     launch.cuda(launch.driver().stream_is_capturing(on.stream, &capturing), "cuStreamIsCapturing");
@@ -161,7 +162,7 @@ void NcclBackend::enqueue(Call& call, const Body& body) {
     body(launch);
     finish(launch, call);
   } catch (...) {
-    launch.use.reset();  // the abort takes its turn
+    launch.use.reset();  // the abort needs the communicator's turn
     fail_with(std::current_exception());
   }
 }
@@ -197,7 +198,7 @@ void NcclBackend::end_batch(Call& call) {
 void NcclBackend::cancel_batch(Call& /*call*/) noexcept {
   batch_call_ = nullptr;
   const auto launch = std::move(batch_);
-  // The group has to be left, and what it holds by now is less than the others wait for.
+  // The NCCL group must be closed, and it now contains less than the other ranks wait for.
   engine_.calls.group_end();
   launch->use.reset();
   watchdog_.fail(std::current_exception());
@@ -230,7 +231,7 @@ void NcclBackend::with_op(Launch& launch, const Operation& op, const std::functi
   RedOp made{};
   launch.did(launch.calls().create_premul_sum(&made, factor.data(), how.type, scalar_host_immediate, launch.comm),
              "ncclRedOpCreatePreMulSum");
-  // NCCL keeps what it needs of it in each call that names it.
+  // NCCL copies what it needs of the operator into each call that names it.
   try {
     fn(how, made);
   } catch (...) {
@@ -244,7 +245,7 @@ void NcclBackend::with_op(Launch& launch, const Operation& op, const std::functi
 
 namespace {
 
-/// One after another, and all as large as the first.
+/// Whether the pieces lie one after another and are all as large as the first.
 template <class Pieces>
 bool are_one(const Pieces& pieces) {
   for (std::size_t i = 1; i < pieces.size(); ++i) {
@@ -404,7 +405,7 @@ class Outcome final : public CompletionHandler {
     has_ended_ = true;
     changed_.notify_all();
   }
-  /// Bounded by the operation's own deadline.
+  /// Waits; the operation's own deadline bounds the wait.
   void value() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return has_ended_; });
@@ -426,7 +427,7 @@ void NcclBackend::perform_on_copies(const Operation& op, Call& call) {
   const cuda::Memory memory(context_, bytes);
   const cuda::Current current(*context_);
   const auto& driver = engine_.driver;
-  // Everything on the group's own stream: the null stream would wait for what others have on the device.
+  // All copies use the group's own stream: the null stream would wait for unrelated work on the device.
   const auto copy = [&](std::byte* to, ConstBytes from) {
     if (from.empty()) return;
     cuda::check(driver,
@@ -441,7 +442,7 @@ void NcclBackend::perform_on_copies(const Operation& op, Call& call) {
     next += in.size();
   }
   for (const auto& out : op.outs) {
-    // A broadcast's data is read on its root.
+    // The data of a broadcast is read on its root.
     if (op.type == OpType::broadcast && rank() == op.root) copy(next, out);
     there.outs.push_back({next, out.size()});
     next += out.size();
@@ -453,7 +454,7 @@ void NcclBackend::perform_on_copies(const Operation& op, Call& call) {
   perform(there, inner);
   on.completion->wait(Deadline::never());
   outcome->value();
-  // To pageable memory: the driver returns when it is there.
+  // Copies to pageable memory: the driver returns when they are complete.
   for (std::size_t i = 0; i < op.outs.size(); ++i) copy(op.outs[i].data(), there.outs[i]);
 }
 
@@ -478,7 +479,7 @@ GroupMemory NcclBackend::allocate(std::size_t bytes) {
   return {std::move(owner), data, bytes};
 }
 
-// --- other groups, and ends
+// --- subgroups and shutdown
 
 BackendPtr NcclBackend::split_by_color(int color, const Communicator::Place& place, GroupOptions options,
                                        Deadline deadline) {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// NCCL behind a process group: each operation is enqueued on a stream, watched, and ended when the device is through.
+// NCCL behind a process group: each operation is enqueued on a stream, watched, and ended when the device has completed
+// it.
 //
-// An operation that is not asynchronous goes onto the user's stream itself; an asynchronous one onto the group's own
-// stream, which waits for the user's first and which the user's waits for in Work::wait(). What is captured into a
-// graph is enqueued like anything else and not watched.
+// An operation that is not asynchronous is enqueued on the user's stream itself. An asynchronous one is enqueued on the
+// group's own stream, which waits for the user's stream first; the user's stream waits for it in Work::wait().
+// Operations that are captured into a graph are enqueued like any other, but not watched.
 #pragma once
 
 #include <cohort/backend.h>
@@ -26,7 +27,7 @@ namespace cohort::nccl {
 class NcclBackend final : public Backend {
  public:
   NcclBackend(const Engine& engine, cuda::ContextPtr context, CommunicatorPtr communicator, GroupOptions options);
-  /// In good order where the peers come along soon, else as abort().
+  /// Destroys the communicator in good order if the peers do so soon, and aborts it otherwise.
   ~NcclBackend() override;
 
   Capabilities capabilities() const override;
@@ -58,21 +59,22 @@ class NcclBackend final : public Backend {
   void end_batch(Call& call) override;
   void cancel_batch(Call& call) noexcept override;
 
-  /// What the calls into NCCL need: the communicator in turn, the stream, and what is checked after each call.
+  /// What the calls into NCCL need: the turn to use the communicator, the stream, and what is checked after each call.
   struct Launch;
   using Body = std::function<void(Launch&)>;
 
-  /// Runs `body` and leaves the completion in the call; inside a batch, the batch does.
+  /// Runs `body` and stores the completion in the call; inside a batch, the batch stores it.
   void enqueue(Call& call, const Body& body);
   void begin(Launch& launch, Call& call);
   void finish(Launch& launch, Call& call);
-  /// Several calls into NCCL that must begin together.
+  /// Makes several calls into NCCL that must begin together.
   static void together(Launch& launch, const std::function<void()>& calls);
   /// Calls `fn(how, op)` with NCCL's types and operator for the reduction.
   static void with_op(Launch& launch, const Operation& op, const std::function<void(const Reducing&, RedOp)>& fn);
-  /// To and from each rank at once; what is empty is left out.
+  /// Sends to and receives from all ranks at once; empty pieces are left out.
   static void exchange(Launch& launch, std::span<const ConstBytes> to, std::span<const Bytes> from);
-  /// Host memory, blocking, for what the library itself exchanges: the same operation on copies on the device.
+  /// For host memory, which only the library itself passes: blocks, and performs the same operation on copies on the
+  /// device.
   void perform_on_copies(const Operation& op, Call& call);
   [[noreturn]] void fail_with(const std::exception_ptr& error);
   ErrorContext context_of(const Call& call) const;
@@ -85,11 +87,12 @@ class NcclBackend final : public Backend {
   const GroupOptions options_;
   const cuda::Stream stream_;
   const std::shared_ptr<cuda::EventPool> events_;
-  // In the communicator's turn: what the group's stream waits for, of streams that are captured and that are not.
+  // Used in the communicator's turn: the events that the group's stream waits for, one for user streams that are not
+  // captured and one for those that are.
   const cuda::Event user_is_here_;
   const cuda::Event captured_user_is_here_;
   const cuda::Memory barrier_memory_;
-  std::unique_ptr<Launch> batch_;  ///< in the communicator's turn, which it holds
+  std::unique_ptr<Launch> batch_;  ///< used in the communicator's turn, which it holds
   std::atomic<const Call*> batch_call_{nullptr};
   Watchdog watchdog_;
 };

@@ -21,10 +21,10 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// How long an end that nobody gave a deadline may keep its caller; NCCL goes on apart where that is not enough.
+/// How long an end without a deadline may block its caller; if NCCL needs longer, it continues on another thread.
 constexpr auto patience = 5s;
 
-/// A launch is through in some microseconds, a connection in milliseconds.
+/// A launch takes some microseconds, a connection milliseconds.
 void rest(int round) {
   if (round < 200) {
     ::sched_yield();
@@ -33,7 +33,7 @@ void rest(int round) {
   }
 }
 
-/// Places that NCCL may still write to, for as long as the process lives: there is no call that takes them back.
+/// Keeps places that NCCL may still write to until the process ends, because no call takes them back.
 void keep_for_good(std::unique_ptr<Comm*> place) {
   static std::mutex mutex;
   static Immortal<std::vector<std::unique_ptr<Comm*>>> places;
@@ -68,7 +68,7 @@ CommunicatorPtr Communicator::create(const Engine& engine, const cuda::ContextPt
   const auto error =
       result == Result::in_progress
           ? std::make_exception_ptr(OperationTimeoutError(
-                fmt::format("the {} ranks of the NCCL communicator did not all come in time", place.size), errors))
+                fmt::format("the {} ranks of the NCCL communicator did not all join in time", place.size), errors))
           : made->failure(result, "ncclCommInitRankConfig", comm, errors);
   made->break_with(error);
   made->abort();
@@ -113,7 +113,7 @@ Result Communicator::poll(Comm* comm, Deadline deadline, const std::function<boo
 std::exception_ptr Communicator::failure(Result result, std::string_view what, Comm* comm,
                                          const ErrorContext& context) const {
   const auto text = fmt::format("{}: {}", what, describe(engine_.calls, result, comm));
-  // NCCL says that a peer is gone, never which one.
+  // NCCL reports that a peer is gone, but not which one.
   if (result == Result::remote_error) return std::make_exception_ptr(PeerLostError(text, context));
   return std::make_exception_ptr(BackendError(text, context));
 }
@@ -125,10 +125,9 @@ void Communicator::settle(const Use& use, Result result, std::string_view what, 
     result = poll(use.get(), deadline, [this] { return is_broken(); });
     if (result == Result::success && !is_broken()) return;
   }
-  if (is_broken()) std::rethrow_exception(error());  // aborted while we waited: what NCCL says now means nothing
+  if (is_broken()) std::rethrow_exception(error());  // aborted during the wait: NCCL's result is meaningless now
   if (result != Result::in_progress) std::rethrow_exception(failure(result, what, use.get(), context));
-  throw OperationTimeoutError(fmt::format("{} did not get through to the device in time: a peer has not come", what),
-                              context);
+  throw OperationTimeoutError(fmt::format("{} did not reach the device in time: a peer has not joined", what), context);
 }
 
 std::exception_ptr Communicator::async_error(const Use& use, const ErrorContext& context) const {
@@ -160,7 +159,7 @@ void Communicator::abort() noexcept {
   try {
     abort_apart();
   } catch (const std::exception& e) {
-    // It is broken, and what it holds stays: no thread or memory was left to end it with.
+    // It stays broken and keeps what it holds: there was no thread or memory left with which to end it.
     log(LogLevel::error,
         fmt::format("group {}: an NCCL communicator could not be aborted: {}", place_.group, e.what()));
   }
@@ -168,8 +167,8 @@ void Communicator::abort() noexcept {
 
 void Communicator::abort_apart() {
   break_with(std::make_exception_ptr(AbortedError("the communicator was aborted", {.group = place_.group})));
-  // Whoever polls leaves at once. One stuck inside NCCL (a launch queue that is full) is freed by the abort alone, and
-  // finds the communicator broken when it returns.
+  // A thread that polls leaves at once. One that is stuck inside NCCL (on a full launch queue) is freed only by the
+  // abort, and finds the communicator broken when it returns.
   const Turn::Holder held(turn_, Deadline::after(1s));
   auto* const comm = release();
   if (comm == nullptr) return;
@@ -178,7 +177,8 @@ void Communicator::abort_apart() {
     engine.calls.comm_abort(comm);
   };
   if (!run_with_deadline(body, Deadline::after(patience))) {
-    log(LogLevel::warn, fmt::format("group {}: ncclCommAbort takes long and goes on by itself", place_.group));
+    log(LogLevel::warn,
+        fmt::format("group {}: ncclCommAbort takes long and continues on another thread", place_.group));
   }
 }
 
@@ -215,7 +215,7 @@ CommunicatorPtr Communicator::split(int color, const Place& place, Config config
   const cuda::Current current(*context_);
   ChildPlace child;
   auto result = engine_.calls.comm_split(held->get(), color, place_.rank, child.address(), &config);
-  // Success is said too early: a parent that does not block is at it for a while, as it says when asked.
+  // NCCL returns success too early: a non-blocking parent is busy for a while, which its state shows when queried.
   if (result == Result::success) result = Result::in_progress;
   settle(*held, result, "ncclCommSplit", deadline, errors);
   if (color < 0) return nullptr;
@@ -223,7 +223,7 @@ CommunicatorPtr Communicator::split(int color, const Place& place, Config config
   if (comm == nullptr) {
     if (is_broken()) std::rethrow_exception(error());
     if (const auto error = async_error(*held, errors)) std::rethrow_exception(error);
-    throw OperationTimeoutError("ncclCommSplit: the others did not all come in time", errors);
+    throw OperationTimeoutError("ncclCommSplit: the other ranks did not all join in time", errors);
   }
   auto made = std::make_shared<Communicator>(engine_, context_, place, comm);
   const auto in_use = made->use(deadline, errors);
@@ -246,11 +246,11 @@ CommunicatorPtr Communicator::shrink(std::span<const int> excluded, const Place&
   if (result != Result::success && result != Result::in_progress) {
     std::rethrow_exception(failure(result, "ncclCommShrink", parent, errors));
   }
-  // An error of the parent's may be the very one that made them shrink it: only the child knows how this goes, once
-  // the parent is no longer at it.
+  // An error of the parent may be the very reason for shrinking it. Only the child shows whether this call succeeds,
+  // once the parent is no longer busy.
   poll(parent, deadline, [] { return false; });
   auto* const comm = await_child(child, deadline, [] { return false; });
-  if (comm == nullptr) throw OperationTimeoutError("shrink: the other survivors did not all come in time", errors);
+  if (comm == nullptr) throw OperationTimeoutError("shrink: the other survivors did not all join in time", errors);
   auto made = std::make_shared<Communicator>(engine_, context_, place, comm);
   const auto in_use = made->use(deadline, errors);
   made->settle(*in_use, Result::in_progress, "ncclCommShrink", deadline, errors);

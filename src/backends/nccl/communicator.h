@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// One rank's end of an NCCL communicator: non-blocking, so that whatever it waits for can be given up, used by one
-// thread at a time, and ended exactly once: by destroy() in good order, or by abort().
+// One rank's end of an NCCL communicator. It is non-blocking, so that every wait can be given up, is used by one thread
+// at a time, and is ended exactly once: by destroy() in good order, or by abort().
 //
-// A communicator that broke stays broken: everybody who wants to use it gets the first error.
+// A communicator that broke stays broken: everyone who wants to use it gets the first error.
 #pragma once
 
 #include <cohort/deadline.h>
@@ -31,25 +31,25 @@ class Communicator {
   struct Place {
     int rank = 0;
     int size = 1;
-    std::string group{};  ///< its id, for errors
+    std::string group{};  ///< id of the group, for errors
   };
 
-  /// Called by all ranks with the id that one of them got from new_id(). An OperationTimeoutError when the others do
-  /// not come in time.
+  /// Called by all ranks with the id that one of them got from new_id(). Throws OperationTimeoutError if the others do
+  /// not call it in time.
   static CommunicatorPtr create(const Engine& engine, const cuda::ContextPtr& context, const Place& place,
                                 const UniqueId& id, Config config, Deadline deadline);
   static UniqueId new_id(const Engine& engine);
-  /// Of a handle, which is this object's from now on.
+  /// Takes ownership of a handle.
   Communicator(const Engine& engine, cuda::ContextPtr context, Place place, Comm* comm)
       : engine_(engine), context_(std::move(context)), place_(std::move(place)), comm_(comm) {}
-  /// Destroys it as an abort does, if nobody has ended it before.
+  /// Aborts it if it has not been ended before.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
   const Place& place() const noexcept { return place_; }
 
-  /// The turn to use it, for a scope.
+  /// The turn to use the communicator, for a scope.
   class Use {
    public:
     Comm* get() const noexcept { return comm_; }
@@ -61,35 +61,37 @@ class Communicator {
     Turn::Holder holder_;
     Comm* comm_ = nullptr;
   };
-  /// Throws the error if it is broken, an OperationTimeoutError if it is not free in time.
+  /// Throws the error if it is broken, and OperationTimeoutError if it is not free in time.
   std::unique_ptr<Use> use(Deadline deadline, const ErrorContext& context);
-  /// Null if somebody uses it or it is broken.
+  /// Null if it is in use or broken.
   std::unique_ptr<Use> try_use();
 
-  /// What a call into NCCL returned: waits, while it is in progress, for its end. Throws what went wrong: the
-  /// communicator's error, a BackendError, or an OperationTimeoutError (`what` did not end).
+  /// Handles the result of a call into NCCL: while it is in progress, waits for its end. Throws what went wrong: the
+  /// communicator's error, a BackendError, or an OperationTimeoutError if `what` did not end in time.
   void settle(const Use& use, Result result, std::string_view what, Deadline deadline, const ErrorContext& context);
-  /// What NCCL has found out by itself meanwhile: a PeerLostError or BackendError; null if nothing.
+  /// An error that NCCL has detected asynchronously: a PeerLostError or BackendError; null if there is none.
   std::exception_ptr async_error(const Use& use, const ErrorContext& context) const;
 
   bool is_broken() const noexcept { return is_broken_.load(std::memory_order_acquire); }
   std::exception_ptr error() const;
-  /// The first error counts.
+  /// Only the first error counts.
   void break_with(std::exception_ptr error);
 
-  /// Ends everything it has on the device. Waits a while for that; NCCL may take longer, and does so apart.
+  /// Ends everything it has on the device. Waits for that for a while; if NCCL takes longer, it continues on another
+  /// thread.
   void abort() noexcept;
-  /// In good order, with the others; as abort() if they do not come before the deadline.
+  /// Ends it in good order, together with the other ranks; aborts it if they do not call it before the deadline.
   void destroy(Deadline deadline);
 
-  /// Called by all ranks; null for those without a color.
+  /// Called by all ranks; returns null for those without a color.
   CommunicatorPtr split(int color, const Place& place, Config config, Deadline deadline);
-  /// Called by those that stay, of a communicator that may be broken. It is gone afterwards.
+  /// Called by the ranks that stay; the communicator may be broken, and cannot be used afterwards.
   CommunicatorPtr shrink(std::span<const int> excluded, const Place& place, Config config, Deadline deadline);
 
  private:
-  /// Where NCCL puts the handle of a child: from a thread of its own, some time after the call that asked for it has
-  /// returned and even after the parent said that it is through. So the place outlives a caller that gave up.
+  /// Where NCCL stores the handle of a child: it does so from a thread of its own, some time after the call that
+  /// requested it has returned and even after the parent has reported completion. The place therefore outlives a caller
+  /// that gave up.
   class ChildPlace {
    public:
     ChildPlace() = default;
@@ -102,13 +104,13 @@ class Communicator {
    private:
     std::unique_ptr<Comm*> place_ = std::make_unique<Comm*>(nullptr);
   };
-  /// Null if it is not there when the deadline comes or `is_enough` says stop.
+  /// Null if it has not been stored by the deadline, or when `is_enough` returns true.
   static Comm* await_child(const ChildPlace& place, Deadline deadline, const std::function<bool()>& is_enough);
   std::exception_ptr failure(Result result, std::string_view what, Comm* comm, const ErrorContext& context) const;
-  /// Polls until it is no longer in progress, or `is_enough` says stop.
+  /// Polls until the communicator is no longer in progress, the deadline has passed, or `is_enough` returns true.
   Result poll(Comm* comm, Deadline deadline, const std::function<bool()>& is_enough) const;
   void abort_apart();
-  /// The handle, which is nobody's afterwards; null if it is gone.
+  /// Takes the handle out, so that nobody else uses it; null if that was done before.
   Comm* release();
   ErrorContext context_of(std::string_view op) const { return {.group = place_.group, .op = std::string(op)}; }
 
@@ -120,7 +122,7 @@ class Communicator {
   std::atomic<Comm*> comm_;
   std::atomic<bool> is_broken_{false};
   mutable std::mutex mutex_;
-  std::exception_ptr error_;  ///< under mutex_
+  std::exception_ptr error_;  ///< protected by mutex_
 };
 
 }  // namespace cohort::nccl

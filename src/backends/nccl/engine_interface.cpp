@@ -33,7 +33,7 @@ Engine load() {
   const auto module = Module::of_system(names);
   auto& why = engine.missing;
   if (!module.is_loaded()) {
-    why = fmt::format("NCCL is not there ({}): {}", module.why_not(), how_to_install);
+    why = fmt::format("NCCL was not found ({}): {}", module.why_not(), how_to_install);
     return engine;
   }
   auto& c = engine.calls;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The functions of NCCL that Cohort calls, as a table: filled from libnccl.so.2 at run time (one that the process has
-// loaded already comes first: two copies in one process do not mix), and from a double in tests. The declarations are
-// ours; types, numbers and layouts are those of NCCL's public header, nccl.h (github.com/NVIDIA/nccl, src/nccl.h.in of
-// v2.18.1 to v2.28.3), whose ABI only ever grows.
+// The functions of NCCL that Cohort calls, as a table. It is filled from libnccl.so.2 at run time (a copy that the
+// process has loaded already is preferred, since two copies in one process do not mix), and from a test double in
+// tests. The declarations are Cohort's own; types, numbers and layouts are those of NCCL's public header, nccl.h
+// (github.com/NVIDIA/nccl, src/nccl.h.in of v2.18.1 to v2.28.3), whose ABI only ever grows.
 #pragma once
 
 #include <array>
@@ -41,7 +41,7 @@ enum class DataType : int {
   bfloat16 = 9,
 };
 
-/// ncclRedOp_t; ncclRedOpCreatePreMulSum makes further ones.
+/// ncclRedOp_t; ncclRedOpCreatePreMulSum creates further ones.
 enum class RedOp : int { sum = 0, product = 1, max = 2, min = 3, avg = 4 };
 
 inline constexpr int scalar_host_immediate = 1;  ///< ncclScalarHostImmediate: read before the call returns
@@ -56,18 +56,18 @@ struct UniqueId {
 
 struct Comm;  ///< ncclComm_t is a pointer to one
 
-/// ncclConfig_t. It grows at its end from version to version; the first three members say how much of it there is, and
-/// a library fills the rest with its defaults: it copies `size` bytes and looks at `version` for those that lie in what
+/// ncclConfig_t. It grows at its end from version to version; the first three members tell how much of it there is, and
+/// the library uses its defaults for the rest: it copies `size` bytes and checks `version` for members that lie in what
 /// used to be padding (parseCommConfig in NCCL's src/init.cc).
 ///
 ///   2.18 to 2.24    up to splitShare, 48 bytes with padding
 ///   2.25, 2.26      trafficClass, where the padding was; still 48 bytes
-///   2.27 and later  up to nvlsCTAs, 72 bytes; what 2.28 and its successors add we do not use
+///   2.27 and later  up to nvlsCTAs, 72 bytes; what 2.28 and later versions add is not used here
 struct Config {
   std::size_t size = 0;
   unsigned magic = 0xcafebeef;
   unsigned version = 0;
-  int blocking = 0;  ///< never: init, operations and abort have deadlines
+  int blocking = 0;  ///< never blocking: initialisation, operations and abort have deadlines
   int cga_cluster_size = undefined;
   int min_ctas = undefined;
   int max_ctas = undefined;
@@ -116,33 +116,33 @@ struct Calls {
   Result (*recv)(void* data, std::size_t count, DataType type, int peer, Comm* comm, void* stream) = nullptr;
   Result (*create_premul_sum)(RedOp* op, void* scalar, DataType type, int residence, Comm* comm) = nullptr;
   Result (*destroy_op)(RedOp op, Comm* comm) = nullptr;
-  // Not in every version that is good enough.
+  // Not present in every supported version.
   Result (*mem_alloc)(void** data, std::size_t bytes) = nullptr;  // 2.19
   Result (*mem_free)(void* data) = nullptr;
   Result (*comm_shrink)(Comm* comm, int* excluded, int count, Comm** made, Config* config,
                         int flags) = nullptr;  // 2.27
 
-  int version = 0;  ///< what get_version said
+  int version = 0;  ///< what get_version returned
 };
 
-/// What a group of this backend runs on: both libraries.
+/// The libraries that a group of this backend runs on.
 struct Engine {
   cuda::Driver driver{};
   Calls calls{};
-  std::string missing{};  ///< what is lacking and how to get it; empty: it can be used
+  std::string missing{};  ///< what is missing and how to get it; empty if the engine can be used
 };
 
-/// The process's own, loaded once.
+/// The engine of this process, loaded once.
 const Engine& system_engine();
 
-/// Fills `version`; what is wrong with it, or nothing.
+/// Sets `version`; returns what is wrong with it, or an empty text.
 std::string check_version(Calls& calls);
 
 /// "2.27.3"
 std::string version_text(int version);
-/// How much of a Config this library knows: sets size and version.
+/// Sets the size and version of a Config to what this library supports.
 void fit(Config& config, int library_version);
-/// "unhandled system error: <NCCL's last words>"
+/// "unhandled system error: <NCCL's last error text>"
 std::string describe(const Calls& calls, Result result, Comm* comm);
 
 }  // namespace cohort::nccl

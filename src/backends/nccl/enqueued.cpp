@@ -18,7 +18,7 @@ Enqueued::Enqueued(Call& call, void* stream, bool is_captured, cuda::ContextPtr 
       context_(std::move(context)),
       events_(std::move(events)),
       handler_(call.on_stream()->handler) {
-  // One that a graph knows is not used again for anything else.
+  // An event that a graph contains is not used for anything else.
   const auto take = [&] { return is_captured_ ? std::make_unique<cuda::Event>(context_, false) : events_->take(); };
   end_ = take();
   if (is_timed && !is_captured_) start_ = take();
@@ -64,7 +64,7 @@ void Enqueued::order(void* stream) {
 }
 
 bool Enqueued::wait(Deadline deadline) {
-  // The driver's own wait knows no deadline.
+  // The driver's own wait has no deadline.
   for (int round = 0; !is_done(); ++round) {
     if (deadline.expired()) return false;
     if (round < 100) {

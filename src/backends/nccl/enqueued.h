@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// An operation that was given to the device: an event behind it on its stream says when it is through.
+// An operation that has been enqueued on the device: an event behind it on its stream shows when it is complete.
 #pragma once
 
 #include <cohort/backend.h>
@@ -21,14 +21,15 @@ namespace cohort::nccl {
 
 class Enqueued final : public Completion {
  public:
-  /// `stream`: on which it runs. `is_captured`: it is recorded into a graph, has not run, and nobody may ask about it.
+  /// `stream` is the one it runs on. `is_captured` means that it is recorded into a graph, has not run, and cannot be
+  /// queried.
   Enqueued(Call& call, void* stream, bool is_captured, cuda::ContextPtr context,
            std::shared_ptr<cuda::EventPool> events, bool is_timed);
   ~Enqueued() override;
   Enqueued(const Enqueued&) = delete;
   Enqueued& operator=(const Enqueued&) = delete;
 
-  /// Before and after what the operation puts on its stream.
+  /// Called before and after the operation is enqueued on its stream.
   void record_start();
   void record_end();
 
@@ -42,7 +43,7 @@ class Enqueued final : public Completion {
   void* stream() const noexcept { return stream_; }
   bool is_captured() const noexcept { return is_captured_; }
   bool has_ended() const noexcept { return has_ended_.load(std::memory_order_acquire); }
-  /// The first end counts, and is told.
+  /// Ends the operation and reports it to the handler; only the first call counts.
   void end(std::exception_ptr error) noexcept;
 
  private:
@@ -54,12 +55,12 @@ class Enqueued final : public Completion {
   const bool is_captured_;
   const cuda::ContextPtr context_;
   const std::shared_ptr<cuda::EventPool> events_;
-  cuda::EventPtr start_;  ///< where it is timed
+  cuda::EventPtr start_;  ///< null unless the operation is timed
   cuda::EventPtr end_;
-  std::shared_ptr<CompletionHandler> handler_;  ///< whoever set has_ended_ calls it
+  std::shared_ptr<CompletionHandler> handler_;  ///< called by the thread that sets has_ended_
   std::atomic<bool> has_ended_{false};
   mutable std::mutex mutex_;
-  std::exception_ptr error_;  ///< under mutex_
+  std::exception_ptr error_;  ///< protected by mutex_
 };
 using EnqueuedPtr = std::shared_ptr<Enqueued>;
 

@@ -16,7 +16,7 @@ namespace cohort::nccl {
 
 namespace {
 
-/// Rank 0 makes it, the store carries it.
+/// Rank 0 makes the id, and the store passes it on.
 UniqueId exchange_id(const Engine& engine, Store& store, int rank, Deadline deadline, const ErrorContext& errors) {
   UniqueId id;
   if (rank == 0) {
@@ -40,7 +40,8 @@ UniqueId exchange_id(const Engine& engine, Store& store, int rank, Deadline dead
 
 BackendPtr split_from(const GroupOptions& chosen, const Communicator::Place& place, Deadline deadline) {
   if (chosen.split_color < 0) {
-    throw ValueError("nccl: split_color is not negative here; split_group() takes those outside along");
+    throw ValueError(
+        "nccl: split_color must not be negative; use split_group() to include ranks outside the new group");
   }
   const auto parent = std::dynamic_pointer_cast<NcclBackend>(chosen.split_from->backend(DeviceType::cuda));
   if (parent == nullptr) throw ValueError("nccl: split_from is not a group of this backend");

@@ -9,14 +9,14 @@
 
 namespace cohort::nccl {
 
-/// The communicator is there when it returns. `engine`: of the process, or a double.
+/// The communicator is connected when this returns. `engine` is that of the process, or a test double.
 ProcessGroupPtr make_group(const Engine& engine, const StorePtr& store, int rank, int size,
                            std::chrono::milliseconds timeout, const Device& device, const Options& options);
 
-/// On the process's own engine.
+/// Uses the engine of this process.
 ProcessGroupPtr make_system_group(const StorePtr& store, int rank, int size, std::chrono::milliseconds timeout,
                                   const Device& device, const Options& options);
-/// What this machine lacks for it.
+/// What this machine lacks for this backend; empty if nothing.
 std::string missing();
 
 }  // namespace cohort::nccl

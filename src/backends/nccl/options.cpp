@@ -30,7 +30,7 @@ void read_config(GroupOptions& chosen, const Options& options, int library_versi
   since("nvls_ctas", version_with_shrink, config.nvls_ctas);
   chosen.net_name = read.get("net_name", std::string());
   if (options.contains("blocking")) {
-    throw ValueError("nccl: config \"blocking\" is not yours to set: without it no deadline would hold");
+    throw ValueError("nccl: config \"blocking\" cannot be set: deadlines need a non-blocking communicator");
   }
   read.finish();
 }
@@ -54,7 +54,8 @@ GroupOptions read_options(const Options& options, int library_version) {
   chosen.split_from = std::static_pointer_cast<ProcessGroup>(read.get_handle("split_from"));
   chosen.split_color = read.get("split_color", 0);
   if (const auto timeout = read.get("_timeout", std::chrono::milliseconds(0)); timeout.count() != 0) {
-    if (timeout.count() < 0) throw ValueError(fmt::format("nccl: a _timeout of {} ms", timeout.count()));
+    if (timeout.count() < 0)
+      throw ValueError(fmt::format("nccl: _timeout must not be negative: {} ms", timeout.count()));
     chosen.timeout = timeout;
   }
   read_config(chosen, read.get("config", Options()), library_version);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What new_group("nccl", ...) takes by name; docs/engines-nccl.md lists it for users.
+// The options of new_group("nccl", ...); docs/engines-nccl.md lists them for users.
 #pragma once
 
 #include <cohort/options.h>
@@ -25,15 +25,16 @@ struct GroupOptions {
   ProcessGroupPtr split_from{};
   int split_color = 0;
 
-  /// NCCL's own, without `size` and `version`, which follow the library.
+  /// NCCL's own configuration, without `size` and `version`, which follow the library.
   Config config{};
-  std::string net_name{};  ///< config.net_name points nowhere until config_for() is asked
+  std::string net_name{};  ///< config.net_name is set only in the result of config_for()
 
-  /// For a library of this version; valid while these options live.
+  /// The configuration for a library of this version; valid while these options exist.
   Config config_for(int library_version) const;
 };
 
-/// A KeyError for what nobody knows, naming what is near it; a ValueError for what this library is too old for.
+/// Throws a KeyError that names similar options for an unknown one, and a ValueError for an option that this library is
+/// too old for.
 GroupOptions read_options(const Options& options, int library_version);
 
 }  // namespace cohort::nccl

@@ -65,7 +65,7 @@ RedOp op_of(DType dtype, const ReduceOp& op) {
   throw ValueError(fmt::format("NCCL has no bitwise reductions: {}", to_string(op)));
 }
 
-/// Any binary format of 16 bits, rounded to the nearest, to the even one of two.
+/// Converts to any 16-bit binary format, rounding to nearest, ties to even.
 std::uint16_t narrow(double value, int mantissa_bits) {
   const int exponent_mask = (1 << (15 - mantissa_bits)) - 1;
   const int bias = exponent_mask / 2;
@@ -75,9 +75,10 @@ std::uint16_t narrow(double value, int mantissa_bits) {
     return static_cast<std::uint16_t>(sign | (exponent_mask << mantissa_bits) | (1 << (mantissa_bits - 1)));
   }
   int exponent = size == 0 ? 1 - bias : std::ilogb(std::isinf(size) ? 1.0 : size);
-  exponent = std::max(exponent, 1 - bias);  // below that they are subnormal
+  exponent = std::max(exponent, 1 - bias);  // smaller values are subnormal
   const double scaled = std::nearbyint(std::ldexp(size, mantissa_bits - exponent));
-  // Rounding up to the next power of two carries into the exponent by itself, and past the largest into infinity.
+  // Rounding up to the next power of two carries into the exponent by itself, and beyond the largest value into
+  // infinity.
   const double one = std::ldexp(1.0, mantissa_bits);
   double bits = scaled + (exponent + bias - 1) * one;
   const double infinity = exponent_mask * one;
@@ -111,7 +112,7 @@ std::array<std::byte, 8> scalar(DataType type, double factor) {
     case DataType::float64:
       return bytes_of(factor);
     default:
-      throw TypeError("premul_sum is of floats");
+      throw TypeError("premul_sum needs a floating-point type");
   }
 }
 

@@ -25,18 +25,18 @@ struct Watchdog::Core final : Worker::Job {
   CommunicatorPtr communicator;
   cuda::ContextPtr context;
 
-  std::condition_variable emptied{};  ///< for those who drain
+  std::condition_variable emptied{};  ///< for threads that drain
   std::vector<EnqueuedPtr> watched{};
   int draining = 0;
   int sweeping = 0;
-  int idle_rounds = rounds_awake;  ///< the thread's alone
+  int idle_rounds = rounds_awake;  ///< used only by the thread
 
   bool is_idle() const { return watched.empty() && sweeping == 0; }
 
   void begin() override;
   Worker::Next step(Worker::Lock& lock) override;
   Worker::Next next() const;
-  /// One round over what is watched.
+  /// Checks once all operations that are watched.
   void look(const std::vector<EnqueuedPtr>& operations);
   void fail(const std::exception_ptr& error, bool aborts);
   /// Releases the operations that have ended.
@@ -75,7 +75,7 @@ void Watchdog::Core::fail(const std::exception_ptr& error, bool aborts) {
     const std::lock_guard lock(mutex);
     operations = watched;
   }
-  // Before the abort, which makes kernels return early, as if they had succeeded.
+  // Ended before the abort, which makes kernels return early as if they had succeeded.
   for (const auto& each : operations) {
     if (!each->is_done()) each->end(error);
   }
@@ -91,7 +91,7 @@ void Watchdog::Core::sweep() {
       std::stable_partition(watched.begin(), watched.end(), [](const EnqueuedPtr& each) { return !each->has_ended(); });
   std::move(first, watched.end(), std::back_inserter(ended));
   watched.erase(first, watched.end());
-  // Released without the lock, since this may destroy a whole group. Those who drain wait for that too.
+  // Released without the lock, since this may destroy a whole group. Threads that drain wait for that too.
   ++sweeping;
   lock.unlock();
   ended.clear();
@@ -121,7 +121,7 @@ void Watchdog::Core::look(const std::vector<EnqueuedPtr>& operations) {
                 true);
   }
   if (busy.empty()) return;
-  // Whoever uses the communicator right now gets its errors directly.
+  // A thread that uses the communicator right now gets its errors directly.
   std::exception_ptr error;
   if (const auto use = communicator->try_use()) {
     ErrorContext where{.group = communicator->place().group};
@@ -142,7 +142,7 @@ void Watchdog::Core::begin() {
 
 Worker::Next Watchdog::Core::next() const {
   if (watched.empty()) {
-    // For a while it looks on, so that operations one after another need not wake it.
+    // The thread keeps checking for a while, so that operations that follow each other need not wake it.
     return Worker::Next::idle(idle_rounds < rounds_awake ? Clock::now() + period : Clock::time_point::max());
   }
   auto when = Clock::now() + (draining > 0 ? hurried_period : period);
@@ -153,7 +153,7 @@ Worker::Next Watchdog::Core::next() const {
 Worker::Next Watchdog::Core::step(Worker::Lock& lock) {
   const bool was_asleep = idle_rounds >= rounds_awake;
   idle_rounds = watched.empty() ? idle_rounds + 1 : 0;
-  // Woken by an operation that was enqueued just now: there is nothing to see yet.
+  // Woken by an operation that was enqueued just now: there is nothing to check yet.
   if (watched.empty() || (was_asleep && draining == 0)) return next();
   auto operations = watched;
   lock.unlock();

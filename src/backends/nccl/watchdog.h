@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Watches what a group has enqueued on the device. One thread, started by the first operation, looks about ten times a
-// second and whenever a deadline comes. It ends the operations that are done, which releases their memory. If one has
-// missed its deadline, or NCCL reports an error, it breaks the group: everything under way ends with that error, and
-// the communicator is aborted. The process goes on, and can make another group.
+// Watches what a group has enqueued on the device. One thread, started by the first operation, checks about ten times a
+// second and whenever a deadline passes. It ends the operations that are done, which releases their memory. If one has
+// missed its deadline, or NCCL reports an error, it breaks the group: everything in progress ends with that error, and
+// the communicator is aborted. The process continues, and can make another group.
 #pragma once
 
 #include <cohort/deadline.h>
@@ -22,11 +22,11 @@ class Watchdog {
   /// The destructor waits until everything that is watched has ended. It may be called on the watchdog's own thread.
   Watchdog(CommunicatorPtr communicator, cuda::ContextPtr context);
 
-  /// Costs a lock; the thread is woken only if the deadline comes before it would look anyway.
+  /// Costs a lock; the thread is woken only if the deadline comes before its next check.
   void watch(EnqueuedPtr operation);
   /// Waits until everything that is watched has ended. On the watchdog's own thread it returns at once.
   void drain();
-  /// Breaks the group: the communicator first, so that nobody starts anything new, then all that is under way, then
+  /// Breaks the group: first the communicator, so that nobody starts anything new, then everything in progress, then
   /// what is on the device.
   void fail(const std::exception_ptr& error, bool aborts = true);
 

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// How the survivors of a group agree on who is left, in the memory of the group that broke.
+// How the survivors of a group agree on which ranks are left, using the memory of the group that broke.
 //
-// On one host death is known for certain (a pidfd says so), and memory survives its writers: that makes agreement easy
-// where it is hard over a network. It goes in rounds, one for each further death:
+// On one host, the death of a process is known for certain (through a pidfd), and shared memory outlives the processes
+// that wrote to it. Both make agreement easy where it is hard over a network. Agreement proceeds in rounds, with one
+// more round for each further death:
 //
 //   1. Each survivor votes for the round and waits until every rank has voted or is dead.
-//   2. It writes a proposal, who voted and lives, and tries to make it the round's decision by compare-and-swap. The
-//      first one wins, and all take the winner's proposal.
-//   3. The survivors build the new group. Each says when it is ready; whoever sees all ready tries to make the round
-//      final, whoever sees one of them die tries to call it off: again a compare-and-swap, again all follow it.
-//   4. Called off: next round. At most one round for each rank.
+//   2. It writes a proposal (the ranks that voted and are alive) and tries to make it the round's decision by
+//      compare-and-swap. The first to succeed wins, and all survivors adopt the winner's proposal.
+//   3. The survivors build the new group, and each announces when it is ready. A survivor that sees all of them ready
+//      tries to make the round final; one that sees a member die tries to call the round off. This is again decided by
+//      a compare-and-swap whose result all follow.
+//   4. If the round was called off, the next round begins. There is at most one round per rank.
 //
-// Round numbers stamp everything, so nothing is ever reset.
+// Every value carries its round number, so nothing is ever reset.
 #pragma once
 
 #include <array>
@@ -34,16 +36,16 @@ class AgreementBoard {
   }
   static std::size_t rounds(std::size_t n) { return n + 1; }
 
-  /// The last round a rank voted for, and the last for which it is ready.
+  /// The last round a rank voted for, and the last round for which it is ready.
   std::atomic<std::uint32_t>& vote(std::size_t rank) const { return word(rank); }
   std::atomic<std::uint32_t>& ready(std::size_t rank) const { return word(n_ + rank); }
   /// The round for which a rank's ticket is written.
   std::atomic<std::uint32_t>& ticket_round(std::size_t rank) const { return word(2 * n_ + rank); }
-  /// 1 + the rank whose proposal holds; 0: none yet.
+  /// 1 + the rank whose proposal was adopted; 0 while there is none.
   std::atomic<std::uint32_t>& winner(std::size_t round) const { return word(3 * n_ + round); }
-  /// 0 open, 1 final, 2 called off.
+  /// 0: open, 1: final, 2: called off.
   std::atomic<std::uint32_t>& verdict(std::size_t round) const { return word(3 * n_ + rounds(n_) + round); }
-  /// round * 2 + whether `rank` stays, as `proposer` has it.
+  /// round * 2, plus 1 if `rank` stays in the group according to `proposer`.
   std::atomic<std::uint32_t>& proposal(std::size_t proposer, std::size_t rank) const {
     return word(3 * n_ + 2 * rounds(n_) + proposer * n_ + rank);
   }

@@ -3,7 +3,7 @@
 // All-gather.
 //
 //   small    each piece goes with its rank's post; the others copy it out.               one wait for each rank
-//   else     an exchange (exchange.h) in which all offer one piece to all
+//   larger   an exchange (exchange.h) in which every rank offers one piece to all
 #include <fmt/format.h>
 
 #include <algorithm>

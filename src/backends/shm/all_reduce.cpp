@@ -2,12 +2,12 @@
 //
 // All-reduce, and reduce, which is the same with one taker.
 //
-// In all forms a rank combines the values of ranks 0, 1, 2, ... in that order, element by element, so the bits of a
-// result do not depend on the form, the chunks, or who combined.
+// In every form, a rank combines the values of ranks 0, 1, 2, ... in that order, element by element, so the bits of the
+// result do not depend on the form, on the chunks, or on which rank combined them.
 //
-//   small    every rank posts its data and combines everybody's.            1 line per rank and 32 bytes; one wait
-//   direct   rank r combines slice r out of everybody's memory into everybody's (reduce-scatter and all-gather in one;
-//            Rabenseifner 2004 on shared memory). S read, S written per rank for 2 ranks; two waits
+//   small    every rank posts its data and combines the data of all.        1 line per rank and 32 bytes; one wait
+//   direct   rank r combines slice r from the memory of all ranks into the memory of all ranks (reduce-scatter and
+//            all-gather in one; Rabenseifner 2004, on shared memory). S read, S written per rank for 2 ranks; two waits
 //   staged   the same through staging buffers, chunk by chunk: (n-1)/n S copied in, S read, S/n written,
 //            (n-1)/n S copied out per rank
 #include <array>
@@ -24,7 +24,7 @@ namespace cohort::shm {
 
 namespace {
 
-/// Everybody's values of a stretch of elements, in rank order.
+/// The values of all ranks for a range of elements, in rank order.
 struct Operands {
   std::array<const void*, most_ranks> data;
   std::array<double, most_ranks> factors;
@@ -122,7 +122,7 @@ class ReduceToAllOrOne {
     const auto offset_of = [&](std::uint32_t c) { return c * chunk_elements * element_; };
 
     const auto fill = [&](std::uint32_t c) {
-      // All but this rank's own slice, which only it will combine.
+      // All slices but this rank's own, which only it will combine.
       const Slices slices(elements_of(c), element_, size_);
       const auto* const from = in_.data() + offset_of(c);
       auto* const to = board_.stage_in(rank_, c);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// All-to-all: an exchange (exchange.h) in which each rank has a lane for each other.
+// All-to-all: an exchange (exchange.h) in which each rank has one lane for every other rank.
 #include "backends/shm/backend.h"
 #include "backends/shm/exchange.h"
 

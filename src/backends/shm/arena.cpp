@@ -19,7 +19,8 @@ namespace cohort::shm {
 namespace {
 
 constexpr std::size_t page = 4096;
-/// More than this nobody allocates for collectives; and 128 ranks on a host still fit the address space.
+/// No program allocates more than this for collectives, and the arenas of 128 ranks on a host still fit into the
+/// address space.
 constexpr std::size_t largest_arena = std::size_t{256} << 30U;
 
 std::size_t arena_size() {
@@ -33,10 +34,10 @@ std::size_t arena_size() {
   return size / page * page;
 }
 
-/// Process-wide and thread-safe: this process's arena, and the peers' that are mapped.
+/// Process-wide and thread-safe: this process's arena, and the peers' arenas that are mapped.
 struct Arenas {
   std::mutex mutex;
-  pid_t owner = 0;  ///< a forked child is another process
+  pid_t owner = 0;  ///< the process that made it: a forked child is another process
   std::shared_ptr<Arena> own;
   std::string why_none;
   std::map<ArenaId, std::weak_ptr<Segment>> peers;
@@ -87,7 +88,7 @@ GroupMemory Arena::allocate(std::size_t bytes) {
   std::size_t offset = 0;
   {
     const std::lock_guard lock(mutex_);
-    // Lowest first, so that memory that has pages is used again before fresh one.
+    // Lowest offset first, so that memory that has pages is reused before fresh memory.
     const auto it = std::find_if(free_.begin(), free_.end(), [&](const auto& range) { return range.second >= wanted; });
     if (it == free_.end()) {
       throw BackendError(fmt::format("memory of the group: no room for {} bytes", bytes));
@@ -100,7 +101,7 @@ GroupMemory Arena::allocate(std::size_t bytes) {
   }
   auto* const data = segment_->base() + offset;
   std::shared_ptr<void> owner(data, [arena = shared_from_this(), offset](void*) { arena->free(offset); });
-  segment_->reserve(offset, wanted);  // throws: the owner gives the range back
+  segment_->reserve(offset, wanted);  // if it throws, the owner returns the range
   std::fill_n(data, wanted, std::byte{0});
   return {std::move(owner), data, bytes};
 }

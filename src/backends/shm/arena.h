@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The memory of this process that other ranks can map: one memfd, as large as the machine's memory and empty at first.
-// Peers map the whole of it once, when a group is made, so allocating is local: pages are put under the addresses that
-// everybody has already. It belongs to the process and serves all its groups.
+// The memory of this process that other ranks can map: one memfd, as large as the machine's memory and initially empty.
+// Peers map all of it once, when a group is made, so that allocation is a local operation: it puts pages under
+// addresses that every peer has mapped already. The arena belongs to the process and serves all of its groups.
 #pragma once
 
 #include <cohort/memory.h>
@@ -26,15 +26,15 @@ using ArenaId = std::array<std::uint8_t, 16>;
 
 class Arena : public std::enable_shared_from_this<Arena> {
  public:
-  /// This process's; a forked child has its own. Null where there can be none (`why_none` says the reason): the limits
-  /// on address space or file size are too low.
+  /// The arena of this process; a forked child has one of its own. Null where there can be none because the limits on
+  /// address space or file size are too low (`why_none` gives the reason).
   static std::shared_ptr<Arena> of_this_process();
   static std::string why_none();
 
   Arena(FileDescriptor fd, std::shared_ptr<Segment> segment);
 
   const ArenaId& id() const { return id_; }
-  /// To pass to peers.
+  /// The descriptor that is passed to peers.
   int fd() const { return fd_.get(); }
 
   GroupMemory allocate(std::size_t bytes);
@@ -55,14 +55,15 @@ class Arena : public std::enable_shared_from_this<Arena> {
   ArenaId id_;
   std::mutex mutex_;
   std::map<std::size_t, Block> used_;
-  std::map<std::size_t, std::size_t> free_;  ///< offset → bytes; never adjacent
+  std::map<std::size_t, std::size_t> free_;  ///< offset → bytes; ranges are never adjacent
 };
 
-/// The arenas of a group's ranks, this one's among them.
+/// The arenas of all ranks of a group, including this rank's own.
 class ArenaPeerMemory final : public PeerMemory {
  public:
-  /// Null: no arena. `peers[rank]`: where a rank's arena is mapped here, null for this rank's own. `pids`: of all
-  /// ranks, where they may read each other's memory; else empty.
+  /// `own` is null if this process has no arena. `peers[rank]` is the mapping of a rank's arena in this process, null
+  /// for this rank's own. `pids` holds the processes of all ranks if they may read each other's memory, and is empty
+  /// otherwise.
   ArenaPeerMemory(std::shared_ptr<Arena> own, int rank, std::vector<std::shared_ptr<Segment>> peers,
                   std::vector<pid_t> pids)
       : own_(std::move(own)), rank_(rank), peers_(std::move(peers)), pids_(std::move(pids)) {}
@@ -82,7 +83,7 @@ class ArenaPeerMemory final : public PeerMemory {
   std::vector<pid_t> pids_;
 };
 
-/// Maps a peer's arena, once per process however many groups it is met in.
+/// Maps a peer's arena; a process maps it once, however many groups it shares with that peer.
 std::shared_ptr<Segment> map_peer_arena(const ArenaId& id, FileDescriptor fd);
 
 }  // namespace cohort::shm

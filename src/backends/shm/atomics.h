@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What the flags are made of. Everything that synchronises ranks is templated on such a policy, so that tests can put
-// in atomics whose loads return whatever the C++ memory model allows and a scheduler that decides who runs
-// (tests/model).
+// The atomic operations that flags are built on. Everything that synchronises ranks is templated on this policy, so
+// that tests can substitute atomics whose loads return any value the C++ memory model allows, together with a scheduler
+// that decides which thread runs (tests/model).
 #pragma once
 
 #include <linux/futex.h>
@@ -22,7 +22,8 @@ struct StdAtomics {
   template <class T>
   using Atomic = std::atomic<T>;
 
-  /// Between two looks at a flag: tells the core that this is a wait, so that its sibling gets the execution units.
+  /// Called between two loads of a flag: tells the core that this is a wait loop, so that its sibling gets the
+  /// execution units.
   static void pause() {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
@@ -31,10 +32,10 @@ struct StdAtomics {
 #endif
   }
 
-  /// The two halves of a full fence between one who raises a flag, all the time, and one who goes to sleep, rarely. The
-  /// sleeper's half has the kernel run a full barrier on every processor where a rank runs (membarrier(2)), and that
-  /// makes the raiser's half free: only the compiler must keep the order. Together they order as two seq_cst fences do,
-  /// and that is what the model of tests/model puts in for both.
+  /// The two halves of a full fence between a rank that raises a flag, which is frequent, and one that goes to sleep,
+  /// which is rare. The sleeper's half has the kernel execute a full barrier on every processor where a rank runs
+  /// (membarrier(2)). This makes the raiser's half free: only the compiler must keep the order. Together they order as
+  /// two seq_cst fences do, and the model in tests/model substitutes seq_cst fences for both.
   static void light_fence() {
     if (has_membarrier()) {
       std::atomic_signal_fence(std::memory_order_seq_cst);
@@ -46,8 +47,8 @@ struct StdAtomics {
     if (!has_membarrier() || !membarrier()) full_fence();
   }
 
-  /// Sleeps while `word` is `expected`, at most `at_most`; may return early. The word may lie in memory that several
-  /// processes map, so the futex is not a private one.
+  /// Sleeps while `word` equals `expected`, for at most `at_most`; may return early. The word may lie in memory that
+  /// several processes map, so the futex is not a private one.
   static void futex_wait(Atomic<std::uint32_t>& word, std::uint32_t expected, std::chrono::nanoseconds at_most) {
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(at_most);
     timespec limit{};
@@ -59,7 +60,7 @@ struct StdAtomics {
     ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
   }
 
-  /// Called before the first group is used: from then on other processes' heavy fences reach this one.
+  /// Called before the first group is used. From then on, heavy fences of other processes take effect in this one.
   static void prepare() { has_membarrier_.store(register_for_membarrier(), std::memory_order_relaxed); }
 
  private:
@@ -70,7 +71,7 @@ struct StdAtomics {
   static bool membarrier() { return ::syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) == 0; }
   static void full_fence() {
 #if defined(__SANITIZE_THREAD__) && defined(__x86_64__)
-    asm volatile("mfence" ::: "memory");  // thread sanitizer knows no fences, and needs none to know this order
+    asm volatile("mfence" ::: "memory");  // thread sanitizer supports no fences, and knows this order without one
 #else
     std::atomic_thread_fence(std::memory_order_seq_cst);
 #endif

@@ -10,20 +10,20 @@
 
 namespace cohort::shm {
 
-/// Which of two ways moves large ordinary memory faster on this machine, found by trying. No table can say: on one
-/// machine staging was as fast as the peers' kernel copies or up to a fifth faster, on another it took up to three
-/// times as long, and that changed from minute to minute (docs/performance.md).
+/// Finds by measurement which of two ways moves large ordinary memory faster on this machine. No fixed table can tell:
+/// on one machine, staging was as fast as copies by the peers' kernel or up to a fifth faster; on another it took up to
+/// three times as long, and that changed from minute to minute (docs/performance.md).
 ///
-/// The first operations of a size try both ways in turn, then the faster one is taken; now and then the other gets
-/// another chance. One rank decides and tells the others, so that all do the same.
+/// The first operations of a given size use both ways in turn; after that the faster one is used, and the other is
+/// tried again occasionally. One rank decides and tells the others, so that all use the same way.
 class AutoTuner {
  public:
   enum class Way : std::uint8_t { staged, read };
 
-  /// From here on it is worth trying; below, the rule in tuning.h holds.
+  /// Pieces of at least this size are tuned; for smaller ones the rule in tuning.h applies.
   static constexpr std::size_t smallest = std::size_t{1} << 20U;
 
-  /// For the next operation with pieces of so many bytes.
+  /// The way for the next operation with pieces of `piece` bytes.
   Way next(std::size_t piece, bool has_one_source) {
     auto& record = record_of(piece, has_one_source);
     const auto count = record.count++;
@@ -34,16 +34,17 @@ class AutoTuner {
   void took(Way way, std::size_t piece, bool has_one_source, std::chrono::nanoseconds time) {
     auto& cost = record_of(piece, has_one_source).cost[static_cast<std::size_t>(way)];
     const auto now = static_cast<double>(time.count()) / static_cast<double>(piece);
-    // Noise only ever adds: a better time counts at once, a worse one little by little.
+    // Noise only ever adds time: a better time counts at once, a worse one raises the estimate gradually.
     cost = now < cost ? now : cost + (now - cost) / 8;
   }
 
  private:
   static constexpr std::uint32_t first_tries = 4;
-  static constexpr std::uint32_t between_tries = 64;  ///< a way that takes twice as long then costs 2 % of the time
+  static constexpr std::uint32_t between_tries =
+      64;  ///< trying a way that takes twice as long then costs 2 % of the time
 
   struct Record {
-    std::array<double, 2> cost{1e9, 1e9};  ///< nanoseconds for a byte of a piece
+    std::array<double, 2> cost{1e9, 1e9};  ///< nanoseconds per byte of a piece
     std::uint32_t count = 0;
   };
 

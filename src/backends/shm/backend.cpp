@@ -34,7 +34,7 @@ int LocalBackend::perform(const Operation& op, Call& call) {
   try {
     return Backend::perform(op, call);
   } catch (...) {
-    // A peer that was late may still write to the memory of a collective that failed: nobody gets it again.
+    // A late peer may still write to the memory of a collective that failed, so that memory is never handed out again.
     const auto abandon = [&](ConstBytes piece) {
       if (!piece.empty()) engine_.peer_memory().abandon(piece.data());
     };
@@ -67,7 +67,8 @@ GroupMemory LocalBackend::allocate(std::size_t bytes) {
 }
 
 BackendPtr LocalBackend::split(const BackendSplit& split, Deadline deadline) {
-  // The ticket goes to everybody in the parent: those outside wait for it too, so that the parent stays in step.
+  // The ticket goes to all ranks of the parent: ranks outside the new group wait for it too, so that all stay at the
+  // same operation of the parent.
   const int root = split.ranks.front();
   std::array<char, ticket_bytes> text{};
   const auto exchange = [&](std::string_view ticket) {

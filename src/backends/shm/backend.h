@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The backend of ranks that share memory: `shm` for processes, `thread` for threads.
+// The backend for ranks that share memory: `shm` for processes, `thread` for threads.
 #pragma once
 
 #include <cohort/backend.h>
@@ -35,7 +35,7 @@ class LocalBackend final : public Backend {
   std::string status() const override;
 
  private:
-  // Each in the file of its name.
+  // Each is defined in the file of the same name.
   void all_reduce(const Operation& op, Call& call) override;
   void reduce(const Operation& op, Call& call) override;
   void broadcast(const Operation& op, Call& call) override;
@@ -48,7 +48,7 @@ class LocalBackend final : public Backend {
   void send(const Operation& op, Call& call) override;
   int recv(const Operation& op, Call& call) override;
 
-  /// Why ranks of a new group may never join, if that is so.
+  /// The reason why ranks of a new group can never join, if there is one.
   std::optional<Failure> trouble_among(const std::vector<int>& ranks);
 
   Engine engine_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Barrier: everybody posts and waits for everybody's post; one cache line for each rank.
+// Barrier: every rank posts and waits for the posts of all others, at the cost of one cache line per rank.
 #include "backends/shm/backend.h"
 #include "backends/shm/collective.h"
 

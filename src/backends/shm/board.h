@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The board of a group: what lies where in its segment.
+// The board of a group: the layout of its shared segment.
 //
-//   header         who belongs to it, what went wrong (one failure, first come), who survives (shrink)
+//   header         the members, the failure (only the first is recorded), and who survives it (shrink)
 //   per rank       its state, its two chunk flags, its ring of posts with up to 8 KiB each
 //   per rank       staging: two input and two result buffers        pages exist from the first large operation on
 //   per pair       a ring of messages from one to the other         pages exist from the first message on
 //
-// Everything has one writer but the failure (first come) and the sleepers' counts. There are no pointers in it.
+// Everything has a single writer except the failure (the first writer wins) and the counts of sleepers. The board
+// contains no pointers.
 #pragma once
 
 #include <algorithm>
@@ -30,10 +31,10 @@ inline constexpr int most_ranks = 512;
 inline constexpr std::size_t post_bytes = 8192;         ///< largest payload of a post
 inline constexpr std::size_t stage_bytes = 512 * kib;   ///< largest chunk of one rank
 inline constexpr std::size_t message_bytes = 16 * kib;  ///< largest part of a message
-inline constexpr std::uint32_t message_depth = 8;       ///< parts under way between two ranks
+inline constexpr std::uint32_t message_depth = 8;       ///< parts in flight from one rank to another
 inline constexpr std::size_t failure_text = 1024;
 
-/// One line apart from its neighbours: processors fetch lines in pairs.
+/// Flags are two cache lines apart, because processors fetch lines in pairs.
 struct alignas(2 * cache_line) FlagLine {
   Flag<StdAtomics> flag;
 };
@@ -43,12 +44,13 @@ enum class RankState : std::uint32_t { absent, joined, left };
 struct alignas(2 * cache_line) RankInfo {
   std::atomic<std::uint32_t> state;
   std::atomic<std::int32_t> pid;
-  /// Rung by whoever sends a message or makes room for one, while this rank sleeps (messenger.cpp).
+  /// Incremented by a peer that sends a message to this rank, or makes room for one, while this rank sleeps
+  /// (messenger.cpp).
   std::atomic<std::uint32_t> doorbell;
   std::atomic<std::uint32_t> listeners;
 };
 
-/// Why the group is broken. `stage`: 0 nothing, 1 being written, 2 there to be read.
+/// Why the group is broken. `stage`: 0 empty, 1 being written, 2 ready to be read.
 struct alignas(2 * cache_line) FailureRecord {
   std::atomic<std::uint32_t> stage;
   std::uint32_t kind;
@@ -63,7 +65,7 @@ struct Header {
   FailureRecord failure;
 };
 
-/// A part of a message, or a word about one (messenger.cpp). Up to 32 bytes lie beside the flag.
+/// A part of a message, or a notice about one (messenger.cpp). Up to 32 bytes lie beside the flag.
 struct alignas(cache_line) Part {
   std::atomic<std::uint32_t> number;
   std::uint32_t kind;
@@ -75,9 +77,9 @@ struct alignas(cache_line) Part {
 };
 static_assert(sizeof(Part) == cache_line);
 
-/// Parts on their way from one rank to another.
+/// The parts in flight from one rank to another.
 struct PairRing {
-  FlagLine consumed;  ///< by the receiver
+  FlagLine consumed;  ///< raised by the receiver
   struct Slot {
     Part part;
     std::array<std::byte, message_bytes> payload;
@@ -94,7 +96,7 @@ class Board {
     return agreement_at(n) + agreement_bytes(n);
   }
 
-  /// The maker's: pages of the fixed part are reserved.
+  /// For the process that makes the segment: also reserves the pages of the fixed part.
   static Board make(std::shared_ptr<Segment> segment, int ranks) {
     segment->reserve(0, stages_at(static_cast<std::size_t>(ranks)));
     auto* const header = new (segment->base()) Header{};
@@ -130,7 +132,7 @@ class Board {
   }
   void reserve_ring(int from, int to) const { segment_->reserve(offset_of(&ring(from, to)), sizeof(PairRing)); }
 
-  /// Where the survivors of a failure agree on who is left (agreement.h), reserved.
+  /// Where the survivors of a failure agree on which ranks are left (agreement.h). Its pages are reserved.
   std::byte* agreement() const {
     const auto n = static_cast<std::size_t>(ranks_);
     segment_->reserve(agreement_at(n), agreement_bytes(n));

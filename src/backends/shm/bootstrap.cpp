@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Bootstrap a group among processes:
+// The bootstrap of a group of processes:
 //
 //   root                                         each other rank
-//   makes segment and socket, gives out the ticket
+//   makes segment and socket, publishes the ticket
 //                                              <--  hello: rank, the ticket's token, CPUs, its arena's memfd
-//   everybody's arenas and the segment         -->
+//   the arenas of all ranks and the segment    -->
 //                                              <--  mapped, or why not
-//   verdict: go, or who failed and why         -->
+//   verdict: go, or which rank failed and why  -->
 //
-// Whoever is missing at the deadline, or gone before, is named in the verdict that all others get.
+// If a rank has not joined by the deadline, or left before, the verdict that all others receive names it.
 #include "backends/shm/bootstrap.h"
 
 #include <cohort/error.h>
@@ -60,13 +60,14 @@ struct Hello {
 
 enum class Kind : std::uint32_t { welcome = 1, verdict = 2 };
 
-/// One of a series: `arenas` of it hold descriptors, from rank `first` on. The first message has the segment's besides.
+/// One of a series of messages: it carries the descriptors of `count` arenas from rank `first` on. The first message
+/// also carries the descriptor of the segment.
 struct Welcome {
   Kind kind = Kind::welcome;
   std::int32_t first = 0;
   std::int32_t count = 0;
   std::uint32_t has_segment = 0;
-  std::uint64_t probe = probe_address();  ///< the root's
+  std::uint64_t probe = probe_address();  ///< an address in the root, to test whether it can be read
 };
 
 struct ArenaEntry {
@@ -86,7 +87,7 @@ struct Verdict {
   std::uint32_t all_reach_all = 0;
   std::uint32_t all_read_all = 0;
   std::uint32_t own_cpus = 0;  ///< every rank has a processor to itself
-  std::int32_t rank = -1;      ///< at fault
+  std::int32_t rank = -1;      ///< the rank at fault
   std::uint32_t error = 0;     ///< an ErrorKind
 };
 
@@ -124,7 +125,7 @@ struct Ticket {
   }
 };
 
-/// What every rank has in the end.
+/// What every rank holds in the end.
 struct Outcome {
   std::shared_ptr<Segment> segment{};
   std::vector<std::shared_ptr<Segment>> arenas{};
@@ -165,7 +166,7 @@ Failure missing_ranks(const Bootstrap& bootstrap, const std::vector<int>& missin
                               missing.size() == 1 ? "" : "s", fmt::join(missing, ", "))};
 }
 
-/// A member's mapping of its peers' arenas. Null entries: not needed or impossible.
+/// A member's mappings of its peers' arenas. An entry is null if it is not needed or could not be mapped.
 struct PeerArenas {
   std::vector<std::shared_ptr<Segment>> mapped{};
   bool reaches_all = true;
@@ -175,7 +176,7 @@ struct PeerArenas {
     try {
       mapped[rank] = map_peer_arena(id, std::move(fd));
     } catch (const Error&) {
-      reaches_all = false;  // too little address space: the group does without
+      reaches_all = false;  // too little address space: the group works without it
     }
   }
 };
@@ -256,7 +257,8 @@ class BootstrapRoot {
     return ranks;
   }
 
-  /// Until every rank has said hello. Strangers, and connections that say nothing, only cost a descriptor.
+  /// Waits until every rank has said hello. Unknown processes, and connections that send nothing, only cost a
+  /// descriptor.
   void gather(const Token& token) {
     std::vector<FileDescriptor> silent;
     while (!missing().empty()) {
@@ -294,7 +296,7 @@ class BootstrapRoot {
     if (member.socket) {
       throw Refusal{{.kind = ErrorKind::backend,
                      .rank = hello->rank,
-                     .text = fmt::format("two processes say that they are rank {}", hello->rank)}};
+                     .text = fmt::format("two processes claim to be rank {}", hello->rank)}};
     }
     const auto pid = peer_pid(socket.get());
     member.socket = std::move(socket);
@@ -351,7 +353,8 @@ class BootstrapRoot {
                          .text = fmt::format("rank {}: {}", rank, message.bytes.substr(sizeof(Reply)))}};
         }
         arenas_.reaches_all = arenas_.reaches_all && reply->reaches_all != 0;
-        // The kernel's rule is the same for all processes of a user, so the root stands for every other rank.
+        // The kernel's rule is the same for all processes of a user, so the result for the root holds for every other
+        // rank.
         const auto& hello = members_[static_cast<std::size_t>(rank)].hello;
         all_read_all_ = all_read_all_ && reply->reads_root != 0 && can_read(peer_pid(fd), hello.probe);
       });
@@ -376,10 +379,10 @@ class BootstrapRoot {
     for (const auto& member : members_) {
       if (!member.socket) continue;
       try {
-        // A verdict fits any socket's buffer: nobody is waited for.
+        // A verdict fits into the buffer of any socket, so this does not wait for anybody.
         send_message(member.socket.get(), as_bytes(verdict, text), {}, Deadline::after(std::chrono::milliseconds(100)));
       } catch (const NetworkError&) {
-        continue;  // gone since; those who live notice its death in the group
+        continue;  // it has gone in the meantime; the survivors will detect its death in the group
       }
     }
   }
@@ -395,7 +398,7 @@ class BootstrapRoot {
     return bootstrap_.size <= CPU_COUNT(&all) && (quota == 0 || bootstrap_.size <= quota);
   }
 
-  /// The root stops waiting a little before the others, so that they hear from it who is missing.
+  /// The root stops waiting a little before the others, so that it can tell them which ranks are missing.
   static Deadline sooner(Deadline deadline) {
     if (deadline.is_never()) return deadline;
     const auto margin = std::min<Deadline::Clock::duration>(deadline.remaining() / 10, std::chrono::milliseconds(200));
@@ -467,7 +470,7 @@ Outcome join_root(const Bootstrap& bootstrap) {
       next = head ? std::max(next + 1, head->first + head->count) : bootstrap.size;
     }
     if (problem.empty() && (outcome.segment == nullptr || !Board(outcome.segment, bootstrap.size).is_sound())) {
-      problem = "the root's memory is not what it should be (another version of Cohort?)";
+      problem = "the root's memory has an unexpected layout (another version of Cohort?)";
     }
     if (problem.empty()) {
       try {
@@ -516,7 +519,7 @@ void check_ticket(std::string_view ticket, const Bootstrap& bootstrap) {
 }
 
 WaitPolicy wait_policy(bool own_cpus) {
-  // Some 50 microseconds: longer than any flag takes whose rank is running.
+  // About 50 microseconds: longer than any flag takes if its rank is running.
   return {.spins = own_cpus ? 2000U : 0U};
 }
 

@@ -3,9 +3,9 @@
 // Broadcast.
 //
 //   small    the data goes with the root's post; the others copy it out.                 one wait
-//   shared   all memory is of the group: rank r copies slice r to everybody, so the root's memory is read once, and by
-//            all.                                                                        two waits
-//   else     an exchange (exchange.h) with one source
+//   shared   all memory is memory of the group: rank r copies slice r to every rank, so that the root's memory is read
+//            once, by all ranks together.                                                two waits
+//   larger   an exchange (exchange.h) with one source
 #include "backends/shm/backend.h"
 #include "backends/shm/exchange.h"
 #include "backends/shm/slices.h"
@@ -23,18 +23,18 @@ void LocalBackend::broadcast(const Operation& op, Call& call) {
     if (rank() == root) return;
     collective.await(root);
     reduce::copy(data.data(), collective.payload_of(root, data.size()), data.size());
-    // The root waits for nobody, so its next post may be there already: it travels while the caller does its part.
+    // The root waits for nobody, so its next post may exist already: it is fetched while the caller continues.
     collective.prefetch_next(root);
     return;
   }
-  // Everybody says where its buffer is: the root's is taken from, the others' may be written to.
+  // Every rank publishes where its buffer is: the root's is read, the others' may be written to.
   const ConstBytes offer(data);
   const OnlyFrom takes(size(), root, rank() == root ? Bytes() : data);
   Exchange exchange(engine_, collective, {&offer, 1}, 1, takes.get(), root);
   exchange.post();
   if (!is_shared_work(data.size(), size()) || !collective.all_reachable()) return exchange.move();
   const Slices slices(data.size(), 1, size());
-  constexpr std::size_t piece = 64 * kib;  // stays in the cache while it goes to one after another
+  constexpr std::size_t piece = 64 * kib;  // stays in the cache while it is copied to one rank after another
   for (auto at = slices.begin(rank()); at < slices.begin(rank() + 1); at += piece) {
     const auto bytes = std::min(piece, slices.begin(rank() + 1) - at);
     for (int each = 0; each < size(); ++each) {

@@ -37,7 +37,7 @@ void Collective::await_all() {
 
 void Collective::compare(int rank) {
   const auto theirs = engine_.board_.post(rank, k_).word.load(std::memory_order_relaxed);
-  // Where the ranks' memory lies may differ.
+  // The ranks may differ in where their memory lies.
   if (((theirs ^ word_) & ~reachable_memory) == 0) return;
   mismatch(rank, describe_mismatch(rank, to_string(OpSignature::unpack(theirs)), engine_.rank_,
                                    to_string(OpSignature::unpack(word_))));
@@ -57,7 +57,7 @@ bool Collective::all_reachable() const {
 std::byte* Collective::find(int rank, std::uint64_t location, std::size_t bytes) {
   auto* const found = engine_.peer_memory_->find(rank, location, bytes);
   if (found == nullptr && bytes != 0) {
-    mismatch(rank, fmt::format("rank {} named memory of the group that is not there ({} bytes)", rank, bytes));
+    mismatch(rank, fmt::format("rank {} published a location outside its memory of the group ({} bytes)", rank, bytes));
   }
   return found;
 }
@@ -69,7 +69,7 @@ void Collective::read(int rank, std::uint64_t address, void* to, std::size_t byt
   } catch (const BackendError& e) {
     problem = e.message();
   }
-  // Memory of a process that is ending is gone a moment before the process is.
+  // The memory of a process that is ending is gone a moment before the process is.
   const auto until = earlier(call_.deadline(), Deadline::after(std::chrono::milliseconds(500)));
   do {
     engine_.check(call_);

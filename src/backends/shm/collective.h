@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// One collective under way: its post, the others' posts, its number.
+// One collective in progress: its number, this rank's post and the posts of the others.
 #pragma once
 
 #include <array>
@@ -13,10 +13,10 @@
 
 namespace cohort::shm {
 
-/// Where a rank's memory is, as it tells the others; `nowhere`: ordinary memory.
+/// The location of memory that other ranks cannot map (ordinary memory).
 inline constexpr std::uint64_t nowhere = ~std::uint64_t{0};
 
-/// Set in a post beside the operation's signature: this rank's memory lies where the others reach it.
+/// Set in a post beside the operation's signature: this rank's memory lies where the others can access it.
 inline constexpr std::uint64_t reachable_memory = free_signature_bit;
 
 class Collective {
@@ -32,33 +32,34 @@ class Collective {
   }
   void publish(bool is_reachable = false, double number = 1);
 
-  /// Another rank's post, once it is there and found to be of the same operation.
+  /// Another rank's post, once it has been published and checked to be of the same operation.
   const Post<StdAtomics>& await(int rank);
   void await_all();
-  /// After await: its payload.
+  /// The payload of a rank's post; valid after await().
   const std::byte* payload_of(int rank, std::size_t bytes) const {
     return bytes <= post_inline_bytes ? engine_.board_.post(rank, k_).payload.data() : engine_.board_.payload(rank, k_);
   }
   void prefetch_next(int rank) const { __builtin_prefetch(&engine_.board_.post(rank, k_ + 1)); }
-  /// After await_all: whether every rank's memory can be reached.
+  /// Whether the memory of every rank can be accessed; valid after await_all().
   bool all_reachable() const;
   bool is_reachable(int rank) const {
     return (engine_.board_.post(rank, k_).word.load(std::memory_order_relaxed) & reachable_memory) != 0;
   }
-  /// What it published beside.
+  /// The number that a rank published beside its post.
   double number_of(int rank) const { return engine_.board_.post(rank, k_).number; }
-  /// A rank's memory as it told; an error if it is not that rank's to tell.
+  /// Where the memory at the location that a rank published is mapped here; an error if the location is not in that
+  /// rank's memory.
   std::byte* find(int rank, std::uint64_t location, std::size_t bytes);
 
-  /// Copies out of a rank's ordinary memory. PeerMemory must allow it.
+  /// Copies out of a rank's ordinary memory; requires PeerMemory::reads_ordinary().
   void read(int rank, std::uint64_t address, void* to, std::size_t bytes);
 
-  /// Chunk flags: where they stand before this operation, and how far it takes them.
+  /// The value of the chunk flags before this operation, and how far the operation raises them.
   std::uint32_t chunk_base() const { return engine_.chunks_done_; }
   void chunks_done(std::uint32_t chunks) { engine_.chunks_done_ += chunks; }
-  /// Returns when every rank has called it; counts as one chunk.
+  /// Returns when every rank has called it. It counts as one chunk.
   void meet();
-  /// This rank's staging buffers, reserved at first use.
+  /// Makes sure that the pages of this rank's staging buffers are reserved.
   void need_stage();
 
   [[noreturn]] void mismatch(int rank, const std::string& text);

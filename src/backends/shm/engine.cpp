@@ -24,7 +24,7 @@ Engine::Engine(EngineParts parts)
 }
 
 Engine::~Engine() {
-  // After everything this rank has posted: whoever sees it leave sees its posts.
+  // After everything this rank has posted, so that a rank that sees it leave also sees its posts.
   board_.info(rank_).state.store(static_cast<std::uint32_t>(RankState::left), std::memory_order_release);
 }
 
@@ -62,7 +62,7 @@ bool Engine::is_in_step(int rank) const {
 
 std::optional<Failure> Engine::trouble(int awaited, Wait wait) {
   for (const int rank : dead_ranks()) {
-    // A rank that has ended after doing its part is missed only by those who wait for more from it.
+    // A rank that ended after doing its part matters only to those that wait for more from it.
     const bool matters = wait == Wait::collective ? !is_in_step(rank) : awaited < 0;
     if (rank != awaited && !matters) continue;
     return Failure{.kind = ErrorKind::peer_lost,
@@ -102,7 +102,7 @@ std::string Engine::describe_progress(int awaited) const {
     missing.push_back(rank);
     const auto last = last_posted(rank);
     if (last == 0) {
-      places.push_back(fmt::format("rank {} has not called anything", rank));
+      places.push_back(fmt::format("rank {} has not called any operation", rank));
       continue;
     }
     const auto& post = board_.post(rank, last);
@@ -111,8 +111,8 @@ std::string Engine::describe_progress(int awaited) const {
                                  post.sequence.load(std::memory_order_relaxed)));
   }
   if (missing.empty()) {
-    return awaited < 0 ? std::string("all ranks are in it")
-                       : fmt::format("all ranks are in it, rank {} does not get on", awaited);
+    return awaited < 0 ? std::string("all ranks have entered it")
+                       : fmt::format("all ranks have entered it; rank {} makes no progress", awaited);
   }
   return fmt::format("missing: rank{} {}; {}", missing.size() == 1 ? "" : "s", fmt::join(missing, ", "),
                      fmt::join(places, "; "));

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// One rank of one group of ranks that share memory, be they processes (shm) or threads (thread): what its collectives
-// and messages stand on, and how it fails.
+// The shared-memory engine: one rank of one group of ranks that share memory, whether they are processes (shm) or
+// threads (thread). Its collectives and messages are built on it, and it defines how the rank fails.
 //
-// Each collective starts with a post (posts.h). What follows depends on size and memory:
+// Each collective starts with a post (posts.h). What follows depends on the size and on the memory:
 //   small      the data is in the post
-//   direct     memory of the group: ranks work on each other's memory and copy nothing more than asked for
-//   staged     ordinary memory: chunks through staging buffers (pipeline.h)
-// Each algorithm is a file: all_reduce.cpp, reduce_scatter.cpp, broadcast.cpp, all_gather.cpp, gather_scatter.cpp,
-// all_to_all.cpp, barrier.cpp. docs/algorithms.md has the cost of each.
+//   direct     memory of the group: ranks work on each other's memory, without any further copy
+//   staged     ordinary memory: chunks pass through staging buffers (pipeline.h)
+// The algorithms are in all_reduce.cpp, reduce_scatter.cpp, broadcast.cpp, all_gather.cpp, gather_scatter.cpp,
+// all_to_all.cpp and barrier.cpp. docs/algorithms.md gives the cost of each.
 #pragma once
 
 #include <cohort/backend.h>
@@ -33,12 +33,12 @@ namespace cohort::shm {
 
 /// How to wait; see wait_monitor.h.
 struct WaitPolicy {
-  /// Looks at a flag before yielding the processor: none where ranks outnumber processors.
+  /// How often a flag is read before the processor is yielded: 0 where ranks outnumber processors.
   std::uint32_t spins = 0;
 };
 
 struct EngineParts {
-  std::string name{};  ///< of the backend, for errors
+  std::string name{};  ///< name of the backend, for errors
   std::string group{};
   Board board;
   int rank = 0;
@@ -65,29 +65,30 @@ class Engine {
   const std::string& name() const { return name_; }
   const std::string& group() const { return group_; }
 
-  /// Breaks the group for everybody, unless it is broken already; throws what it is broken by.
+  /// Breaks the group for all ranks, unless it is broken already, and throws the failure that broke it.
   [[noreturn]] void fail(const Failure& failure, const Call& call);
   /// Throws if the group is broken.
   void check(const Call& call) const;
-  /// Why waiting for `awaited` is in vain: it has died or left, or (in a collective) another has died that is not in it
-  /// yet. A message from any rank (-1) is in vain as soon as one has died. What it did before may have arrived
-  /// meanwhile: look once more before believing it. A system call.
+  /// The reason why waiting for `awaited` is in vain, if there is one: it has died or left, or (in a collective)
+  /// another rank died before entering it. Waiting for a message from any rank (-1) is in vain as soon as one rank has
+  /// died. What the dead rank did earlier may have arrived in the meantime, so the caller checks once more before
+  /// acting on the answer. Costs a system call.
   enum class Wait : std::uint8_t { collective, message };
   std::optional<Failure> trouble(int awaited, Wait wait);
   std::vector<int> dead_ranks();
-  /// "waits for rank 2, which is in broadcast #6; ...": who is where, for errors.
+  /// "missing: rank 2; rank 2 last called broadcast #6": where the late ranks are, for errors.
   std::string describe_progress(int awaited) const;
-  /// Who holds up the collective: a rank that is not in it yet, else the one that has used the fewest chunks; `awaited`
-  /// if no other is behind it.
+  /// The rank that holds up the collective: one that has not entered it yet or, if all have, the one that has used the
+  /// fewest chunks; `awaited` if no other rank is behind it.
   int furthest_behind(int awaited) const;
   ErrorContext context(const Call& call) const;
 
  private:
   friend class Collective;
 
-  /// The last operation a rank has posted; 0: none.
+  /// The last operation a rank has posted; 0 if none.
   std::uint32_t last_posted(int rank) const;
-  /// Whether a rank has come as far as this one.
+  /// Whether a rank has entered the operation this rank is in.
   bool is_in_step(int rank) const;
 
   std::string name_;
@@ -102,8 +103,8 @@ class Engine {
   AutoTuner auto_tuner_;
 
   PostOrder<Board> order_;
-  std::atomic<std::uint32_t> entered_{0};  ///< the collective this rank is or was in last, for other threads' reports
-  std::uint32_t chunks_done_ = 0;          ///< what all ranks' chunk flags have reached
+  std::atomic<std::uint32_t> entered_{0};  ///< the collective this rank is in, or was in last; other threads report it
+  std::uint32_t chunks_done_ = 0;          ///< the value that the chunk flags of all ranks have reached
   bool has_stage_ = false;
 };
 

@@ -18,7 +18,7 @@ void copy_own(Bytes to, ConstBytes from) {
 
 void Exchange::post() {
   const bool is_reachable = tables_.write(offers_);
-  // The first rank says beside its post which way large ordinary memory goes this time.
+  // Rank 0 publishes beside its post which way large ordinary memory is moved this time.
   if (rank_ == 0) preferred_ = preference();
   collective_.publish(is_reachable, static_cast<double>(preferred_));
   collective_.await_all();
@@ -46,7 +46,7 @@ void Exchange::move() {
   } else if (longest_staged > 0) {
     take_staged(longest_staged);
   }
-  // What was offered directly stays as it is until all have taken it.
+  // Memory that was offered directly must not change until all ranks have taken it.
   if (any_direct) collective_.meet();
   if (is_trial) engine_.auto_tuner().took(preferred_, own_longest(), source_ != all, Deadline::Clock::now() - start);
 }

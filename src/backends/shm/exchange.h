@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // What the collectives that move data without changing it have in common: broadcast, all-gather, gather, scatter and
-// all-to-all are one algorithm, in which each rank offers something to one or all and takes something from some.
+// all-to-all are one algorithm, in which each rank offers data to one rank or to all, and takes data from some.
 //
-//   direct   offered from memory of the group: takers copy it from there.      one copy per byte; two waits
-//   read     ordinary memory, where ranks may read each other's: takers have the kernel copy it.    the same, and a
-//            system call
-//   staged   through staging buffers, chunk by chunk, while the next chunk is copied in.       two copies per byte
+//   direct   the offer is in memory of the group: takers copy it from there.            one copy per byte; two waits
+//   read     the offer is in ordinary memory that ranks may read of each other: the kernel copies it for the taker.
+//                                                                                       the same, and a system call
+//   staged   through staging buffers, chunk by chunk, while the next chunk is copied in.          two copies per byte
 //
-// Whether large ordinary memory is read or staged is found by trying (auto_tuner.h). Direct and staged mix: each rank's
-// offer is taken from where it lies.
+// Whether large ordinary memory is read or staged is measured (auto_tuner.h). Direct and staged offers can mix in one
+// operation: each rank's offer is taken from where it lies.
 #pragma once
 
 #include <cohort/backend.h>
@@ -24,23 +24,23 @@
 
 namespace cohort::shm {
 
-/// What one rank offers to the others. One lane for all (broadcast, gathers) or one for each (scatter, all-to-all,
-/// reduce-scatter). Every rank posts a table of its lanes, so each knows how many chunks the whole takes, and finds what
-/// lies in memory of the group.
+/// A piece of memory that one rank offers to others. A rank has one lane for all other ranks (broadcast, gathers) or
+/// one lane for each (scatter, all-to-all, reduce-scatter). Every rank posts a table of its lanes, so that the others
+/// know how many chunks the operation takes and where the offers in memory of the group are.
 struct Lane {
-  std::uint64_t location;  ///< in memory of the group; for a rank that is not reachable, the address it has there
+  std::uint64_t location;  ///< in memory of the group; if that rank is not reachable, the address in its process
   std::uint64_t bytes;
 };
 
-/// The tables of all ranks, as posted.
+/// The lane tables of all ranks, as posted.
 class LaneTables {
  public:
-  /// `lanes`: 1, or one for each rank.
+  /// `lanes` is 1, or the number of ranks.
   LaneTables(Engine& engine, Collective& collective, std::size_t lanes)
       : engine_(engine), collective_(collective), lanes_(lanes) {}
 
   std::size_t bytes() const { return lanes_ * sizeof(Lane); }
-  /// Writes this rank's table (before publish). Whether all of it can be reached by the others.
+  /// Writes this rank's table; called before publish(). Returns whether the other ranks can access all of it.
   bool write(std::span<const ConstBytes> offers) {
     bool is_reachable = true;
     for (const auto& offer : offers) {
@@ -56,14 +56,14 @@ class LaneTables {
     }
     return is_reachable;
   }
-  /// What `from` offers to `to` (after its post is there).
+  /// What `from` offers to `to`; valid once the post of `from` has arrived.
   Lane lane(int from, int to) const {
     Lane lane{};
     const auto i = lanes_ == 1 ? 0 : static_cast<std::size_t>(to);
     std::memcpy(&lane, collective_.payload_of(from, bytes()) + i * sizeof(Lane), sizeof(lane));
     return lane;
   }
-  /// The longest lane that a rank offers to another.
+  /// The size of the longest lane that a rank offers to another.
   std::uint64_t longest(int from) const {
     std::uint64_t most = 0;
     for (int to = 0; to < engine_.size(); ++to) {
@@ -79,13 +79,13 @@ class LaneTables {
   std::size_t lanes_;
 };
 
-/// The width of a lane in a staging buffer: the whole of it, or an equal part for each rank.
+/// The width of a lane in a staging buffer: the whole buffer, or an equal part for each rank.
 inline std::size_t lane_width(std::size_t lanes, std::size_t chunk) {
   return std::max<std::size_t>(cache_line, chunk / lanes / cache_line * cache_line);
 }
 
-/// `takes[r]`: where what comes from rank r goes; nothing is taken where it is empty. `source`: the only rank that
-/// offers, where it is not all.
+/// `takes[r]` receives what rank r offers; nothing is taken from r if it is empty. `source` is the only rank that
+/// offers data, or `all`.
 class Exchange {
  public:
   static constexpr int all = -1;
@@ -110,12 +110,12 @@ class Exchange {
   void post();
   void move();
 
-  /// Where `rank` has what it offers to all.
+  /// Where the memory that `rank` offers to all ranks is mapped here.
   std::byte* place(int rank) { return collective_.find(rank, tables_.lane(rank, rank).location, offers_[0].size()); }
 
  private:
   void copy_out(std::byte* to, const std::byte* from, std::size_t bytes) const;
-  /// The largest piece this rank knows of before it has seen the others' tables.
+  /// The largest piece that this rank knows of before it has read the tables of the others.
   std::size_t own_longest() const;
   AutoTuner::Way preference() const;
   bool goes_by_reading(std::size_t longest) const;
@@ -136,10 +136,10 @@ class Exchange {
   const int source_;
   LaneTables tables_;
   const bool streams_ = bypasses_caches(takes_);
-  AutoTuner::Way preferred_ = AutoTuner::Way::staged;  ///< on the first rank
+  AutoTuner::Way preferred_ = AutoTuner::Way::staged;  ///< set on rank 0
 };
 
-/// A list with one entry for each rank of which only one is set.
+/// A list with one entry per rank, of which only one is set.
 class OnlyFrom {
  public:
   OnlyFrom(int size, int rank, Bytes bytes) : size_(size) { all_[static_cast<std::size_t>(rank)] = bytes; }
@@ -150,7 +150,7 @@ class OnlyFrom {
   std::array<Bytes, most_ranks> all_{};
 };
 
-/// This rank's own piece; nothing where input and output are the same memory.
+/// Copies this rank's own piece; does nothing if input and output are the same memory.
 void copy_own(Bytes to, ConstBytes from);
 
 }  // namespace cohort::shm

@@ -5,7 +5,7 @@
 
 namespace cohort::shm {
 
-/// The backend alone, for ranks of one host; a part of something larger, perhaps.
+/// The backend without the layers around it, for ranks of one host; it may be a part of another backend (hybrid).
 BackendPtr make_part(bool are_threads, const StorePtr& store, const std::string& group, int rank, int size,
                      Deadline deadline);
 

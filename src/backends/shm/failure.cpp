@@ -28,7 +28,7 @@ bool record_failure(const Board& board, const Failure& failure) {
 
 std::optional<Failure> recorded_failure(const Board& board) {
   auto& record = board.header().failure;
-  // Being written takes a moment.
+  // Another rank may be writing it, which takes a moment.
   for (int looks = 0; record.stage.load(std::memory_order_acquire) == being_written && looks < 1000; ++looks) {
     ::sched_yield();
   }
@@ -38,7 +38,7 @@ std::optional<Failure> recorded_failure(const Board& board) {
     case written:
       break;
     default:
-      // Its writer may have died halfway; what it was about to say is lost, that the group is broken is not.
+      // The writer may have died halfway. Its text is lost, but the group is broken all the same.
       return Failure{.kind = ErrorKind::backend, .text = "the group failed on another rank"};
   }
   const auto length = ::strnlen(record.text.data(), failure_text - 1);

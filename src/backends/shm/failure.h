@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Why a group is broken: written once into its board by the first rank that knows, read by all, thrown by every
-// operation afterwards.
+// The reason why a group is broken: written once into its board by the first rank that detects it, read by all ranks,
+// and thrown by every operation from then on.
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@
 
 namespace cohort::shm {
 
-/// False if there is one already.
+/// Returns false if a failure has been recorded already.
 bool record_failure(const Board& board, const Failure& failure);
 std::optional<Failure> recorded_failure(const Board& board);
 inline bool has_failed(const Board& board) {

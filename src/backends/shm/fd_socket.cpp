@@ -59,7 +59,8 @@ FileDescriptor connect_abstract(const std::string& name) {
     throw SocketError(fmt::format("shm: connecting to the root of the bootstrap: {}; are all ranks on one host?",
                                   std::generic_category().message(errno)));
   }
-  if (!peer_is_trusted(fd.get())) throw SocketError("shm: who listens as the root of the bootstrap is another user");
+  if (!peer_is_trusted(fd.get()))
+    throw SocketError("shm: the process that listens as the root of the bootstrap belongs to another user");
   return fd;
 }
 
@@ -126,7 +127,7 @@ Message receive_message(int fd, Deadline deadline) {
     if (errno == EINTR) continue;
     if (errno == ECONNRESET) return {};
     if (errno != EAGAIN && errno != EWOULDBLOCK) {
-      throw NetworkError(fmt::format("shm: hearing from a peer: {}", std::generic_category().message(errno)));
+      throw NetworkError(fmt::format("shm: receiving from a peer: {}", std::generic_category().message(errno)));
     }
     wait_until_ready(fd, POLLIN, deadline);
   }
@@ -140,7 +141,7 @@ Message receive_message(int fd, Deadline deadline) {
       result.fds.emplace_back(each);
     }
   }
-  // The kernel drops descriptors it has no numbers for (RLIMIT_NOFILE), and says so only here.
+  // The kernel drops descriptors for which it has no numbers left (RLIMIT_NOFILE), and reports it only here.
   if ((message.msg_flags & MSG_CTRUNC) != 0) throw NoDescriptors("shm: too many open files (ulimit -n)");
   bytes.resize(static_cast<std::size_t>(received));
   result.bytes = std::move(bytes);

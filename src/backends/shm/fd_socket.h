@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Messages with file descriptors in them, between processes of one user on one host.
+// Messages that carry file descriptors, between processes of one user on one host.
 #pragma once
 
 #include <cohort/deadline.h>
@@ -15,10 +15,10 @@
 
 namespace cohort::shm {
 
-/// Most that Linux passes in one message is 253.
+/// Linux passes at most 253 descriptors in one message.
 inline constexpr std::size_t most_fds = 200;
 
-/// This process may open no more files.
+/// This process cannot open any more files.
 class NoDescriptors : public SocketError {
  public:
   using SocketError::SocketError;
@@ -29,18 +29,17 @@ struct Message {
   std::vector<FileDescriptor> fds{};
 };
 
-/// Abstract, so that there is no file to leave behind; `name` without the leading zero.
+/// The socket is in the abstract namespace, so that no file is left behind; `name` is without the leading zero byte.
 FileDescriptor listen_abstract(const std::string& name, int backlog);
-/// SocketError: nobody listens there. Non-blocking, close-on-exec.
+/// Throws SocketError if nobody listens there. The descriptor is non-blocking and close-on-exec.
 FileDescriptor connect_abstract(const std::string& name);
-/// The next connection that is waiting; nothing if there is none. The process at its other end runs as this user or
-/// root.
+/// The next pending connection, or nullopt if there is none. The process at its other end runs as this user or as root.
 std::optional<FileDescriptor> accept_trusted(int listener);
 pid_t peer_pid(int fd);
 
-/// TimeoutError by the deadline; NetworkError when the other end is gone.
+/// Throws TimeoutError at the deadline and NetworkError if the other end is gone.
 void send_message(int fd, std::string_view bytes, std::span<const int> fds, Deadline deadline);
-/// An empty message: the other end is gone.
+/// An empty message means that the other end is gone.
 Message receive_message(int fd, Deadline deadline);
 
 }  // namespace cohort::shm

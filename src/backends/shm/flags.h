@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // A flag is a counter that one rank raises and others wait for. It has one writer and only ever goes up (modulo 2^32:
-// compared as serial numbers, RFC 1982), so waiting is "at least", and nobody ever resets anything.
+// compared as serial numbers, RFC 1982), so that waiting means "at least", and nothing is ever reset.
 //
-// Memory order. raise() publishes what its rank wrote before: it is a release, and await() an acquire. The other
-// direction is the sleeper's: a waiter that goes to sleep writes `sleepers` and then looks at `value`; the raiser
-// writes `value` and then looks at `sleepers`. Each must see the other's write or be seen (Dekker), which takes a
-// seq_cst fence between the two accesses on either side. Raising is frequent and going to sleep is rare, so the fence
-// is the sleeper's (atomics.h): a raise is a plain store and a load of the same line. Should a wake-up be lost all the
-// same (a process that is not allowed membarrier), the sleeper looks again after its nap.
+// Memory order. raise() publishes what its rank wrote before: raise() is a release and await() an acquire. The opposite
+// direction concerns sleeping: a waiter that goes to sleep writes `sleepers` and then reads `value`; the raiser writes
+// `value` and then reads `sleepers`. At least one of the two must see the other's write (Dekker), which takes a seq_cst
+// fence between the two accesses on either side. Raising is frequent and going to sleep is rare, so the cost of the
+// fence is put on the sleeper (atomics.h): a raise is a plain store and a load of the same cache line. If a wake-up is
+// lost all the same (because a process is not allowed to use membarrier), the sleeper reads the flag again after its
+// nap.
 #pragma once
 
 #include <atomic>
@@ -27,8 +28,8 @@ constexpr bool reached(std::uint32_t value, std::uint32_t target) {
 template <class Atomics>
 struct Flag {
   typename Atomics::template Atomic<std::uint32_t> value;
-  /// How many have gone to sleep, or are about to. A count and not a mark: a raiser that cleared a mark could wipe out
-  /// that of a waiter for the next value.
+  /// How many waiters have gone to sleep or are about to. This is a count rather than a boolean: a raiser that cleared
+  /// a boolean could clear it for a waiter for the next value.
   typename Atomics::template Atomic<std::uint32_t> sleepers;
 };
 
@@ -44,8 +45,8 @@ bool is_raised(const Flag<Atomics>& flag, std::uint32_t target) {
   return reached(flag.value.load(std::memory_order_acquire), target);
 }
 
-/// `monitor` is asked between looks what to do next: it yields the processor, gives up by throwing, or says to sleep, and
-/// for how long at most.
+/// `monitor` is asked between two reads of the flag what to do next: it yields the processor, gives up by throwing, or
+/// tells the waiter to sleep and for how long at most.
 template <class Atomics, class WaitMonitor>
 void await(Flag<Atomics>& flag, std::uint32_t target, WaitMonitor& monitor) {
   for (std::uint32_t round = 0; !is_raised(flag, target); ++round) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Gather, and scatter, which is the same the other way round.
+// Gather, and scatter, which is the same in the opposite direction.
 //
-//   small    the pieces go with the posts; who takes copies them out.                    one wait for each rank taken from
-//   else     an exchange (exchange.h) with one taker, or one source
+//   small    the pieces go with the posts; the takers copy them out.                     one wait for each source
+//   larger   an exchange (exchange.h) with one taker, or one source
 #include "backends/shm/backend.h"
 #include "backends/shm/exchange.h"
 #include "reduce/copy.h"

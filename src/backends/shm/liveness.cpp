@@ -18,7 +18,7 @@ Liveness::Liveness(std::span<const pid_t> pids, int own) {
   for (std::size_t i = 0; i < pids.size(); ++i) {
     const int rank = static_cast<int>(i);
     if (rank == own) continue;
-    FileDescriptor fd(static_cast<int>(::syscall(SYS_pidfd_open, pids[i], 0)));  // close-on-exec by itself
+    FileDescriptor fd(static_cast<int>(::syscall(SYS_pidfd_open, pids[i], 0)));  // close-on-exec by default
     if (fd) {
       watched_.push_back({rank, std::move(fd)});
     } else if (errno == ESRCH) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Whether the other ranks still live. Each rank finds out by itself: a pidfd becomes readable when its process has
-// ended, however it ended, and cannot be fooled by a pid that is used again.
+// Whether the other ranks are still alive. Each rank detects this by itself: a pidfd becomes readable when its process
+// has ended, in whatever way, and is not deceived by a pid that is reused.
 #pragma once
 
 #include <optional>
@@ -16,13 +16,13 @@ namespace cohort::shm {
 
 class Liveness {
  public:
-  /// Watches nobody: for ranks that are threads of one process.
+  /// Watches no process: for ranks that are threads of one process.
   Liveness() = default;
-  /// One process per rank; `own` is not watched. A process that is gone already counts as dead. BackendError where the
-  /// kernel has no pidfds or there are no file descriptors left.
+  /// One process per rank; the process of `own` is not watched. A process that has ended already counts as dead. Throws
+  /// BackendError if the kernel has no pidfds or there are no file descriptors left.
   Liveness(std::span<const pid_t> pids, int own);
 
-  /// Ranks found dead now; each is reported at every call. One system call.
+  /// The ranks that are dead now; a dead rank is reported by every call. Costs one system call.
   std::vector<int> dead();
   bool is_dead(int rank);
 

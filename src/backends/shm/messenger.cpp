@@ -71,8 +71,7 @@ class Messenger::Receiving final : public Transfer {
 Messenger::Messenger(Engine& engine)
     : engine_(engine), board_(engine.board()), rank_(engine.rank()), peers_(static_cast<std::size_t>(engine.size())) {}
 
-// --- users' side
-// ------------------------------------------------------------------------------------------------------
+// --- interface
 
 bool Messenger::send_now(ConstBytes data, int peer, int tag) {
   const std::lock_guard lock(mutex_);
@@ -160,7 +159,7 @@ Messenger::IncomingPtr Messenger::post_recv(const Operation& op, const Call& cal
   message->tag = op.tag;
   const std::lock_guard lock(mutex_);
   if (match_unexpected(message)) {
-    flush(message->source);  // a word about it may have to go out, and nobody may come to send it
+    flush(message->source);  // a notice about it may have to be sent, and nobody else may call to send it
   } else {
     posted_.push_back(message);
   }
@@ -174,7 +173,7 @@ void Messenger::withdraw(const OutgoingPtr& message) {
   auto& to = peers_[static_cast<std::size_t>(message->peer)];
   const bool was_streaming = message->is_cleared;
   std::erase(to.queue, message);
-  // Announced and not yet cleared: it stays listed, and is withdrawn when the receiver asks for it.
+  // If it is announced and not yet cleared, it stays listed, and is withdrawn when the receiver asks for it.
   if (was_streaming) to.notices.push_back({.kind = Kind::withdraw, .id = message->id});
   message->data = {};
 }
@@ -188,7 +187,7 @@ void Messenger::abandon(const IncomingPtr& message) {
 void Messenger::check(int peer_or_any, const Call& call, bool& looked_again) {
   engine_.check(call);
   const auto trouble = engine_.trouble(peer_or_any, Engine::Wait::message);
-  // What the peer sent before may be there by now: it is believed the second time.
+  // What the peer sent before may have arrived by now, so the failure is acted on only the second time.
   if (trouble && looked_again) engine_.fail(*trouble, call);
   looked_again = trouble.has_value();
 }
@@ -237,7 +236,7 @@ void Messenger::wait(int peer_or_any, Call& call, Done&& done) {
 
 void Messenger::rest(Deadline until) {
   auto& info = board_.info(rank_);
-  // As with flags: say that one is about to sleep, then look once more; a sender writes, then looks for sleepers.
+  // As with flags, the sleeper announces itself and then looks once more; a sender writes and then looks for sleepers.
   info.listeners.fetch_add(1, std::memory_order_relaxed);
   StdAtomics::heavy_fence();
   const auto heard = info.doorbell.load(std::memory_order_acquire);
@@ -252,8 +251,7 @@ void Messenger::rest(Deadline until) {
   info.listeners.fetch_sub(1, std::memory_order_relaxed);
 }
 
-// --- moving
-// -----------------------------------------------------------------------------------------------------------
+// --- progress
 
 bool Messenger::progress(int peer_or_any) {
   if (peer_or_any >= 0) return progress_peer(peer_or_any);
@@ -264,8 +262,9 @@ bool Messenger::progress(int peer_or_any) {
 
 bool Messenger::progress_peer(int peer) {
   const auto& with = peers_[static_cast<std::size_t>(peer)];
-  // Rings are read only when something may come that concerns us: what nobody asked for waits where it is.
-  // Unless one is stuck sending: the peer may be too, until its messages are taken out of the way.
+  // Rings are read only if something may arrive that this rank waits for; messages without a receive stay where they
+  // are. The exception is a rank that is stuck sending: its peer may be stuck as well until its messages are taken out
+  // of the ring.
   const bool awaits = !posted_.empty() || !with.announced.empty() || !with.arriving.empty() || !with.queue.empty();
   const bool moved = awaits && drain(peer);
   return flush(peer) || moved;
@@ -323,7 +322,7 @@ bool Messenger::flush(int peer) {
       to.announced.emplace(message->id, message);
       to.queue.pop_front();
     } else if (to.queue.size() > 1) {
-      // Long messages take turns, so that none holds up another.
+      // Long messages take turns, so that none delays another.
       to.queue.pop_front();
       to.queue.push_back(message);
     }
@@ -369,7 +368,7 @@ bool Messenger::drain(int peer) {
     ring_in.consumed.flag.value.store(++from.next_in, std::memory_order_release);
     moved = true;
   }
-  // One ring for however many parts: a sender that waits for room looks at all of it.
+  // The doorbell is rung once for any number of parts, because a sender that waits for room checks the whole ring.
   if (moved) ring(peer);
   return moved;
 }
@@ -405,7 +404,7 @@ void Messenger::take(int peer, const Part& part, const std::byte* payload) {
     case Kind::refuse:
       if (const auto it = from.announced.find(part.id); it != from.announced.end()) {
         it->second->error = std::make_exception_ptr(MismatchError(
-            fmt::format("rank {} expects another size than the {} bytes that rank {} sends it with tag {}", peer,
+            fmt::format("rank {} expects a size other than the {} bytes that rank {} sends it with tag {}", peer,
                         it->second->data.size(), rank_, it->second->tag),
             {.group = engine_.group(), .op = "send", .rank = peer}));
         it->second->is_done = true;

@@ -2,12 +2,12 @@
 //
 // Point-to-point messages between ranks that share memory.
 //
-// From every rank to every other there is a ring of parts. A message that fits one part goes at once ("eager"); a
-// longer one is announced, and its parts follow when the receiver has found where they belong, straight into that
-// memory. So a message nobody has asked for yet takes at most 16 KiB of the receiver's memory and never stands in the
-// way of others: messages match by peer and tag, in order, and progress independently.
+// From every rank to every other there is a ring of parts. A message that fits into one part is sent at once ("eager").
+// A longer one is announced, and its parts follow once they match a receive, straight into its memory. A message that
+// nobody has posted a receive for yet therefore takes at most 16 KiB of the receiver's memory and never blocks others:
+// messages match by peer and tag, in order, and progress independently.
 //
-// Nothing happens behind the scenes: whoever waits, or advances a transfer, moves everything that can move.
+// There is no background thread: whoever waits for a transfer, or advances one, moves everything that can be moved.
 #pragma once
 
 #include <cohort/backend.h>
@@ -32,17 +32,17 @@ class Messenger {
   int recv(const Operation& op, Call& call);
   std::unique_ptr<Transfer> start_send(const Operation& op, Call& call);
   std::unique_ptr<Transfer> start_recv(const Operation& op, Call& call);
-  /// Until something may have moved, at most until `until` and a short while.
+  /// Sleeps until something may have moved, until `until`, or for a short while, whichever comes first.
   void rest(Deadline until);
 
  private:
   enum class Kind : std::uint32_t {
     eager,     ///< a whole message
-    announce,  ///< a message of `total` bytes wants to come
-    clear,     ///< the message with this id may come
-    refuse,    ///< it has the wrong size
-    fragment,  ///< a part of it
-    withdraw,  ///< it will not come after all
+    announce,  ///< announces a message of `total` bytes
+    clear,     ///< the message with this id may be sent
+    refuse,    ///< the message has the wrong size
+    fragment,  ///< a part of a long message
+    withdraw,  ///< the message will not be sent after all
   };
 
   struct Outgoing {
@@ -64,13 +64,13 @@ class Messenger {
     int source = -1;
     std::size_t received = 0;
     bool is_done = false;
-    bool is_abandoned = false;  ///< its memory is not ours any more
+    bool is_abandoned = false;  ///< its memory must not be written any more
     std::exception_ptr error{};
   };
   using OutgoingPtr = std::shared_ptr<Outgoing>;
   using IncomingPtr = std::shared_ptr<Incoming>;
 
-  /// Came before anybody asked for it.
+  /// A message that arrived before a matching receive was posted.
   struct Unexpected {
     int tag = 0;
     std::uint64_t id = 0;
@@ -78,7 +78,7 @@ class Messenger {
     bool is_announced = false;
     std::vector<std::byte> data{};
   };
-  /// A word to a peer about one of its messages, or of ours.
+  /// A control part without data, about one of the peer's messages or one of ours.
   struct Notice {
     Kind kind{};
     std::uint64_t id = 0;
@@ -93,14 +93,15 @@ class Messenger {
     std::deque<Notice> notices{};
     std::deque<OutgoingPtr> queue{};                   ///< not announced yet, or cleared and not all sent
     std::map<std::uint64_t, OutgoingPtr> announced{};  ///< waiting for clear
-    std::map<std::uint64_t, IncomingPtr> arriving{};   ///< cleared by us
+    std::map<std::uint64_t, IncomingPtr> arriving{};   ///< cleared by this rank
     std::deque<Unexpected> unexpected{};
   };
 
   class Sending;
   class Receiving;
 
-  /// The short way for short messages, when nothing else is in it: nothing is allocated. False: not now.
+  /// A fast path for short messages when nothing else is queued; it allocates nothing. Returns false if it cannot be
+  /// taken.
   bool send_now(ConstBytes data, int peer, int tag);
   bool recv_now(Bytes data, int peer, int tag);
 
@@ -109,7 +110,7 @@ class Messenger {
   void withdraw(const OutgoingPtr& message);
   void abandon(const IncomingPtr& message);
 
-  /// Whether anything moved. All with the mutex held.
+  /// Returns whether anything moved. These are all called with the mutex held.
   bool progress(int peer_or_any);
   bool progress_peer(int peer);
   bool flush(int peer);
@@ -126,9 +127,9 @@ class Messenger {
   void ring(int peer);
   std::exception_ptr wrong_size(int from, std::uint64_t sent, std::size_t expected) const;
 
-  /// Throws if waiting for the peer is in vain; the second time it finds so.
+  /// Throws if waiting for the peer is in vain according to two calls in a row.
   void check(int peer_or_any, const Call& call, bool& looked_again);
-  /// Waits, advancing everything, until `done()`.
+  /// Waits, advancing all transfers, until `done()` returns true.
   template <class Done>
   void wait(int peer_or_any, Call& call, Done&& done);
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// How data larger than a post flows through staging buffers: in chunks, two buffers per rank used in turn, and two
-// flags per rank, `filled` and `drained`, that count chunks over the whole life of the group.
+// How data larger than a post passes through staging buffers: in chunks, with two buffers per rank used in turn, and
+// two flags per rank, `filled` and `drained`, that count chunks over the whole life of the group.
 //
-// Both protocols below are written over functors, so that the same code moves memory here and is driven through its
+// Both protocols below are templates over functors, so that the same code moves memory here and is driven through its
 // interleavings in tests/model.
 #pragma once
 
@@ -15,15 +15,16 @@ namespace cohort::shm {
 
 inline constexpr std::uint32_t stage_depth = 2;
 
-/// The two flags of all ranks. `Board` gives filled(rank) and drained(rank).
+/// The two flags of all ranks. `Board` provides filled(rank) and drained(rank).
 ///
-/// fill(c) writes chunk c into this rank's buffer c % 2, drain(c) uses chunk c of the ranks that filled something for
-/// it; both get c from 0 to chunks - 1. While others drain a chunk the next one is filled.
+/// fill(c) writes chunk c into this rank's buffer c % 2; drain(c) uses chunk c of the ranks that have filled something
+/// for this rank. Both are called with c from 0 to chunks - 1. While others drain a chunk, the next one is filled.
 ///
-/// Buffer c % 2 is written again by fill(c + 2), once all ranks have drained chunk c. No cycle: a rank waits in fill(c
-/// + 1) for drains of c - 1, and those wait for fills of c - 1 only, which precede them in every rank's program.
+/// Buffer c % 2 is written again by fill(c + 2), after all ranks have drained chunk c. There is no cycle: a rank waits
+/// in fill(c + 1) for drains of c - 1, and those wait only for fills of c - 1, which precede them in every rank's
+/// program.
 ///
-/// Ranks that fill or drain nothing still count, and do so at once: `fills`, `drains`.
+/// Ranks that fill or drain nothing (`fills`, `drains`) still raise their flags, and do so at once.
 template <class Board, class WaitMonitor, class Fill, class Drain>
 void exchange_chunks(Board& board, int rank, int size, std::uint32_t base, std::uint32_t chunks, bool fills,
                      bool drains, WaitMonitor& monitor, Fill&& fill, Drain&& drain) {
@@ -52,13 +53,14 @@ void exchange_chunks(Board& board, int rank, int size, std::uint32_t base, std::
   }
 }
 
-/// The all-reduce: fill(c) puts this rank's part of chunk c where others see it, combine(c) reduces this rank's slice
-/// of chunk c out of everybody's and puts it where others see it, collect(c, peer) fetches peer's slice.
+/// The all-reduce: fill(c) puts this rank's part of chunk c where the others can read it, combine(c) reduces this
+/// rank's slice of chunk c over the parts of all ranks and puts the result where the others can read it, and
+/// collect(c, peer) copies the slice of `peer`.
 ///
-/// Here `filled` counts fill and `drained` counts combine, and that is enough. Input buffer c % 2 is written again by
-/// fill(c + 2), after this rank's collect(c), which has seen everybody's combine(c). Result buffer c % 2 is written
-/// again by combine(c + 2), which has seen everybody's fill(c + 2), and that comes after collect(c) in every rank's
-/// program.
+/// Here `filled` counts fill and `drained` counts combine, which is sufficient. Input buffer c % 2 is written again by
+/// fill(c + 2), which comes after this rank's collect(c), and that has seen combine(c) of all ranks. Result buffer
+/// c % 2 is written again by combine(c + 2), which has seen fill(c + 2) of all ranks, and that comes after collect(c)
+/// in every rank's program.
 template <class Board, class WaitMonitor, class Fill, class Combine, class Collect>
 void reduce_chunks(Board& board, int rank, int size, std::uint32_t base, std::uint32_t chunks, WaitMonitor& monitor,
                    Fill&& fill, Combine&& combine, Collect&& collect) {
@@ -76,7 +78,7 @@ void reduce_chunks(Board& board, int rank, int size, std::uint32_t base, std::ui
     }
     combine(c);
     raise(board.drained(rank), base + c + 1);
-    // Each rank starts with the one after it, so that not all read the same memory at once.
+    // Each rank starts with the one after it, so that they do not all read the same memory at once.
     for (int step = 1; step < size; ++step) {
       const int peer = (rank + step) % size;
       monitor.waits_for(peer);

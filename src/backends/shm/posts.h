@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Posts: at the start of every collective each rank posts what it is about to do, and for small operations the data
-// with it. A post of up to 32 bytes is one cache line, flag included, so that a small all-reduce costs each rank one
-// line read from every other: the least there is.
+// Posts: at the start of every collective, each rank posts what it is about to do and, for small operations, the data.
+// A post of up to 32 bytes is one cache line, flag included, so that a small all-reduce costs each rank one line read
+// from every other rank, which is the minimum.
 //
-// Every rank has a ring of `post_depth` slots, written by it alone. The k-th operation of a group uses slot k modulo
-// the depth, and its flag becomes k. A slot may be written again once nobody reads it any more: a rank that has posted
-// operation j has finished all before j, so slot k may be written when all have posted at least k - depth + 1. In
-// operations that wait for everybody that is known already. A broadcast's root, which waits for nobody, looks every
-// half round, and runs at most depth - 1 operations ahead of the slowest rank.
+// Every rank has a ring of `post_depth` slots that only it writes. The k-th operation of a group uses slot k modulo the
+// depth, and the slot's flag becomes k. A slot may be written again once nobody reads it any more: a rank that has
+// posted operation j has finished all operations before j, so slot k may be written when all ranks have posted at least
+// k - depth + 1. Operations that wait for all ranks know this already. The root of a broadcast, which waits for nobody,
+// checks it every half turn of the ring, and runs at most depth - 1 operations ahead of the slowest rank.
 #pragma once
 
 #include <array>
@@ -28,23 +28,24 @@ inline constexpr std::size_t mib = 1024 * kib;
 template <class Atomics>
 struct alignas(cache_line) Post {
   Flag<Atomics> flag;
-  /// What is called (description.h), and its number for reports. Relaxed atomics: a report reads them at any time.
+  /// The signature of the operation (description.h), and its number for reports. Relaxed atomics: a report may read
+  /// them at any time.
   typename Atomics::template Atomic<std::uint64_t> word;
   typename Atomics::template Atomic<std::uint64_t> sequence;
-  double number;  ///< of premul_sum its factor, of an all-gather the bytes of this rank's piece
+  double number;  ///< the factor of a premul_sum; the size in bytes of this rank's piece of an all-gather
   std::array<std::byte, post_inline_bytes> payload;
 };
 
-/// Which operations this rank has seen the others post, so that it knows when a slot is free again.
+/// Which operations this rank has seen the others post, from which it knows when a slot is free again.
 ///
-/// `Board` gives posts: `post(rank, k)` is the slot of operation k of that rank. `WaitMonitor`: see flags.h; it is told whom
-/// it waits for.
+/// `Board` provides the posts: `post(rank, k)` is that rank's slot for operation k. `WaitMonitor` is described in
+/// flags.h; it is told which rank is awaited.
 template <class Board>
 class PostOrder {
  public:
   PostOrder(Board& board, int rank, int size) : board_(board), rank_(rank), size_(size) {}
 
-  /// Starts the next operation: its number, with this rank's slot free to be written.
+  /// Starts the next operation and returns its number; this rank's slot is then free to be written.
   template <class WaitMonitor>
   std::uint32_t begin(WaitMonitor& monitor) {
     const auto k = ++operation_;
@@ -63,7 +64,7 @@ class PostOrder {
     await(board_.post(peer, k).flag, k, monitor);
   }
 
-  /// Until everybody has posted operation k.
+  /// Waits until all ranks have posted operation k.
   template <class WaitMonitor>
   void await_all_posts(std::uint32_t k, WaitMonitor& monitor) {
     for (int peer = 0; peer < size_; ++peer) {
@@ -79,7 +80,7 @@ class PostOrder {
   const int rank_;
   const int size_;
   std::uint32_t operation_ = 0;
-  /// The last operation whose slot is known to be free: nothing was posted before the first round.
+  /// The last operation whose slot is known to be free. Initially the whole first turn of the ring is free.
   std::uint32_t free_until_ = post_depth;
 };
 

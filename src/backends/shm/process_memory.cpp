@@ -17,7 +17,7 @@ namespace {
 constexpr std::uint64_t probe_value = 0x636f'686f'7274'2121;
 const std::uint64_t probe = probe_value;
 
-/// Bytes read, or -1 with errno.
+/// Returns the number of bytes read, or -1 with errno set.
 ssize_t read_some(pid_t pid, std::uint64_t address, void* to, std::size_t bytes) {
   const iovec local{.iov_base = to, .iov_len = bytes};
   // NOLINTNEXTLINE(performance-no-int-to-ptr): an address of another process
@@ -31,8 +31,9 @@ void read_process(pid_t pid, std::uint64_t address, void* to, std::size_t bytes)
   while (bytes > 0) {
     const auto got = read_some(pid, address, to, bytes);
     if (got <= 0) {
-      throw BackendError(fmt::format("shm: reading memory of process {}: {}", pid,
-                                     got == 0 ? std::string("nothing there") : std::generic_category().message(errno)));
+      throw BackendError(
+          fmt::format("shm: reading memory of process {}: {}", pid,
+                      got == 0 ? std::string("nothing is mapped there") : std::generic_category().message(errno)));
     }
     address += static_cast<std::uint64_t>(got);
     to = static_cast<std::byte*>(to) + got;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Reduce-scatter: rank r gets everybody's r-th input, combined in rank order.
+// Reduce-scatter: rank r gets the r-th inputs of all ranks, combined in rank order.
 //
-//   direct   every input lies in memory of the group: rank r combines out of all of them.       S read, S/n written
+//   direct   every input lies in memory of the group: rank r combines all of them in place.     S read, S/n written
 //   staged   each rank copies the others' parts in, chunk by chunk.         (n-1)/n S copied in, S read, S/n written
 //
-// There is no small form: the table of lanes is the post, so staging adds one wait to what a small form would need.
+// There is no small form: the post holds the table of lanes, so staging adds only one wait to what a small form needs.
 #include <fmt/format.h>
 
 #include <array>

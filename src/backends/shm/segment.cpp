@@ -31,7 +31,7 @@ class MappedSegment final : public Segment {
     if (at == MAP_FAILED) fail("mapping", size);
     base_ = static_cast<std::byte*>(at);
     size_ = size;
-    // A core file with every rank's staging memory in it helps nobody.
+    // A core file that contains the staging memory of every rank is of no use.
     ::madvise(base_, size_, MADV_DONTDUMP);
   }
   ~MappedSegment() override { ::munmap(base_, size_); }
@@ -49,7 +49,7 @@ class MappedSegment final : public Segment {
 class HeapSegment final : public Segment {
  public:
   explicit HeapSegment(std::size_t size) {
-    // Anonymous memory, so that what no rank touches costs nothing.
+    // Anonymous memory, so that pages that no rank touches cost nothing.
     void* const at = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) fail("mapping", size);
     base_ = static_cast<std::byte*>(at);
@@ -86,7 +86,7 @@ std::shared_ptr<Segment> map_memfd(FileDescriptor fd) {
   if (::fstat(fd.get(), &status) != 0) fail("fstat", 0);
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & fixed_size) != fixed_size)
-    throw BackendError("shm: a peer's memory is not sealed, so its size could change under us");
+    throw BackendError("shm: a peer's memory is not sealed, so its size could change while it is mapped");
   return std::make_shared<MappedSegment>(std::move(fd), static_cast<std::size_t>(status.st_size));
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The memory a group's ranks meet in.
+// The memory that the ranks of a group share.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace cohort::shm {
 
-/// Zeroed memory of fixed size. Its pages exist once they are reserved; touching one that is not may end the process.
+/// Zeroed memory of a fixed size. Its pages exist once they are reserved; touching one that is not may end the process.
 class Segment {
  public:
   virtual ~Segment() = default;
@@ -20,7 +20,7 @@ class Segment {
 
   std::byte* base() const { return base_; }
   std::size_t size() const { return size_; }
-  /// An Error if there is not enough memory.
+  /// Throws Error if there is not enough memory.
   virtual void reserve(std::size_t offset, std::size_t bytes) = 0;
 
  protected:
@@ -29,11 +29,11 @@ class Segment {
   std::size_t size_ = 0;
 };
 
-/// A memfd that cannot be resized any more (so that no peer can make a mapping fault), close-on-exec.
+/// A memfd whose size is sealed (so that no peer can make a mapping fault); close-on-exec.
 FileDescriptor make_memfd(const std::string& name, std::size_t size);
 FileDescriptor duplicate(const FileDescriptor& fd);
-/// Maps a memfd made by make_memfd, here or elsewhere: its seals and size are checked first. `reserve` is not needed by
-/// those who only follow the maker.
+/// Maps a memfd made by make_memfd in this or another process, after checking its seals and size. Processes that only
+/// follow the maker need not call `reserve`.
 std::shared_ptr<Segment> map_memfd(FileDescriptor fd);
 /// Memory of this process, for ranks that are threads of it.
 std::shared_ptr<Segment> heap_segment(std::size_t size);

@@ -6,8 +6,8 @@
 
 namespace cohort::shm {
 
-/// Elements divided among ranks, each part but the last a whole number of cache lines, so that no two ranks write the
-/// same line.
+/// Elements divided among ranks. Every slice but the last is a whole number of cache lines, so that no two ranks write
+/// the same line.
 class Slices {
  public:
   Slices(std::size_t count, std::size_t element_size, int ranks) : count_(count) {

@@ -17,7 +17,7 @@ namespace {
 
 enum Decision : std::uint32_t { open, final_, called_off };
 
-/// Polls, since this happens after a failure and not in a hurry.
+/// Polls, because this runs after a failure, when latency does not matter.
 template <class Done>
 void poll_until(Deadline deadline, Done&& done, const auto& on_timeout) {
   for (int round = 0; !done(); ++round) {
@@ -76,7 +76,7 @@ std::vector<int> Survivors::decide() {
     board_.proposal(rank_, rank).store(round_ * 2 + (stays ? 1 : 0), std::memory_order_relaxed);
   }
   std::uint32_t winner = 0;
-  // Release: whoever reads the winner reads its proposal.
+  // Release: a rank that reads the winner also reads its proposal.
   if (board_.winner(round_).compare_exchange_strong(winner, static_cast<std::uint32_t>(rank_) + 1,
                                                     std::memory_order_acq_rel)) {
     winner = static_cast<std::uint32_t>(rank_) + 1;
@@ -84,7 +84,7 @@ std::vector<int> Survivors::decide() {
   std::vector<int> members;
   for (std::size_t rank = 0; rank < size_; ++rank) {
     const auto entry = board_.proposal(winner - 1, rank).load(std::memory_order_relaxed);
-    // The winner has gone on to a later round: this one was called off, and so will we find.
+    // The winner has gone on to a later round: this round was called off, as this rank will find out.
     if (entry / 2 != round_) return {};
     if ((entry & 1U) != 0) members.push_back(static_cast<int>(rank));
   }
@@ -143,7 +143,8 @@ bool Survivors::confirm(const std::vector<int>& members, bool is_ready) {
           return board_.ready(static_cast<std::size_t>(rank)).load(std::memory_order_acquire) >= round_;
         };
         if (std::all_of(members.begin(), members.end(), ready)) settle(final_);
-        // Ready and dead since: still final; the new group will tell of its death.
+        // A member that announced itself ready and died since does not prevent this: the new group will report its
+        // death.
         if (std::any_of(members.begin(), members.end(),
                         [&](int rank) { return !ready(rank) && is_out(static_cast<std::size_t>(rank)); })) {
           settle(called_off);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// One rank's part in the agreement on who is left (agreement.h) and in bootstrap their group.
+// One rank's part in the agreement on which ranks are left (agreement.h) and in the bootstrap of their group.
 #pragma once
 
 #include <optional>
@@ -15,8 +15,8 @@
 namespace cohort::shm {
 
 struct SurvivorGroup {
-  std::vector<int> ranks{};            ///< of the group that broke
-  std::optional<EngineParts> parts{};  ///< nothing: this rank was left out
+  std::vector<int> ranks{};            ///< ranks in the group that broke
+  std::optional<EngineParts> parts{};  ///< nullopt: this rank was left out
 };
 
 class Survivors {
@@ -26,10 +26,10 @@ class Survivors {
   SurvivorGroup form_group(BootstrapFunction bootstrap, const std::string& name);
 
  private:
-  /// Dead, gone, or to be left out.
+  /// Whether a rank has died, has left, or is to be left out.
   bool is_out(std::size_t rank);
   void vote();
-  /// The round's members; empty if the round is past.
+  /// The members that the round decided on; empty if the round is over already.
   std::vector<int> decide();
   std::string exchange(const std::vector<int>& members, std::string_view ticket);
   std::optional<Failure> lost_among(const std::vector<int>& members);

@@ -2,12 +2,12 @@
 //
 // How a rank waits for another, and when it stops waiting.
 //
-// Where every rank has a processor of its own it spins: the answer is usually less than a microsecond away, and waking
-// a sleeper takes forty. Where ranks outnumber processors it yields at once, since the one it waits for may need this
+// If every rank has a processor of its own, the waiter spins: the answer is usually less than a microsecond away, while
+// waking a sleeper takes forty. If ranks outnumber processors, it yields at once, since the awaited rank may need this
 // very processor; even a short spin costs more than the yield. In both cases a wait of more than a millisecond sleeps.
 //
-// While it waits, the group may fail, a peer may die or leave, or the deadline may pass. None of these is looked at
-// while spinning (well under a millisecond); a nap is short enough that they are all noticed in time.
+// During the wait the group may fail, a peer may die or leave, or the deadline may pass. None of these is checked while
+// spinning (well under a millisecond), and a nap is short enough that all of them are noticed in time.
 #pragma once
 
 #include <sched.h>

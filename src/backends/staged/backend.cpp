@@ -15,13 +15,14 @@ namespace cohort::staged {
 
 namespace {
 
-/// What is left until the deadline, for the host's group.
+/// The time left until the deadline, for the host's group.
 std::chrono::milliseconds time_left(Deadline deadline) {
   return std::max(std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()), std::chrono::milliseconds(1));
 }
 
-/// The same operation on the host: each piece of memory gets a place there, which is copied down before if it is read
-/// and up afterwards if it is written. Pieces that are the same memory (in place) share one place.
+/// The same operation on host memory: each piece gets a host buffer, which is copied from the device before the
+/// operation if it is read, and to the device afterwards if it is written. Pieces that are the same memory (in place)
+/// share a buffer.
 Operation on_host(const Operation& op, StagedOp& staged, int rank) {
   Operation host{
       .type = op.type, .dtype = op.dtype, .reduce = op.reduce, .root = op.root, .peer = op.peer, .tag = op.tag};
@@ -32,7 +33,7 @@ Operation on_host(const Operation& op, StagedOp& staged, int rank) {
     return host;
   }
   for (const auto& in : op.ins) host.ins.push_back(staged.stage(in.data(), in.size(), true, false));
-  // A broadcast's data is read on its root and written elsewhere.
+  // The data of a broadcast is read on the root and written on the other ranks.
   const bool is_source = op.type == OpType::broadcast && rank == op.root;
   for (const auto& out : op.outs) host.outs.push_back(staged.stage(out.data(), out.size(), is_source, !is_source));
   return host;
@@ -75,13 +76,13 @@ void StagedBackend::check_arguments(const Operation& op) const {
   std::ranges::for_each(op.input_buffers, check_device);
   std::ranges::for_each(op.output_buffers, check_device);
   if (op.type == OpType::recv_any_source) {
-    throw NotSupportedError("device memory is not received from any source: name the peer", context);
+    throw NotSupportedError("receiving device memory from any source is not supported: name the peer", context);
   }
 }
 
 int StagedBackend::perform(const Operation& op, Call& call) {
   if (!op.members.empty()) return Backend::perform(op, call);
-  if (call.on_stream() == nullptr) {  // the library's own calls are on host memory
+  if (call.on_stream() == nullptr) {  // the library's own calls use host memory
     GroupAccess::submit(*host_, op, {.timeout = time_left(call.deadline())});
     return op.type == OpType::recv ? op.peer : -1;
   }
@@ -115,7 +116,8 @@ void StagedBackend::begin(const StagedOpPtr& op, Call& call) {
   try {
     op->begin(on.stream);
   } catch (const Error& e) {
-    // It is kept as others are: copies may be on their way already. Whoever waits for this rank waits in vain.
+    // The failed operation is kept like any other, because copies may be in flight already. The other ranks would wait
+    // for this one in vain, so the group is aborted.
     op->fail(std::current_exception());
     abort(e.message());
   }

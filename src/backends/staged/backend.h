@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Device memory for groups of the host: each operation's memory is copied through pinned memory of the host, where a
-// group of its own does the operation (staged_op.h). Stream-ordered like any backend of device memory, with one
-// difference: what the host does cannot be enqueued, so whoever orders a stream behind an operation (the call itself
-// where it is not asynchronous, else Work::wait()) is kept until the host is through. It cannot be captured into a
-// graph.
+// Device memory for groups that work on host memory: the memory of each operation is copied through pinned host memory,
+// where a group of its own performs the operation (staged_op.h). It is stream-ordered like any backend for device
+// memory, with one difference: the work of the host cannot be enqueued, so a caller that orders a stream behind an
+// operation (the call itself if it is not asynchronous, otherwise Work::wait()) blocks until the host has finished. It
+// cannot be captured into a graph.
 #pragma once
 
 #include <cohort/backend.h>
@@ -21,7 +21,7 @@ namespace cohort::staged {
 
 class StagedBackend final : public Backend {
  public:
-  /// Of a group on host memory, which is this backend's alone from now on. It lends its name.
+  /// `host` is a group on host memory, which only this backend uses from now on. The backend takes its name.
   StagedBackend(ProcessGroupPtr host, const cuda::ContextPtr& context);
   ~StagedBackend() override;
   StagedBackend(const StagedBackend&) = delete;
@@ -48,7 +48,7 @@ class StagedBackend final : public Backend {
   const ProcessGroupPtr host_;
   const std::shared_ptr<StagingResources> resources_;
   std::mutex mutex_;
-  std::map<const Call*, StagedOpPtr> batches_;  ///< being collected; under mutex_
+  std::map<const Call*, StagedOpPtr> batches_;  ///< being collected; protected by mutex_
   StagingThread staging_thread_;
 };
 

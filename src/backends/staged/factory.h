@@ -6,7 +6,7 @@
 
 namespace cohort::staged {
 
-/// Memory of `device` for a group of the host; a ValueError where there is no such device or no driver.
+/// Memory of `device` for a group on host memory; throws ValueError if there is no such device or no driver.
 BackendPtr make_backend(ProcessGroupPtr host, const Device& device);
 
 }  // namespace cohort::staged

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Host memory that the device copies to and from by itself. Making some costs milliseconds, so blocks are used again.
+// Host memory that the device copies to and from by itself. Allocating it costs milliseconds, so blocks are reused.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace cohort::staged {
 class PinnedBlock {
  public:
   PinnedBlock(cuda::ContextPtr context, std::size_t bytes);
-  /// Of memory that a copy still uses the driver waits here.
+  /// The driver waits here if a copy still uses the memory.
   ~PinnedBlock();
   PinnedBlock(const PinnedBlock&) = delete;
   PinnedBlock& operator=(const PinnedBlock&) = delete;
@@ -30,11 +30,11 @@ class PinnedBlock {
 };
 using PinnedPtr = std::unique_ptr<PinnedBlock>;
 
-/// By powers of two: it never holds more than twice what was in use at once. Any thread.
+/// Blocks have sizes of powers of two: the pool never holds more than twice what was in use at once. Thread-safe.
 class PinnedPool {
  public:
   explicit PinnedPool(cuda::ContextPtr context) : context_(std::move(context)) {}
-  /// At least `bytes`.
+  /// A block of at least `bytes`.
   PinnedPtr take(std::size_t bytes);
   void give_back(PinnedPtr block);
 

@@ -60,7 +60,8 @@ void StagedOp::copy(bool Piece::*direction, const cuda::Event& behind) {
 
 void StagedOp::begin(void* user_stream) {
   const cuda::Current current(*resources_->context);
-  // The copies' event tells that the user's stream has come here as well: a receive may be copied up only then.
+  // The event behind the copies also shows that the user's stream has reached this point: only then may the result of a
+  // receive be copied to the device.
   cuda::check(driver(), driver().event_record(down_->get(), user_stream), "cuEventRecord");
   cuda::check(driver(), driver().stream_wait_event(resources_->stream.get(), down_->get(), 0), "cuStreamWaitEvent");
   copy(&Piece::goes_down, *down_);
@@ -124,7 +125,7 @@ bool StagedOp::is_clear() const {
   if (!has_begun_) return true;
   const auto has_left = [this](const cuda::Event& event) {
     const cuda::BesideCaptures beside(driver());
-    return driver().event_query(event.get()) != cuda::not_ready;  // a device that failed uses nothing either
+    return driver().event_query(event.get()) != cuda::not_ready;  // a device that has failed does not use it either
   };
   return std::all_of(works_.begin(), works_.end(), [](const Work& work) { return work.is_completed(); }) &&
          has_left(*down_) && (!has_copied_up_ || has_left(*up_));
@@ -149,7 +150,8 @@ void StagedOp::end(std::exception_ptr error) noexcept {
     const std::lock_guard lock(mutex_);
     if (std::exchange(is_ending_, true)) return;
   }
-  // Told, and let go of, before anybody who waits goes on: the last of what it holds may be a whole group.
+  // The handler is called and released before anyone who waits continues, because it may hold the last reference to a
+  // whole group.
   if (const auto handler = std::move(handler_)) handler->ended(error);
   const std::lock_guard lock(mutex_);
   error_ = std::move(error);
@@ -164,7 +166,7 @@ std::exception_ptr StagedOp::error() const {
 
 void StagedOp::order(void* stream) {
   std::unique_lock lock(mutex_);
-  moved_.wait(lock, [this] { return stage() >= Stage::returning; });  // which its deadline bounds
+  moved_.wait(lock, [this] { return stage() >= Stage::returning; });  // the operation's deadline bounds this wait
   if (error_) std::rethrow_exception(error_);
   if (stage() == Stage::ended) return;
   const cuda::Current current(*resources_->context);

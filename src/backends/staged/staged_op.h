@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// One operation on device memory by way of the host: its inputs are copied down behind what the user's stream has
-// before it, the host's group does the operation, its outputs are copied up. Nobody waits meanwhile but who asks to.
+// One operation on device memory by way of the host: its inputs are copied to the host behind what the user's stream
+// contains, the host's group performs the operation, and its outputs are copied back. Nobody blocks in the meantime
+// unless they ask to.
 //
-// An op is prepared and begun by the thread that issued the operation; then one thread (staging_thread.h) moves it on.
+// The thread that issues an operation prepares and begins it; from then on one thread (staging_thread.h) advances it.
 #pragma once
 
 #include <cohort/backend.h>
@@ -28,7 +29,7 @@
 
 namespace cohort::staged {
 
-/// What the staged ops of a group share.
+/// What the staged operations of a group share.
 struct StagingResources {
   explicit StagingResources(const cuda::ContextPtr& its_context)
       : context(its_context), stream(its_context, false), events(its_context, false), pinned(its_context) {}
@@ -43,39 +44,39 @@ class StagedOp final : public Completion {
   /// Issues an operation on the host's group, without waiting for it.
   using Issue = std::function<Work()>;
 
-  /// `group`: its id, for errors.
+  /// `group` is the id of the group, for errors.
   StagedOp(Call& call, std::string group, std::shared_ptr<StagingResources> resources);
   ~StagedOp() override;
   StagedOp(const StagedOp&) = delete;
   StagedOp& operator=(const StagedOp&) = delete;
 
-  /// A place on the host for device memory, to be copied down at the beginning, or up at the end, or both.
+  /// A host buffer for device memory, which is copied down at the beginning, up at the end, or both.
   std::span<std::byte> stage(const void* device, std::size_t bytes, bool goes_down, bool comes_up);
   void add(Issue issue) { issues_.push_back(std::move(issue)); }
-  /// Enqueues the copies down, behind what `user_stream` has by now.
+  /// Enqueues the copies to the host, behind what `user_stream` contains at this point.
   void begin(void* user_stream);
 
   enum class Stage {
-    leaving,    ///< copies down
-    away,       ///< the host's group is at it
-    returning,  ///< copies up
+    leaving,    ///< copying to the host
+    away,       ///< the host's group performs the operation
+    returning,  ///< copying to the device
     ended,
   };
   Stage stage() const noexcept { return stage_.load(std::memory_order_acquire); }
-  /// Moves it on, as far as that goes without waiting. One thread.
+  /// Advances the operation as far as possible without blocking. Called by one thread.
   void advance();
-  /// Whether the device has nothing of it any more.
+  /// Whether the device no longer uses any of its memory.
   bool is_clear() const;
   void fail(std::exception_ptr error) noexcept { end(std::move(error)); }
-  /// Its memory is nobody's any more: the device may use it for good.
+  /// Gives up its memory, which the device may go on using: it is never freed.
   void abandon();
-  /// Gives everything back: a Work of it may be kept for long, and must not keep the group's memory and events.
+  /// Releases all resources: a Work may be kept for long, and must not keep the group's memory and events.
   void release();
-  /// Null while it is under way and when it went well.
+  /// Null while the operation is in progress and if it succeeded.
   std::exception_ptr error() const;
 
   bool is_done() override { return stage() == Stage::ended; }
-  /// Blocks until the copies up are enqueued: until then there is nothing that a stream could wait for.
+  /// Blocks until the copies to the device are enqueued: before that, there is nothing that a stream could wait for.
   void order(void* stream) override;
   bool wait(Deadline deadline) override;
 
@@ -95,18 +96,18 @@ class StagedOp final : public Completion {
   void end(std::exception_ptr error) noexcept;
   void become(Stage stage);
   bool is_through(const cuda::Event& event) const;
-  /// Copies and an event behind them; Piece::goes_down or comes_up.
+  /// Enqueues the copies of one direction (Piece::goes_down or comes_up) and an event behind them.
   void copy(bool Piece::*direction, const cuda::Event& behind);
   const cuda::Driver& driver() const { return resources_->context->driver(); }
 
   const Call call_;
   const Deadline deadline_;
   const std::string group_;
-  std::shared_ptr<StagingResources> resources_;  ///< null once it was released
+  std::shared_ptr<StagingResources> resources_;  ///< null once released
   std::shared_ptr<CompletionHandler> handler_;
   std::vector<Piece> pieces_;
   std::vector<Issue> issues_;
-  std::vector<Work> works_;  ///< of the thread that moves it on
+  std::vector<Work> works_;  ///< used only by the thread that advances it
   cuda::EventPtr down_;
   cuda::EventPtr up_;
   bool has_begun_ = false;
@@ -114,9 +115,9 @@ class StagedOp final : public Completion {
 
   mutable std::mutex mutex_;
   std::condition_variable moved_;
-  bool is_ending_ = false;                    ///< under mutex_
+  bool is_ending_ = false;                    ///< protected by mutex_
   std::atomic<Stage> stage_{Stage::leaving};  ///< changed under mutex_
-  std::exception_ptr error_;                  ///< under mutex_
+  std::exception_ptr error_;                  ///< protected by mutex_
 };
 using StagedOpPtr = std::shared_ptr<StagedOp>;
 

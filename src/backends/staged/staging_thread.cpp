@@ -17,7 +17,7 @@ using namespace std::chrono_literals;
 namespace {
 
 /// How long the end of the group waits for the copies of operations that have failed: on the stream they come after
-/// whatever the user has put there.
+/// whatever the user has enqueued there.
 constexpr auto patience = 30s;
 
 /// A copy takes microseconds, an operation of the host's group mostly less than a millisecond.
@@ -45,14 +45,14 @@ struct StagingThread::Core final : Worker::Job {
   std::size_t open = 0;  ///< how many have not ended
   std::exception_ptr closed_by{};
 
-  // The thread's alone.
+  // Used only by the thread.
   std::vector<StagedOpPtr> ops{};
   unsigned idle_rounds = 0;
 
   Worker::Next step(Worker::Lock& lock) override;
   /// Returns whether any operation moved.
   bool advance();
-  /// Waits until the device is done with what has failed.
+  /// Waits until the device no longer uses the memory of operations that have failed.
   void clear();
 };
 

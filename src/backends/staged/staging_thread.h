@@ -16,14 +16,14 @@ namespace cohort::staged {
 
 class StagingThread {
  public:
-  /// `on_stuck` is called when an operation failed before it reached the host's group, where the other ranks may be
-  /// waiting for it. The destructor waits for what is under way, which deadlines bound.
+  /// `on_stuck` is called if an operation failed before it reached the host's group, where the other ranks may be
+  /// waiting for it. The destructor waits for what is in progress, which the operations' deadlines bound.
   explicit StagingThread(std::function<void(const std::exception_ptr&)> on_stuck);
 
   void add(StagedOpPtr op);
   /// Waits until all operations have ended. On the staging thread itself it returns at once.
   void drain();
-  /// Operations that have not reached the host's group, now or later, fail with `error`.
+  /// Makes operations that have not reached the host's group, now or later, fail with `error`.
   void close(const std::exception_ptr& error);
 
  private:

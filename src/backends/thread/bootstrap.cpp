@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Bootstrap a group among threads of one process: the segment is ordinary memory, and the ticket a number under which
-// the root has left it.
+// The bootstrap of a group of threads of one process: the segment is ordinary memory, and the ticket contains the
+// number under which the root has registered it.
 #include <cohort/error.h>
 
 #include <fmt/format.h>
@@ -31,7 +31,7 @@ struct Gathering {
   bool is_over = false;  ///< a rank has given up
 };
 
-/// Process-wide and thread-safe: groups being bootstrapped, and the memory that thread groups have handed out.
+/// Process-wide and thread-safe: the groups that are being made, and the memory that groups of threads have handed out.
 struct Threads {
   std::mutex mutex;
   std::condition_variable changed;
@@ -45,7 +45,8 @@ struct Threads {
   }
 };
 
-/// All memory of a process is reachable for its threads; only what was allocated for it is used so, as with processes.
+/// Threads can access all memory of their process. As with processes, only memory that was allocated from the group is
+/// used that way.
 class ThreadPeerMemory final : public PeerMemory {
  public:
   std::optional<std::uint64_t> locate(const void* data, std::size_t bytes) const override {
@@ -57,7 +58,7 @@ class ThreadPeerMemory final : public PeerMemory {
     // NOLINTNEXTLINE(performance-no-int-to-ptr): a location is an address here
     return owns(location, bytes) ? reinterpret_cast<std::byte*>(location) : nullptr;
   }
-  // It could, but threads run the algorithms of processes that may not, so that thread sanitizer sees them.
+  // It could, but threads run the algorithms of processes that may not, so that thread sanitizer checks them.
   bool reads_ordinary() const override { return false; }
   void read(int /*rank*/, std::uint64_t /*address*/, void* /*to*/, std::size_t /*bytes*/) const override {}
   bool is_available() const override { return true; }
@@ -77,7 +78,7 @@ class ThreadPeerMemory final : public PeerMemory {
     });
     return {std::move(owner), data, bytes};
   }
-  /// A thread that is late holds what it works on: nothing is handed out again under its feet.
+  /// A late thread keeps a reference to the memory it works on, so none of it is handed out while it is in use.
   void abandon(const void* /*data*/) override {}
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Ranks of a group on an engine that may die: processes around a store that outlives them.
+// Ranks of a group on an engine, which may die: each is a process, and the store outlives them.
 #pragma once
 
 #include <cohort/cohort.h>
@@ -34,7 +34,7 @@ class EngineRanks {
   ProcessGroupPtr join(int rank, std::chrono::milliseconds timeout = patient) const {
     return new_group(backend_, timeout, "cpu", {}, {.store = store(), .rank = rank, .size = size_});
   }
-  /// The exit status of each.
+  /// Returns the exit status of each rank.
   std::vector<int> run(const std::function<int(int rank)>& body) const {
     std::vector<Process> processes;
     for (int rank = 0; rank < size_; ++rank) {
@@ -55,8 +55,8 @@ class EngineRanks {
   const StoreServer server_{{.endpoint = unique_unix_endpoint()}};
 };
 
-/// Rank `victim` is killed while the others are in an all-reduce that it does not join: each of them says within
-/// `at_most` that it was that one.
+/// Rank `victim` is killed while the others are in an all-reduce that it has not joined; each of them must report
+/// within `at_most` that this rank was lost.
 inline void expect_loss_is_noticed(const EngineRanks& ranks, int size, int victim, std::chrono::milliseconds at_most,
                                    std::size_t count = 100'000) {
   const auto statuses = ranks.run([&](int rank) {

@@ -25,7 +25,7 @@ class FailureDetectorTest : public ::testing::Test {
     return std::make_shared<PrefixStore>("group",
                                          std::make_shared<TcpStore>(TcpStoreOptions{.endpoint = server->endpoint()}));
   }
-  /// A rank in this process, and what it will hear.
+  /// A rank in this process, and the failure it is told.
   struct Listener {
     std::promise<Failure> promise{};
     std::unique_ptr<FailureDetector> line{};

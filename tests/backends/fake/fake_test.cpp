@@ -173,8 +173,7 @@ TEST(Fake, ErrorOnCollective) {
   EXPECT_NO_THROW(group->recv(x, 0));
 }
 
-// --- simulate_uniform_ranks: everybody holds what this rank holds
-// -----------------------------------------------------
+// --- simulate_uniform_ranks: every rank holds what this one holds
 
 TEST(FakeUniform, EveryReduction) {
   const auto group = fake(2, 5, {{"simulate_uniform_ranks", true}});
@@ -235,7 +234,6 @@ TEST(FakeUniform, SplitsCountTheirOwnRanks) {
 }
 
 // --- groups of any size
-// -----------------------------------------------------------------------------------------------
 
 TEST(Fake, SplitsIntoFakeGroups) {
   const auto group = fake(6, 8);

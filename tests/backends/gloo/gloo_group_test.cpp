@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What only backend gloo has to say. What all backends have in common is tests/conformance.
+// What is particular to backend gloo. What all backends have in common is in tests/conformance.
 #include <dlfcn.h>
 
 #include "backends/common/engine_ranks.h"
@@ -76,7 +76,7 @@ TEST_F(GlooGroup, AKilledRankIsNoticedAndNamed) {
 }
 
 TEST_F(GlooGroup, DifferentOperationsAreAMismatchAndNotTheEndOfTheProcess) {
-  // Gloo itself would write past the shorter buffer's end, or end the process.
+  // Gloo itself would write past the end of the shorter buffer, or end the process.
   const EngineRanks ranks("gloo", 3);
   EXPECT_THAT(ranks.run([&](int rank) {
     const auto group = ranks.join(rank);
@@ -103,7 +103,7 @@ TEST_F(GlooGroup, AfterAFailureAnotherGroupIsMadeInTheSameProcess) {
               ::testing::Each(0));
 }
 
-// Nothing may load the module before the children have the other Gloo.
+// Nothing may load the module before the child processes have the other Gloo.
 TEST(ModuleTest, AnEngineIsBoundToItsOwnLibraryWhereTheProgramHasAnother) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizers refuse RTLD_DEEPBIND";

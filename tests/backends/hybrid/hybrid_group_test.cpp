@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What only backends hybrid and auto have to say: who shares a host, and who is lost with it.
+// What is particular to backends hybrid and auto: which ranks share a host, and how the loss of one is reported.
 #include "backends/common/engine_ranks.h"
 #include "backends/hybrid/backend.h"
 
@@ -64,7 +64,7 @@ TEST_F(HybridGroup, AKilledRankIsNamedOnItsHostAndOnOthers) {
   expect_loss_is_noticed(EngineRanks("hybrid", 4, 2), 4, 3, 2s);
 }
 
-// Large reductions go in parts, on two threads.
+// Large reductions are cut into parts and run on two threads.
 TEST_F(HybridGroup, LargeReductionsAreCompleteOnUnevenHosts) {
   constexpr std::size_t count = 10'000'003;
   const EngineRanks ranks("hybrid", 5, 2);

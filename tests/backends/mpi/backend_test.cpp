@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Deadlines, errors and splitting into calls, on an MPI that misbehaves as asked.
+// Deadlines, errors and the division into calls, on a test double of MPI that misbehaves on request.
 #include "backends/mpi/backend.h"
 
 #include <gmock/gmock.h>
@@ -138,7 +138,7 @@ TEST_F(MpiBackendTest, TheEarliestReceiveThatFitsGetsTheMessage) {
   const auto first = pg->start_recv(Operation::recv(bytes(any), Backend::any_source, 1), ok);
   const auto second = pg->start_recv(Operation::recv(bytes(from_two), 2, 1), ok);
   library_.letters = {{2, 1, "one"}, {2, 1, "two"}};
-  // The later one looks first, and finds what belongs to the earlier one.
+  // The later receive looks first, and finds the message that belongs to the earlier one.
   EXPECT_TRUE(second->advance());
   EXPECT_TRUE(first->advance());
   EXPECT_EQ(any, "one");

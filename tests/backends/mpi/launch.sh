@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: BSD-3-Clause
-# Runs a program under an MPI's own launcher. 77: it cannot be done here, which ctest shows as skipped.
+# Runs a program under an MPI's own launcher. Exit status 77: it cannot run here, which ctest shows as skipped.
 # usage: launch.sh openmpi|mpich MODULE RANKS PROGRAM [ARGUMENTS...]
 mpi=$1 module=$2 ranks=$3
 shift 3
@@ -16,7 +16,7 @@ fi
 # Open MPI's launcher may hang at its end after ranks that did not finalise (its PMIx server waits for itself).
 limit=${COHORT_TEST_LAUNCH_LIMIT:-280}
 
-# Tests run more ranks than there are processors, and in containers as root; Open MPI wants to be told about both.
+# Tests run more ranks than there are processors, and in containers as root; Open MPI must be told about both.
 launch() {
   case $mpi in
   openmpi) timeout -k 5 "$limit" mpirun.openmpi --allow-run-as-root --oversubscribe -n "$ranks" "$@" ;;

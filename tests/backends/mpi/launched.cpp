@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Scenarios for the ranks of a real mpirun. A scenario that fails says why and ends its rank with 1.
+// Scenarios for ranks under a real mpirun. A scenario that fails prints the reason and ends its rank with status 1.
 //
 //   mpirun -n 3 mpi_launched deadline
 #include <cohort/cohort.h>
@@ -41,7 +41,7 @@ bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-/// MPI's own, whichever it is; the numbers of thread levels are the same in all.
+/// The MPI's own function, whichever MPI it is; the numbers of the thread levels are the same in all.
 int init_as_a_program_would(int level) {
   // NOLINTNEXTLINE(concurrency-mt-unsafe): there is one thread
   const char* const library = std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr ? "libmpi.so.40" : "libmpich.so.12";
@@ -62,19 +62,19 @@ void expect_sum(ProcessGroup& pg) {
   require(x.back() == static_cast<float>(pg.size()), "all_reduce");
 }
 
-/// Rank 0 stays away from one operation: the others get their errors in time, and all processes end.
+/// Rank 0 does not join one operation: the others get their errors in time, and all processes end.
 void deadline() {
   const auto pg = new_group("mpi", 30s, "cpu");
   expect_sum(*pg);
   if (pg->rank() != 0) {
-    static std::vector<float> x(1000, 1);  // MPI may still write to it: it must stay
+    static std::vector<float> x(1000, 1);  // static, because MPI may still write to it
     const auto before = std::chrono::steady_clock::now();
     const auto text = error_of<OperationTimeoutError>([&] { pg->all_reduce(x, {.timeout = 200ms}); });
     require(std::chrono::steady_clock::now() - before < 10s, "in time");
     require(has(text, "200 ms"), text);
     require(has(error_of<AbortedError>([&] { pg->barrier(); }), "missed its deadline"), "no more use");
   }
-  // Over the store: rank 0 does not end before the others have seen what they were to see.
+  // Through the store: rank 0 does not end before the others have seen their errors.
   const auto store = pg->store();
   store->set("seen/" + std::to_string(pg->rank()), "");
   for (int rank = 0; rank < pg->size(); ++rank) store->wait({"seen/" + std::to_string(rank)}, 30s);
@@ -82,14 +82,15 @@ void deadline() {
     std::cout << "all saw their deadlines" << std::endl;
     return;
   }
-  // A launcher that sees one end improperly ends the others at once, and what they said may be lost: rank 0 goes first.
+  // A launcher that sees a process end without MPI_Finalize ends the others at once, and their output may be lost, so
+  // rank 0 ends first.
   try {
     store->wait({"the end of rank 0"}, 2s);
   } catch (const Error&) {
   }
 }
 
-/// Groups of groups, several at a time, made and dropped.
+/// Groups split from groups, several at a time, made and destroyed.
 void groups() {
   const auto world = new_group("mpi", 30s, "cpu");
   for (int round = 0; round < 5; ++round) {
@@ -109,7 +110,7 @@ void groups() {
 void own_init() {
   require(init_as_a_program_would(3) == 3, "MPI_THREAD_MULTIPLE");
   expect_sum(*new_group("mpi", 30s, "cpu"));
-  finalize_as_a_program_would();  // ours to do: the library would not
+  finalize_as_a_program_would();  // the program's duty: the library does not do it
 }
 
 void own_init_serialized() {

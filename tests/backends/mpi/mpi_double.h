@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// An MPI that behaves as a test asks: requests that complete or never do, calls that fail, messages that have arrived.
+// A test double of MPI that behaves as a test asks: requests that complete or never do, calls that fail, messages that
+// have arrived.
 #pragma once
 
 #include <atomic>
@@ -31,7 +32,7 @@ class MpiDouble final : public mpi::Library {
     std::string text{};
   };
 
-  // What it plays.
+  // What it simulates.
   bool was_initialized = false;
   bool was_finalized = false;
   mpi::ThreadLevel level = mpi::ThreadLevel::multiple;
@@ -48,7 +49,7 @@ class MpiDouble final : public mpi::Library {
   std::atomic<bool> calls_overlapped{false};
 
   ~MpiDouble() override { release(); }
-  /// Whoever is blocked goes on; a test does so before it ends.
+  /// Frees all blocked threads; a test must call it before it ends.
   void release() {
     if (!is_released_.exchange(true)) released_.count_down();
   }

@@ -41,7 +41,7 @@ TEST(MpiHalves, AreRoundedToNearestEven) {
   };
   for (const auto& [dtype, mantissa] : {std::pair{DType::f16, 10}, std::pair{DType::bf16, 7}}) {
     for (int i = 0; i < 200'000; ++i) {
-      // Any bits; half of them near the range of f16, and some that lie just between two halves.
+      // Arbitrary bits; half of the values are near the range of f16, and some lie exactly between two halves.
       auto bits = random();
       if (i % 2 == 0) bits = (bits & 0x8FFFFFFFU) | 0x30000000U;
       if (i % 3 == 0) bits &= dtype == DType::f16 ? 0xFFFFF000U : 0xFFFF8000U;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Every operation, as NCCL is asked for it: what comes out where, and which calls it took.
+// Every operation as it is passed to NCCL: the results, and the calls that were made.
 #include <cohort/debug_level.h>
 
 #include <complex>
@@ -52,7 +52,7 @@ TEST_F(NcclCollectives, GatherAndScatter) {
     group->all_gather(all.buffer(), mine.buffer()).wait(30s);
     EXPECT_EQ(all.values(), (Floats{0, 1, 2}));
 
-    // Sizes that differ: rank r has r + 1.
+    // Sizes that differ: rank r has r + 1 elements.
     OnDevice<float> own(Floats(static_cast<std::size_t>(me) + 1, at(me)));
     OnDevice<float> a(Floats(1));
     OnDevice<float> b(Floats(2));
@@ -89,7 +89,7 @@ TEST_F(NcclCollectives, ReduceScatterAndAllToAll) {
     group->reduce_scatter(out.buffer(), in.buffer()).wait(30s);
     EXPECT_EQ(out.values(), me == 0 ? (Floats{2, 4}) : (Floats{6, 8}));
 
-    // Uneven pieces.
+    // Pieces of different sizes.
     OnDevice<float> first({1});
     OnDevice<float> second({2, 3});
     OnDevice<float> mine(Floats(me == 0 ? 1 : 2));

@@ -22,7 +22,7 @@ using nccl::Result;
 std::atomic<FakeGpu*> the_gpu{nullptr};
 thread_local void* current_context = nullptr;
 thread_local int group_depth = 0;
-thread_local int capture_mode = 0;  // global, as threads begin
+thread_local int capture_mode = 0;  // global mode, the default of a new thread
 thread_local std::vector<std::pair<FakeCall, void*>> group_calls;
 int contexts[2];
 
@@ -242,7 +242,7 @@ nccl::Calls fake_calls() {
     if (color < 0) return Result::success;
     auto& child = comm->world->children[number * 100 + static_cast<std::uint64_t>(color)];
     if (child == nullptr) child = std::make_shared<FakeWorld>();
-    // The size is known when all have come: in these tests members come in any order, and rank by key.
+    // The size is known once all have called: in these tests members call in any order, and are ranked by key.
     child->arrived++;
     child->size = std::max(child->size, child->arrived);
     gpu().promise_child(comm, made, child, key, *config);
@@ -524,7 +524,7 @@ nccl::Result FakeGpu::end_group() {
   const auto calls = std::exchange(group_calls, {});
   if (calls.empty()) return Result::success;
   auto* const handle = calls.front().second;
-  // As one kernel: all of them begin together, and it is through when they are.
+  // They behave as one kernel: all begin together, and the kernel is complete when all of them are.
   auto left = std::make_shared<std::vector<FakeCall>>();
   for (const auto& [call, stream_of_it] : calls) left->push_back(call);
   enqueue(handle, [this, left] {

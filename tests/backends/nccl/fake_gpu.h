@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A GPU and an NCCL that are not there: doubles of both tables of functions. Device memory is ordinary memory; streams
-// keep their order, wait for events, and run kernels when the test lets them; ranks are threads of this process, and
-// the collectives compute. Everything is under one mutex, and what happened can be read back.
+// Test doubles of a GPU and of NCCL: they fill both tables of functions. Device memory is ordinary memory; streams keep
+// their order, wait for events, and run kernels when the test lets them; ranks are threads of this process, and the
+// collectives compute real results. One mutex protects everything, and the calls that were made can be read back.
 #pragma once
 
 #include <cohort/device.h>
@@ -27,13 +27,13 @@
 namespace cohort::test {
 
 struct FakeEvent {
-  std::uint64_t recorded = 0;  ///< how often; a record is done when `done` has come to it
+  std::uint64_t recorded = 0;  ///< the number of records; a record is complete once `done` has reached it
   std::uint64_t done = 0;
   bool is_captured = false;
   bool is_alive = true;
 };
 
-/// Something on a stream: true when it is through.
+/// An item on a stream: returns true when it is complete.
 using FakeItem = std::function<bool()>;
 
 struct FakeStream {
@@ -48,7 +48,7 @@ struct FakeWorld;
 
 namespace cohort::nccl {
 
-/// NCCL's communicator is opaque; this is the double's.
+/// NCCL's communicator is opaque; this is the definition of the double.
 struct Comm {
   std::shared_ptr<test::FakeWorld> world;
   int rank = 0;
@@ -71,10 +71,10 @@ struct FakeCall {
   std::size_t count = 0;
   nccl::DataType type{};
   nccl::RedOp op{};
-  int peer = 0;  ///< or root
+  int peer = 0;  ///< or the root
   nccl::Comm* comm = nullptr;
-  std::uint64_t number = 0;  ///< of collectives on this communicator
-  double factor = 1;         ///< of a premul_sum
+  std::uint64_t number = 0;  ///< number of the collective on this communicator
+  double factor = 1;         ///< the factor of a premul_sum
   std::vector<std::byte> sent{};
 };
 
@@ -82,7 +82,7 @@ struct FakeCall {
 struct FakeWorld {
   int size = 0;
   int arrived = 0;
-  /// By number: what each rank brought.
+  /// The call of each rank, by the number of the collective.
   std::map<std::uint64_t, std::map<int, FakeCall>> collectives{};
   std::set<std::uint64_t> computed{};
   std::map<std::pair<int, int>, std::deque<FakeCall>> sent{};  ///< from, to
@@ -96,39 +96,40 @@ class FakeGpu {
   FakeGpu(const FakeGpu&) = delete;
   FakeGpu& operator=(const FakeGpu&) = delete;
 
-  /// Tables whose functions come here. One FakeGpu at a time.
+  /// Tables whose functions lead here. There can be only one FakeGpu at a time.
   const nccl::Engine& engine() const { return engine_; }
   nccl::Engine& engine() { return engine_; }
 
   void* make_stream(const std::string& name);
-  /// Puts `fn` onto a stream, as a kernel of the user's.
+  /// Enqueues `fn` on a stream, as a kernel of the user.
   void launch(void* stream, std::function<void()> fn);
   void set_capturing(void* stream, bool is_capturing);
 
-  /// Kernels of NCCL wait until they are let go.
+  /// Makes kernels of NCCL wait until they are released.
   void hold_kernels(bool held);
-  /// ncclCommInitRankConfig does not get through.
+  /// Makes ncclCommInitRankConfig stay in progress.
   void hold_connections(bool held);
-  /// Launches stay in progress.
+  /// Makes launches stay in progress.
   void hold_launches(bool held);
-  /// What every communicator reports from now on.
+  /// The error that every communicator reports from now on.
   void report(nccl::Result error);
 
-  /// What was called, in order; "event_record user", "all_reduce user", ...
+  /// The calls that were made, in order: "event_record user", "all_reduce user", ...
   std::vector<std::string> log() const;
   void clear_log();
   int count(const std::string& call) const;
   int alive_events() const;
-  /// Somebody asked about an event of a capture, or about any without leave: that breaks captures.
+  /// Whether an event of a capture was queried, or any event by a thread that is not in relaxed capture mode: either
+  /// can invalidate captures.
   bool asked_about_capture() const { return asked_about_capture_; }
   nccl::Config last_config() const;
 
-  // For the functions of the tables.
+  // Used by the functions of the tables.
   static FakeGpu& instance();
   std::unique_lock<std::mutex> lock() { return std::unique_lock(mutex_); }
   FakeStream& stream(void* handle);
   void note(const std::string& call) { log_.push_back(call); }
-  /// Runs what can run on any stream.
+  /// Runs whatever can run on any stream.
   void pump();
   void enqueue(void* handle, FakeItem item);
   nccl::Result issue(FakeCall call, void* stream);
@@ -137,7 +138,7 @@ class FakeGpu {
   nccl::Result state_of(const nccl::Comm& comm) const;
 
   nccl::Result init(nccl::Comm** comm, int size, const nccl::UniqueId& id, int rank, const nccl::Config& config);
-  /// The child's handle appears after the call, by a thread of NCCL's own; until then the parent is not to be used.
+  /// The child's handle is stored after the call, by a thread of NCCL's own; until then the parent must not be used.
   void promise_child(nccl::Comm* parent, nccl::Comm** place, std::shared_ptr<FakeWorld> world, int rank,
                      const nccl::Config& config);
   nccl::Comm* make_comm(std::shared_ptr<FakeWorld> world, int rank, const nccl::Config& config);
@@ -160,7 +161,7 @@ class FakeGpu {
 
   nccl::Engine engine_;
   mutable std::mutex mutex_;
-  std::map<std::thread::id, FakeStream> null_streams_;  ///< each rank has one, as if it were a process
+  std::map<std::thread::id, FakeStream> null_streams_;  ///< one for each rank, as if it were a process
   std::vector<std::string> log_;
   std::vector<std::jthread> births_;
   nccl::Config last_config_{};

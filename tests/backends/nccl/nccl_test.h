@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Groups on a GPU that is not there.
+// Groups on the test double of a GPU.
 #pragma once
 
 #include <cohort/backend.h>
@@ -50,7 +50,7 @@ class NcclTest : public ::testing::Test {
   }
 };
 
-/// Device memory, as the double has it, with something that keeps it alive.
+/// Device memory of the test double, with a handle that keeps it alive.
 template <class T>
 class OnDevice {
  public:
@@ -58,7 +58,7 @@ class OnDevice {
   Buffer buffer() const {
     return {memory_->data(), dtype_of<T>, {static_cast<std::int64_t>(memory_->size())}, {}, "cuda:0", memory_};
   }
-  /// Without a keep-alive.
+  /// A buffer that does not keep the memory alive.
   Buffer borrowed() const {
     return {memory_->data(), dtype_of<T>, {static_cast<std::int64_t>(memory_->size())}, {}, "cuda:0"};
   }

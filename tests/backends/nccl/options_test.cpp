@@ -52,7 +52,7 @@ TEST_F(NcclOptions, DeviceMustBeThere) {
   const GroupMembers members{.store = std::make_shared<HashStore>(), .rank = 0, .size = 1};
   EXPECT_ERROR(ValueError, new_group("fake-nccl", 5s, "cuda:2", {}, members), "cuda:2");
   EXPECT_ERROR(ValueError, new_group("fake-nccl", 5s, "cpu", {}, members), "cuda memory");
-  const auto group = new_group("fake-nccl", 5s, "cuda", {}, members);  // the current one
+  const auto group = new_group("fake-nccl", 5s, "cuda", {}, members);  // the current device
   OnDevice<float> x({1});
   EXPECT_ERROR(ValueError, group->all_reduce(Buffer(x.values().data(), DType::f32, {1}, {}, "cuda:1")), "cuda:1");
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Which stream waits for which, who waits at all, and how long memory is kept.
+// Which stream waits for which, which calls block, and how long memory is kept.
 #include <atomic>
 #include <thread>
 
@@ -120,12 +120,12 @@ TEST_F(NcclStreams, MemoryIsKeptUntilTheDeviceIsThrough) {
     OnDevice<float> x({1});
     memory = x.weak();
     group->all_reduce(x.buffer(), {.async_op = async_op, .stream = user});
-    // The Work is gone and so is the user's own handle.
+    // Both the Work and the user's own handle are gone.
   }
   EXPECT_FALSE(memory.expired());
   gpu.hold_kernels(false);
   const auto limit = Deadline::after(30s);
-  while (!memory.expired() && !limit.expired()) std::this_thread::yield();  // the watchdog comes by
+  while (!memory.expired() && !limit.expired()) std::this_thread::yield();  // until the watchdog's next check
   EXPECT_TRUE(memory.expired());
 }
 
@@ -133,7 +133,7 @@ TEST_F(NcclStreams, BorrowedMemoryIsWaitedForWhereOnlyTheWorkKnowsOfIt) {
   const auto group = alone();
   OnDevice<float> x({1});
   gpu.hold_kernels(true);
-  { group->all_reduce(x.borrowed(), {.stream = user}); }  // the stream's own: returns
+  { group->all_reduce(x.borrowed(), {.stream = user}); }  // enqueued on the user's stream itself, so it returns
   std::atomic<bool> let_go = false;
   std::thread later([&] {
     let_go = true;
@@ -158,7 +158,7 @@ TEST_F(NcclStreams, FuturesRecordsAndHooksSeeTheEnd) {
   EXPECT_EQ(ended, 0);
   EXPECT_ERROR(Error, work.result(), "not ended");
   gpu.hold_kernels(false);
-  EXPECT_EQ(future.value(30s), 1U);  // the watchdog comes by
+  EXPECT_EQ(future.value(30s), 1U);  // after the watchdog's next check
   EXPECT_EQ(ended, 1);
   EXPECT_EQ(work.result().size(), 1U);
   EXPECT_EQ(work.duration(), std::nullopt) << "nobody asked for it";
@@ -199,7 +199,7 @@ TEST_F(NcclStreams, CapturedOperationsAreNeverAskedAbout) {
   work.wait(1s);
   gpu.set_capturing(user, false);
   gpu.hold_kernels(false);
-  // Ended by the watchdog: it has been round once, well past the deadline above.
+  // Ended by the watchdog, which has therefore checked once, well past the deadline above.
   group->all_reduce(x.buffer(), {.timeout = patient}).future().wait(30s);
   EXPECT_FALSE(gpu.asked_about_capture());
   EXPECT_EQ(gpu.count("abort"), 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What goes wrong: late peers, errors that NCCL reports, aborts; the caller is told, the process goes on.
+// Failures: late peers, errors that NCCL reports, aborts. The caller gets an error and the process continues.
 #include <atomic>
 #include <thread>
 
@@ -15,12 +15,12 @@ class NcclFaults : public NcclTest {
  protected:
   void* user = gpu.make_stream("user");
 
-  /// Callers are told first.
+  /// Callers get their errors before the communicator is aborted.
   int aborts(const ProcessGroupPtr& group) {
     group->wait_for_pending();
     return gpu.count("abort");
   }
-  /// In the same process, after the old one broke.
+  /// A new group in the same process, after the old one broke.
   void expect_new_group_works() {
     gpu.hold_kernels(false);
     const auto group = alone();
@@ -159,7 +159,7 @@ TEST_F(NcclFaults, GroupMayGoFirst) {
     const auto group = alone();
     work = group->all_reduce(x.buffer(), {.async_op = true});
     later = std::thread([&] { gpu.hold_kernels(false); });
-  }  // waits for what is under way
+  }  // the destructor waits for what is in progress
   EXPECT_TRUE(work.is_success());
   EXPECT_EQ(gpu.count("abort"), 0);
   later.join();

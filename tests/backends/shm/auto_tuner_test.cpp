@@ -17,7 +17,7 @@ struct Machine {
   std::chrono::nanoseconds staged;
   std::chrono::nanoseconds read;
 
-  /// How many of so many operations were read.
+  /// Returns how many of the operations used Way::read.
   int run(AutoTuner& trials, int operations, std::size_t piece = mebibyte, bool has_one_source = false) const {
     int reads = 0;
     for (int i = 0; i < operations; ++i) {
@@ -71,7 +71,7 @@ TEST(AutoTunerTest, SizesAndShapesAreApart) {
   EXPECT_EQ(trials.next(1 * mebibyte, false), Way::read);
   EXPECT_EQ(trials.next(64 * mebibyte, false), Way::staged);
   EXPECT_EQ(trials.next(1 * mebibyte, true), Way::staged);
-  Machine{1ms, 2ms}.run(trials, 4, 4096 * mebibyte);  // larger than any that are kept apart
+  Machine{1ms, 2ms}.run(trials, 4, 4096 * mebibyte);  // larger than the largest size class
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// CUDA memory through a group of the host: what it computes, what waits for what, and how it ends.
+// CUDA memory through a group on host memory: what it computes, what waits for what, and how it ends.
 #include "backends/staged/backend.h"
 
 #include <atomic>
@@ -44,7 +44,7 @@ class StagedTest : public ::testing::Test {
       body(new_group("staged-thread", timeout, "cuda:0", {}, {.store = store, .rank = rank, .size = size}));
     });
   }
-  /// Something on a stream that ends when `flag` is set and somebody looks.
+  /// An item on a stream that is complete once `flag` is set and the stream is queried.
   void block(void* stream, const std::atomic<bool>& flag) {
     const auto lock = gpu.lock();
     gpu.enqueue(stream, [&flag] { return flag.load(); });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Memory and streams of a real GPU, through our own table of the driver's functions.
+// Memory and streams of a real GPU, through the library's own table of driver functions.
 #pragma once
 
 #include <cohort/buffer.h>
@@ -25,7 +25,7 @@ inline cuda::ContextPtr gpu_context() {
   return context;
 }
 
-/// What the tests need of the driver and the library does not.
+/// Driver functions that the tests need and the library does not.
 struct MoreOfTheDriver {
   cuda::Result (*stream_synchronize)(void* stream) = nullptr;
   cuda::Result (*begin_capture)(void* stream, int mode) = nullptr;
@@ -53,18 +53,18 @@ inline void must(cuda::Result result, const char* what) {
   cuda::check(cuda::system_driver().driver, result, what);
 }
 
-/// Bytes on the device: copied in, worked on, copied out.
+/// Bytes on the device: copied in, used by operations, copied out.
 class DeviceMemory {
  public:
   explicit DeviceMemory(const std::vector<std::uint8_t>& bytes)
       : memory_(std::make_shared<cuda::Memory>(gpu_context(), bytes.size())), size_(bytes.size()) {
     copy(cuda::address_of(memory_->data()), cuda::address_of(bytes.data()));
   }
-  /// With a keep-alive.
+  /// A buffer that keeps the memory alive.
   Buffer buffer(DType dtype) const {
     return {memory_->data(), dtype, {static_cast<std::int64_t>(size_ / size_of(dtype))}, {}, "cuda:0", memory_};
   }
-  /// After everything before it on the null stream.
+  /// Copies after everything that was enqueued before on the null stream.
   std::vector<std::uint8_t> bytes() const {
     std::vector<std::uint8_t> out(size_);
     copy(cuda::address_of(out.data()), cuda::address_of(memory_->data()));

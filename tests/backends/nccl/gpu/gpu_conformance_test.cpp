@@ -21,7 +21,7 @@ constexpr auto dtypes = std::to_array({DType::f16, DType::bf16, DType::f32, DTyp
 constexpr auto kinds = std::to_array({Kind::sum, Kind::avg, Kind::product, Kind::min, Kind::max});
 constexpr auto counts = std::to_array<std::size_t>({0, 1, 3, 1000, 65537});
 
-/// Of all ranks' numbers at one place.
+/// The reduction over the numbers of all ranks at one place.
 double reduced(Kind kind, DType dtype, int size, std::size_t place) {
   double result = number(0, place);
   for (int rank = 1; rank < size; ++rank) {
@@ -55,7 +55,7 @@ TEST_P(Conformance, ReductionsOfEveryType) {
     for (const auto dtype : dtypes) {
       for (const auto kind : kinds) {
         if (!is_reducible(dtype, kind)) continue;
-        // World sizes are powers of two: an average is exact.
+        // World sizes are powers of two, so an average is exact.
         const std::size_t count = 1000;
         for (const bool async_op : {false, true}) {
           const DeviceMemory x(mine(dtype, *group, count));
@@ -106,7 +106,7 @@ TEST_P(Conformance, SizesAroundEdges) {
       }
       EXPECT_EQ(out.bytes(), encode(DType::i32, all)) << count;
 
-      // Everybody brings the same whole; each gets the sum of its part.
+      // Every rank contributes the same whole; each gets the sum of its part.
       const DeviceMemory whole(encode(DType::f32, numbers(0, count * static_cast<std::size_t>(n))));
       const DeviceMemory part(std::vector<std::uint8_t>(count * 4));
       group->reduce_scatter(part.buffer(DType::f32), whole.buffer(DType::f32));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// (GPU) Streams, graphs, deadlines and ends on a real device.
+// (GPU) Streams, graphs, deadlines and the end of groups on a real device.
 #include <cohort/error.h>
 #include <unistd.h>
 
@@ -50,7 +50,7 @@ TEST_F(Gpu, MissedDeadlineAbortsAndANewGroupWorks) {
 }
 
 TEST_F(Gpu, DeadPeerIsAnErrorInTime) {
-  const ProcessStore store;  // hosted by rank 0, which lives
+  const ProcessStore store;  // hosted by rank 0, which survives
   as_processes(2, [&](int rank) {
     ::setenv("NCCL_HOSTID", ("cohort-test-" + std::to_string(rank)).c_str(), 1);
     ::setenv("NCCL_SOCKET_IFNAME", "lo", 1);
@@ -105,21 +105,21 @@ TEST_F(Gpu, DurationsAreMeasured) {
   });
 }
 
-/// A graph of one all_reduce, replayed: ranks double their sum each time.
+/// A graph of one all_reduce, replayed: each replay multiplies the value by the number of ranks.
 void capture_and_replay(const ProcessGroupPtr& group, bool async_op) {
   const auto& more = MoreOfTheDriver::get();
   const cuda::Stream stream(gpu_context(), false);
   const cuda::Current current(*gpu_context());
   const DeviceMemory x(ones(1000));
-  group->all_reduce(x.buffer(DType::f32), {.stream = stream.get()}).wait(30s);  // connected before it is captured
-  constexpr int relaxed = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED: NCCL may allocate meanwhile
+  group->all_reduce(x.buffer(DType::f32), {.stream = stream.get()}).wait(30s);  // connects before the capture
+  constexpr int relaxed = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED: NCCL may allocate during the capture
   must(more.begin_capture(stream.get(), relaxed), "cuStreamBeginCapture");
   group->all_reduce(x.buffer(DType::f32), {.async_op = async_op, .timeout = 300ms, .stream = stream.get()}).wait();
   void* graph = nullptr;
   must(more.end_capture(stream.get(), &graph), "cuStreamEndCapture");
   void* executable = nullptr;
   must(more.instantiate(&executable, graph, 0), "cuGraphInstantiate");
-  std::this_thread::sleep_for(500ms);  // past its deadline: nobody watches what has not run
+  std::this_thread::sleep_for(500ms);  // past its deadline: an operation that has not run is not watched
   for (int i = 0; i < 3; ++i) must(more.launch(executable, stream.get()), "cuGraphLaunch");
   must(more.stream_synchronize(stream.get()), "cuStreamSynchronize");
   double expected = 1;

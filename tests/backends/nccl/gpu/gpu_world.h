@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Processes on one GPU, each of which NCCL takes for a host of its own: several ranks on one device are refused
-// otherwise. The test's own process never touches CUDA, which does not survive a fork.
+// Processes on one GPU, each of which NCCL takes for a host of its own; otherwise NCCL refuses several ranks on one
+// device. The test's own process never uses CUDA, which does not survive a fork.
 #pragma once
 
 #include <cohort/error.h>
@@ -19,7 +19,7 @@
 
 namespace cohort::test {
 
-/// Whether there is something to run on; said once.
+/// Whether there is a GPU to run on; prints the reason once if not.
 inline bool has_gpu() {
   static const bool has = [] {
     const auto look = [] {

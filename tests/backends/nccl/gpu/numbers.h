@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Small whole numbers as elements of any type: whatever order NCCL combines them in, the result is exact.
+// Small whole numbers as elements of any type: the result is exact in whatever order NCCL combines them.
 #pragma once
 
 #include <cohort/dtype.h>
@@ -13,7 +13,7 @@
 
 namespace cohort::test {
 
-/// Complex numbers get the value in both parts.
+/// A complex number gets the value in both parts.
 inline std::vector<std::uint8_t> encode(DType dtype, const std::vector<double>& values) {
   std::vector<std::uint8_t> bytes;
   const auto put = [&](auto value) {
@@ -66,7 +66,7 @@ inline std::vector<std::uint8_t> encode(DType dtype, const std::vector<double>& 
   return bytes;
 }
 
-/// What `rank` contributes: 0, 1 or 2, different for each place.
+/// What `rank` contributes: 0, 1 or 2, depending on the place.
 inline double number(int rank, std::size_t place) {
   return static_cast<double>((static_cast<std::size_t>(rank) * 7 + place) % 3);
 }
