@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What is built from other operations: collectives of byte strings, all_ok, monitored_barrier.
+// Functions that are built from other operations: collectives of byte strings, all_ok and monitored_barrier.
 #include <cohort/error.h>
 #include <cohort/process_group.h>
 
@@ -76,7 +76,7 @@ std::string ProcessGroup::broadcast_bytes(std::string_view mine, const Broadcast
 }
 
 void ProcessGroup::all_ok(const std::function<void()>& fn, Timeout timeout) {
-  // "" is success: a failure says at least something.
+  // An empty string means success; a failure always has a text.
   std::string failure;
   std::exception_ptr own;
   try {
@@ -99,7 +99,7 @@ void ProcessGroup::all_ok(const std::function<void()>& fn, Timeout timeout) {
 
 namespace {
 
-// Tags that users cannot have.
+// Users cannot give negative tags.
 constexpr int arrival_tag = -2;
 constexpr int answer_tag = -3;
 
@@ -113,7 +113,7 @@ void ProcessGroup::monitored_barrier(const MonitoredBarrierOptions& options) {
   const auto context = [&](int rank) -> ErrorContext {
     return {.group = id(), .op = "monitored_barrier", .sequence = round, .rank = rank};
   };
-  // One entry for each rank: whether it is missing.
+  // One entry per rank: nonzero if the rank is missing.
   std::string missing(static_cast<std::size_t>(size_), '\0');
   const auto throw_if_missing = [&] {
     std::vector<int> ranks;
@@ -127,7 +127,7 @@ void ProcessGroup::monitored_barrier(const MonitoredBarrierOptions& options) {
   };
 
   if (rank_ != 0) {
-    // Rank 0 decides, and may give every rank the whole time.
+    // Rank 0 decides, and may give every rank the whole timeout.
     Call call(OpType::barrier, round, Deadline::after(timeout * size_ + std::chrono::seconds(1)), timeout);
     try {
       auto number = round;
@@ -143,7 +143,7 @@ void ProcessGroup::monitored_barrier(const MonitoredBarrierOptions& options) {
   for (int rank = 1; rank < size_; ++rank) {
     Call call(OpType::barrier, round, options.wait_all_ranks ? Deadline::after(timeout) : deadline, timeout);
     try {
-      // Of a rank that came too late to an earlier barrier there may be an older number.
+      // A rank that was late for an earlier barrier may have left an older number.
       std::uint64_t number = 0;
       while (number < round && !call.deadline().expired()) {
         backend->perform(Operation::recv(bytes_of_value(number), rank, arrival_tag), call);
@@ -160,7 +160,7 @@ void ProcessGroup::monitored_barrier(const MonitoredBarrierOptions& options) {
     try {
       backend->perform(Operation::send(bytes_of(missing), rank, answer_tag), call);
     } catch (const OperationTimeoutError&) {
-      continue;  // it has not come, and nobody waited for it
+      continue;  // the rank has not arrived, and rank 0 had stopped waiting at an earlier one
     }
   }
   throw_if_missing();

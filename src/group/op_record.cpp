@@ -59,7 +59,7 @@ void OpRecord::failed(const std::exception_ptr& error) {
   } catch (const BackendError& e) {
     FlightRecorder::dump(e.what());
   } catch (...) {
-    state_.has_dumped = false;  // the arguments, not the group
+    state_.has_dumped = false;  // the call failed, not the group
   }
 }
 

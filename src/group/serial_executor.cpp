@@ -25,7 +25,7 @@ struct SerialExecutor::Core final : Worker::Job {
     } catch (...) {
       log(LogLevel::error, "a continuation threw something that is no std::exception");
     }
-    task = nullptr;  // destroys what it holds now, without the lock
+    task = nullptr;  // destroys what the task holds while the lock is not held
     lock.lock();
     return Worker::Next::again();
   }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// From the dumps of all ranks to what went wrong. Each group's collectives are laid side by side by sequence number;
-// the first one that some rank did not reach, or that ranks did not call alike, is where the job went apart. Ranks are
-// those of the whole job throughout.
+// Finds out from the dumps of all ranks what went wrong. Each group's collectives are matched by sequence number. The
+// first one that some rank did not reach, or that ranks called with different arguments, is where the job failed. All
+// ranks here are global ranks.
 #pragma once
 
 #include <cstdint>
@@ -14,25 +14,25 @@
 namespace cohort::observe {
 
 enum class FindingKind : std::uint8_t {
-  not_reached,   ///< some ranks never came to a collective that others wait in
-  mismatch,      ///< ranks called different things under one sequence number
-  unmatched,     ///< point-to-point without its other end
+  not_reached,   ///< some ranks did not reach a collective that others wait in
+  mismatch,      ///< ranks called different operations under the same sequence number
+  unmatched,     ///< a send or receive without its counterpart
   missing_dump,  ///< the rank that others wait for left no dump
-  failed,        ///< everybody came, and some gave up
-  in_progress,   ///< everybody came; some have not finished
+  failed,        ///< all ranks reached it, and it failed on some
+  in_progress,   ///< all ranks reached it, and some have not completed it
 };
 std::string_view to_string(FindingKind kind);
 
 struct Finding {
   FindingKind kind = FindingKind::in_progress;
-  std::string group{};         ///< id
-  std::int64_t sequence = -1;  ///< of the operation
-  std::vector<int> ranks{};    ///< at fault, as far as that can be said
+  std::string group{};         ///< the group's id
+  std::int64_t sequence = -1;  ///< the operation's sequence number
+  std::vector<int> ranks{};    ///< the ranks at fault, as far as known
   std::string sentence{};
-  std::int64_t time_ns = 0;  ///< when the first rank came to it
+  std::int64_t time_ns = 0;  ///< when the first rank reached the operation
 };
 
-/// Where a member of a group has got to.
+/// The progress of one member of a group.
 struct Whereabouts {
   int rank = -1;
   bool has_dump = false;
@@ -48,14 +48,14 @@ struct GroupReport {
 
 struct TraceReport {
   std::string verdict{};            ///< one sentence
-  bool is_fine = false;             ///< everything that was started has finished, and no dump is missing
-  std::vector<Finding> findings{};  ///< the earliest first
+  bool is_fine = false;             ///< every operation that was started has completed, and no dump is missing
+  std::vector<Finding> findings{};  ///< earliest first
   std::vector<GroupReport> groups{};
   std::vector<int> missing_ranks{};  ///< members of a group without a dump
 };
 
-/// `only_group`: an id or a name; empty: all. An unknown one is a ValueError that lists them. Two dumps of one rank are
-/// a ValueError too.
+/// `only_group` is the id or name of a group; empty: all groups. Throws a ValueError that lists the groups if it is
+/// unknown, and a ValueError if there are two dumps of one rank.
 TraceReport analyse(const std::vector<TraceDump>& dumps, const std::string& only_group = {});
 
 /// "all_reduce [4] f32"

@@ -25,7 +25,7 @@ using nlohmann::json;
 
 constexpr std::size_t longest_file = std::size_t{1} << 30U;
 constexpr std::size_t longest_text = 256;
-/// The dump itself needs 5.
+/// The deepest nesting that is accepted; a dump needs 5 levels.
 constexpr int deepest = 32;
 constexpr int highest_rank = 1 << 24;
 
@@ -33,8 +33,8 @@ class Malformed : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Passes over a document without keeping it, to see that it is not nested deeper than decoders can stand: the one for
-/// CBOR calls itself for every level.
+/// Parses a document without storing it, to check that it is not nested too deeply for the CBOR decoder, which calls
+/// itself for every level.
 class DepthCheck : public nlohmann::json_sax<json> {
  public:
   bool null() override { return true; }
@@ -157,7 +157,7 @@ TraceGroup read_group(const std::string& id, const json& config) {
   return group;
 }
 
-/// Which rank of the job a member of a group is, where the dump knows.
+/// The global rank of a member of a group, if the dump contains it.
 int global_rank(const TraceDump& dump, const std::string& group, std::int64_t member_rank) {
   const auto it = dump.groups.find(group);
   if (it == dump.groups.end() || member_rank < 0) return -1;
@@ -300,7 +300,8 @@ std::string_view to_string(TraceState state) {
 }
 
 std::int64_t TraceBuffers::elements() const {
-  // Sizes come from a file: counted without a sign, a product too large wraps instead of being undefined.
+  // The sizes come from a file. With unsigned numbers, a product that is too large wraps around instead of being
+  // undefined behaviour.
   std::uint64_t sum = 0;
   for (const auto& dims : sizes) {
     std::uint64_t product = 1;

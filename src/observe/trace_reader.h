@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Reads the dumps that flight recorders wrote. They are files from elsewhere: whatever is in them, the outcome is a
-// TraceDump or a ValueError that says what is wrong with it. Texts come out short and free of control characters, so
-// that they can be shown on a terminal.
+// Reads the dumps of flight recorders. The files are not trusted: whatever they contain, the result is a TraceDump or a
+// ValueError that says what is wrong with the file. Texts are shortened and stripped of control characters, so that
+// they can be shown on a terminal.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ struct TraceBuffers {
 };
 
 struct TraceEntry {
-  std::string group{};  ///< its id
-  int rank = -1;        ///< of the process that recorded it, in the whole job
+  std::string group{};  ///< the group's id
+  int rank = -1;        ///< the global rank of the process that recorded it
   std::int64_t record_id = 0;
   std::int64_t collective_sequence = 0;
   std::int64_t p2p_sequence = 0;
@@ -34,7 +34,7 @@ struct TraceEntry {
   std::string backend{};
   std::string op{};
   bool is_p2p = false;
-  int peer = -1;  ///< of point-to-point, in the whole job; -1: any, or not known
+  int peer = -1;  ///< for point-to-point operations: the peer's global rank; -1: any, or not known
   TraceBuffers input{};
   TraceBuffers output{};
   TraceState state = TraceState::scheduled;
@@ -51,10 +51,10 @@ struct TraceGroup {
   std::string id{};
   std::string name{};
   std::string description{};
-  std::vector<int> ranks{};  ///< of the members, in the whole job
+  std::vector<int> ranks{};  ///< the global ranks of the members
 };
 
-/// The last collective of a group on one rank that reached each stage; -1: none.
+/// The sequence numbers of the last collectives that reached each stage on one rank of a group; -1: none.
 struct TraceStatus {
   std::string group{};
   int rank = -1;
@@ -64,7 +64,7 @@ struct TraceStatus {
   std::string completed_op{};
 };
 
-/// What one process wrote. Usually of one rank; of several where ranks are threads.
+/// The dump of one process. It usually contains one rank, and several if ranks are threads.
 struct TraceDump {
   std::string file{};
   int rank = -1;
@@ -75,9 +75,9 @@ struct TraceDump {
   std::vector<TraceEntry> entries{};  ///< in recording order
 };
 
-/// `file` is for messages, and its last digits are the rank where the dump does not say.
+/// `file` is used in messages, and its last digits are taken as the rank if the dump does not contain it.
 TraceDump read_trace(std::string_view bytes, const std::string& file);
-/// An Error where the file cannot be read.
+/// Throws Error if the file cannot be read.
 TraceDump read_trace_file(const std::string& path);
 
 }  // namespace cohort::observe
