@@ -96,7 +96,7 @@ class FutureState {
     std::vector<std::function<void()>> tasks;
     {
       const std::lock_guard lock(mutex_);
-      if (is_done_) throw Error("this future is completed already");
+      if (is_done_) throw Error("this future is already completed");
       set();
       is_done_ = true;
       tasks.swap(tasks_);

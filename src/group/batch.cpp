@@ -37,7 +37,8 @@ Work Batch::submit(const Operation& op, const detail::SubmitOptions& options) {
   if (!content_->device) {
     content_->device = options.device;
   } else if (options.device && content_->device != options.device) {
-    throw ValueError("a batch is of one device", {.op = std::string(to_string(op.type))});
+    throw ValueError("all operations of a batch must be on the same type of device",
+                     {.op = std::string(to_string(op.type))});
   }
   content_->operations.emplace_back(op);
   return {};

@@ -48,7 +48,7 @@ std::vector<std::string> gather_strings(Backend& backend, std::string_view mine,
 }  // namespace
 
 std::vector<std::string> ProcessGroup::all_gather_bytes(std::string_view mine, const AllGatherOptions& options) {
-  if (options.async_op) throw ValueError("all_gather_bytes: blocking only");
+  if (options.async_op) throw ValueError("all_gather_bytes: async_op is not supported, only blocking calls");
   std::vector<std::string> all;
   state_->run_in_turn(OpType::all_gather, options.timeout,
                       [&](Backend& backend, Call& call) { all = gather_strings(backend, mine, call); });
@@ -56,7 +56,7 @@ std::vector<std::string> ProcessGroup::all_gather_bytes(std::string_view mine, c
 }
 
 std::string ProcessGroup::broadcast_bytes(std::string_view mine, const BroadcastOptions& options) {
-  if (options.async_op) throw ValueError("broadcast_bytes: blocking only");
+  if (options.async_op) throw ValueError("broadcast_bytes: async_op is not supported, only blocking calls");
   if (options.root < 0 || options.root >= size_) {
     throw ValueError(
         fmt::format("broadcast_bytes: root {} is not a rank of this group: 0 to {}", options.root, size_ - 1));
@@ -134,7 +134,7 @@ void ProcessGroup::monitored_barrier(const MonitoredBarrierOptions& options) {
       backend->perform(Operation::send(bytes_of_value(number), 0, arrival_tag), call);
       backend->perform(Operation::recv(bytes_of(missing), 0, answer_tag), call);
     } catch (const OperationTimeoutError&) {
-      throw OperationTimeoutError("monitored_barrier: no answer from rank 0; see what it says", context(0));
+      throw OperationTimeoutError("monitored_barrier: no answer from rank 0; see the error on that rank", context(0));
     }
     return throw_if_missing();
   }

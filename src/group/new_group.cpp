@@ -33,11 +33,12 @@ class Backends {
   void add(std::string name, ProcessGroupFactory factory) {
     if (factory == nullptr) throw ValueError(fmt::format("register_backend: {} has no factory", name));
     if (name.empty() || name.find_first_of(":, ") != std::string::npos) {
-      throw ValueError(fmt::format("register_backend: \"{}\": a name has no colon, comma or blank", name));
+      throw ValueError(
+          fmt::format("register_backend: \"{}\": a name must not be empty or contain a colon, comma or blank", name));
     }
     const std::lock_guard lock(mutex_);
     if (!backends_.try_emplace(name, KnownBackend{.factory = std::move(factory)}).second) {
-      throw ValueError(fmt::format("the backend {} is registered already", name));
+      throw ValueError(fmt::format("the backend {} is already registered", name));
     }
   }
   ProcessGroupFactory find(std::string_view name) const {
@@ -153,7 +154,8 @@ std::vector<std::string> backend_names() {
 ProcessGroupPtr new_group(std::string_view backend, std::chrono::milliseconds timeout, const Device& device,
                           const Options& options, const GroupMembers& members) {
   const auto choices = parse_backends(backend);
-  if (timeout.count() <= 0) throw ValueError(fmt::format("new_group: a timeout of {} ms", timeout.count()));
+  if (timeout.count() <= 0)
+    throw ValueError(fmt::format("new_group: the timeout must be positive, not {} ms", timeout.count()));
   const auto deadline = Deadline::after(timeout);
   const auto found = find_members(members, timeout);
   const auto& store = found.store;
@@ -168,7 +170,7 @@ ProcessGroupPtr new_group(std::string_view backend, std::chrono::milliseconds ti
         choice.device ? std::make_shared<PrefixStore>(std::string(to_string(*choice.device)), store) : store;
     keys->set_timeout(left());
     auto group = choice.factory(keys, rank, size, timeout, on, its_options);
-    if (group == nullptr) throw Error(fmt::format("the factory of backend {} made no group", choice.name));
+    if (group == nullptr) throw Error(fmt::format("the factory of backend {} returned no group", choice.name));
     return group;
   };
 

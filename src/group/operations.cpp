@@ -134,7 +134,8 @@ Work Operations::all_reduce(const BufferList& buffers, const AllReduceOptions& o
                      in(type));
   }
   if (buffers.size() > 1 && buffers[0].device().type != DeviceType::cpu) {
-    throw NotSupportedError(fmt::format("{}: lists of buffers in host memory only", to_string(type)), in(type));
+    throw NotSupportedError(fmt::format("{}: lists of buffers are supported in host memory only", to_string(type)),
+                            in(type));
   }
   Operation op{.type = type, .dtype = buffers[0].dtype(), .reduce = options.op};
   for (const auto& buffer : buffers) {

@@ -232,7 +232,8 @@ std::chrono::milliseconds ProcessGroup::timeout() const noexcept {
 }
 
 void ProcessGroup::set_timeout(std::chrono::milliseconds timeout) {
-  if (timeout.count() <= 0) throw ValueError(fmt::format("set_timeout: {} ms", timeout.count()));
+  if (timeout.count() <= 0)
+    throw ValueError(fmt::format("set_timeout: the timeout must be positive, not {} ms", timeout.count()));
   state_->timeout.store(timeout, std::memory_order_relaxed);
 }
 
@@ -297,7 +298,7 @@ void ProcessGroup::abort(std::string_view reason) {
       log(LogLevel::error, fmt::format("an abort hook of group {} threw: {}", state_->id, e.what()));
     } catch (...) {
       log(LogLevel::error,
-          fmt::format("an abort hook of group {} threw something that is no std::exception", state_->id));
+          fmt::format("an abort hook of group {} threw something that is not a std::exception", state_->id));
     }
   }
 }

@@ -94,7 +94,7 @@ ProcessGroupPtr ProcessGroup::merge_remote_group(const StorePtr& store, int size
   const auto rank = static_cast<int>(store->add("mergeGroupRank", 1)) - 1;
   if (rank >= size) {
     throw ValueError(
-        fmt::format("merge_remote_group: {} processes came to a group of {}; a store serves one merge", rank + 1, size),
+        fmt::format("merge_remote_group: {} processes joined a group of {}; a store serves one merge", rank + 1, size),
         context);
   }
   const auto name = options.name.value_or(group_name() + ":merge");
@@ -115,7 +115,7 @@ ProcessGroupPtr ProcessGroup::shrink(const ShrinkOptions& options) {
   }
   state_->check_process("shrink");
   if (state_->distinct_backends().size() != 1) {
-    throw NotSupportedError("shrink: of groups with one backend only", {.group = id(), .op = "shrink"});
+    throw NotSupportedError("shrink: only groups with one backend can be shrunk", {.group = id(), .op = "shrink"});
   }
   const auto backend = default_backend();
   const auto deadline = options.timeout.deadline_or(timeout());

@@ -12,7 +12,8 @@ namespace cohort {
 namespace detail {
 
 void throw_wait_expired(std::chrono::milliseconds timeout) {
-  throw OperationTimeoutError(fmt::format("not done after waiting for {} ms; it goes on", timeout.count()));
+  throw OperationTimeoutError(
+      fmt::format("not done after waiting for {} ms; the operation continues", timeout.count()));
 }
 
 void WorkState::succeed(int source) {
@@ -86,8 +87,9 @@ void Work::wait(Timeout timeout) const {
   if (handle_ == nullptr) return;
   const auto duration = timeout.duration_or(no_timeout);
   if (!handle_->state().wait(Deadline::after(duration))) {
-    throw OperationTimeoutError(fmt::format("not done after waiting for {} ms; it goes on", duration.count()),
-                                {.op = std::string(to_string(op_)), .sequence = sequence_});
+    throw OperationTimeoutError(
+        fmt::format("not done after waiting for {} ms; the operation continues", duration.count()),
+        {.op = std::string(to_string(op_)), .sequence = sequence_});
   }
   if (handle_->state().error()) std::rethrow_exception(handle_->state().error());
 }

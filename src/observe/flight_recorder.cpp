@@ -34,7 +34,7 @@ void set_dump_signal(int signal) {
   if (signal == 0) return;
   current = std::make_unique<observe::SignalDump>(signal, [signal] {
     if (!FlightRecorder::dump(fmt::format("signal {}", signal))) {
-      log_warn("flight recorder: signal {} came, but no dump was written; COHORT_TRACE_FILE says where to", signal);
+      log_warn("flight recorder: got signal {}, but wrote no dump; COHORT_TRACE_FILE names the file", signal);
     }
   });
 }

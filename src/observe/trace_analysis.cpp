@@ -279,7 +279,7 @@ class Analysis {
     }
     const auto [sequence, op] = last_completed(member);
     if (sequence < 0) return "it finished nothing before";
-    return fmt::format("last it finished: #{}{}{}", sequence, op.empty() ? "" : " ", op);
+    return fmt::format("it last finished #{}{}{}", sequence, op.empty() ? "" : " ", op);
   }
 
   void add_collective_finding(const Group& group, std::vector<Finding>& findings) const {
@@ -377,7 +377,7 @@ class Analysis {
       finding.kind = failed.empty() ? FindingKind::in_progress : FindingKind::failed;
       finding.ranks = waiting;
       const auto& done = at[Stage::completed];
-      finding.sentence = fmt::format("all ranks came to {}; {}{}", op, what_others_do,
+      finding.sentence = fmt::format("all ranks reached {}; {}{}", op, what_others_do,
                                      done.empty() ? "" : fmt::format(", {} finished it", names_of(done)));
     }
     return finding;

@@ -316,7 +316,7 @@ TEST(MergeOfThreads, RanksInOrderOfArrival) {
 TEST(MergeOfThreads, OneTooManyIsAnError) {
   const auto store = std::make_shared<HashStore>();
   as_threads(2, [&](int) { alone()->merge_remote_group(store, 2); });
-  EXPECT_ERROR(ValueError, alone()->merge_remote_group(store, 2), "3 processes came to a group of 2");
+  EXPECT_ERROR(ValueError, alone()->merge_remote_group(store, 2), "3 processes joined a group of 2");
 }
 
 TEST(MergeOfThreads, ArgumentErrors) {

@@ -67,7 +67,7 @@ TEST(TraceAnalysisTest, RankThatNeverCame) {
   job.all_run({.op = "broadcast", .sequence = 16});
   for (const int rank : {0, 1, 3}) begin(job.group(rank), {.op = "all_reduce", .sequence = 17});
   const std::string verdict =
-      "rank 2 never started all_reduce #17 of group g (last it finished: #16 broadcast); ranks 0, 1, 3 wait in it";
+      "rank 2 never started all_reduce #17 of group g (it last finished #16 broadcast); ranks 0, 1, 3 wait in it";
   const auto report = analyse(job.dumps());
   EXPECT_EQ(report.verdict, verdict);
   EXPECT_FALSE(report.is_fine);
@@ -92,7 +92,7 @@ TEST(TraceAnalysisTest, SeveralAbsentAndSomeGaveUp) {
   for (const int rank : {1, 4}) job.group(rank).failed(begin(job.group(rank), {.sequence = 2}));
   EXPECT_EQ(
       analyse(job.dumps()).verdict,
-      "ranks 2, 3 never started all_reduce #2 of group g (rank 2: last it finished: #1 all_reduce); rank 0 waits in "
+      "ranks 2, 3 never started all_reduce #2 of group g (rank 2: it last finished #1 all_reduce); rank 0 waits in "
       "it, ranks 1, 4 gave up on it");
 }
 
@@ -153,7 +153,7 @@ TEST(TraceAnalysisTest, EverybodyIsThere) {
   run(job.group(1), {.sequence = 1});
   for (const int rank : {0, 2}) begin(job.group(rank), {.sequence = 1});
   auto report = analyse(job.dumps());
-  EXPECT_EQ(report.verdict, "all ranks came to all_reduce #1 of group g; ranks 0, 2 wait in it, rank 1 finished it");
+  EXPECT_EQ(report.verdict, "all ranks reached all_reduce #1 of group g; ranks 0, 2 wait in it, rank 1 finished it");
   EXPECT_EQ(report.findings[0].kind, FindingKind::in_progress);
   EXPECT_FALSE(report.is_fine);
 }
@@ -223,7 +223,7 @@ TEST(TraceAnalysisTest, RanksThatAreThreadsShareADump) {
   run(one, {.sequence = 1});
   begin(zero, {.sequence = 2});
   EXPECT_EQ(analyse({process.dump()}).verdict,
-            "rank 1 never started all_reduce #2 of group g (last it finished: #1 all_reduce); rank 0 waits in it");
+            "rank 1 never started all_reduce #2 of group g (it last finished #1 all_reduce); rank 0 waits in it");
 }
 
 TEST(TraceAnalysisTest, GroupsOfOneNameAreToldApart) {

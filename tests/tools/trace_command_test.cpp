@@ -46,7 +46,7 @@ class TraceCommand : public testing::Test {
   }
 
   static constexpr auto verdict_ =
-      "rank 2 never started all_reduce #17 of group data (last it finished: #16 broadcast); ranks 0, 1 wait in it";
+      "rank 2 never started all_reduce #17 of group data (it last finished #16 broadcast); ranks 0, 1 wait in it";
 
   TemporaryFolder folder_;
   Strings files_;
