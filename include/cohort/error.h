@@ -26,8 +26,8 @@
 //   DistBackendError      BackendError           backend         a backend or communicator failed
 //     (operation timeout) OperationTimeoutError  timeout         an operation missed its deadline
 //     (lost peer)         PeerLostError          peer_lost       a peer died or is unreachable; context().rank names it
-//     (mismatch)          MismatchError          mismatch        ranks made different calls; context().rank differs
-//     (abort)             AbortedError           aborted         the group was aborted while or before the call
+//     (mismatch)          MismatchError          mismatch        ranks made different calls; context().rank names one
+//     (abort)             AbortedError           aborted         the group was aborted before or during the call
 //   DistStoreError        StoreError             store           the store refused or failed an operation
 //     (wait timeout)      StoreTimeoutError      timeout         a key or the server's answer did not arrive in time
 //   DistQueueEmptyError   QueueEmptyError        queue_empty     non-blocking queue_pop on an empty queue

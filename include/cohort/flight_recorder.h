@@ -4,7 +4,7 @@
 // hangs show what each rank was doing. It is on by default, because recording an operation costs only about 20 ns, and
 // keeps the newest 2000 operations (COHORT_TRACE_BUFFER_SIZE; 0 turns it off). A dump is written
 //
-//   - when an operation of a group first fails (a timeout, a lost peer, ...), and by FlightRecorder::dump();
+//   - when an operation of a group fails for the first time, and by FlightRecorder::dump();
 //   - when the process gets a signal: COHORT_TRACE_SIGNAL=USR2, or FlightRecorder::dump_on_signal(SIGUSR2).
 //
 // It goes to the file that COHORT_TRACE_FILE names, with the rank appended. If no file is named, nothing is written.
