@@ -1,29 +1,30 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A Backend moves the bytes of one group on one type of device. Users call ProcessGroup, which checks arguments, keeps
-// order, numbers and records operations and makes them asynchronous. A backend of your own only has to perform them:
+// A Backend moves the data of one group on one type of device. Users call ProcessGroup, which checks the arguments,
+// orders, numbers and records the operations, and makes them asynchronous. A backend of your own only has to perform
+// them:
 //
 //   class Mine : public cohort::Backend {
 //    public:
 //     Mine(int rank, int size) : Backend("mine", rank, size) {}
 //     void broadcast(const cohort::Operation& op, cohort::Call& call) override { ... op.out(), op.root ... }
 //   };
-//   cohort::register_backend("mine", [](auto store, int rank, int size, auto timeout, auto device, const auto& options) {
+//   cohort::register_backend("mine", [](auto store, int rank, int size, auto timeout, auto device, const auto&) {
 //     auto group = std::make_shared<cohort::ProcessGroup>(store, rank, size, timeout);
 //     group->add_backend(device.type, std::make_shared<Mine>(rank, size));
 //     return group;
 //   });
 //
-// operation.h says which memory each operation has; it is contiguous and has been checked. Collectives are called one
-// at a time, in issue order, from whichever thread. Each blocks until it is done and throws (see error.h) when it fails
-// or its deadline passes. A function that is not overridden throws NotSupportedError; capabilities() says beforehand
-// which ones are.
+// operation.h lists the memory of each operation. That memory is contiguous, and its sizes have been checked.
+// Collectives are called one at a time, in issue order, from any thread. Each call blocks until the operation is done,
+// and throws (see error.h) if it fails or its deadline passes. A function that is not overridden throws
+// NotSupportedError; capabilities() tells callers beforehand which operations are supported.
 //
-// A backend for device memory is stream-ordered instead (an argument of the constructor): it enqueues on the stream of
-// the call and returns; see completion.h. A call without a stream is then one of the library's own, on host memory, and
-// blocks as above.
+// A backend for device memory is stream-ordered instead (an argument of the constructor): it enqueues the operation on
+// the stream of the call and returns; see completion.h. It may still get calls without a stream. These are internal
+// operations of the library on host memory, and they block as described above.
 //
-// docs/writing-a-backend.md builds one step by step.
+// docs/writing-a-backend.md builds a backend step by step.
 #pragma once
 
 #include <cohort/buffer.h>
@@ -52,26 +53,27 @@
 
 namespace cohort {
 
-/// The circumstances of one operation: its number in the group, how long it may take, and its stream.
+/// The circumstances of one operation: its sequence number in the group, its deadline, and its stream.
 class Call {
  public:
-  /// `timeout`: what the user gave, for messages.
+  /// `timeout` is the user's timeout, for messages only.
   Call(OpType op, std::uint64_t sequence, Deadline deadline, std::chrono::milliseconds timeout = {})
       : op_(op), sequence_(sequence), timeout_(timeout), deadline_(deadline) {}
-  /// The clock is read when somebody asks: an operation that never waits long never does.
+  /// The deadline is computed when it is first asked for, so that an operation which never waits long does not read the
+  /// clock.
   Call(OpType op, std::uint64_t sequence, std::chrono::milliseconds timeout)
       : op_(op), sequence_(sequence), timeout_(timeout) {}
 
-  /// What the user called, for messages. The operation that a backend performs may be a part of it.
+  /// The operation that the user called, for messages. The one that the backend performs may be only a part of it.
   OpType op() const noexcept { return op_; }
   std::uint64_t sequence() const noexcept { return sequence_; }
   Deadline deadline() noexcept {
     if (!deadline_) deadline_ = Deadline::after(timeout_);
     return *deadline_;
   }
-  /// What the user gave, for messages.
+  /// The user's timeout, for messages.
   std::chrono::milliseconds timeout() const noexcept { return timeout_; }
-  /// The same without the stream, to be kept beyond the call.
+  /// A copy without the stream, which may be kept after the call has returned.
   Call detached() noexcept { return {op_, sequence_, deadline(), timeout_}; }
   /// Null for operations on host memory.
   OnStream* on_stream() const noexcept { return on_stream_; }
@@ -85,33 +87,35 @@ class Call {
   std::optional<Deadline> deadline_;
 };
 
-/// A send or receive under way. Destroying one that is not done cancels it.
+/// A send or receive in progress. Destroying a Transfer that is not done cancels it.
 class COHORT_API Transfer {
  public:
   virtual ~Transfer() = default;
-  /// Makes what progress it can without waiting; true when done. Throws when it cannot be done any more.
+  /// Makes as much progress as it can without waiting. Returns true when the transfer is done, and throws if it has
+  /// failed.
   virtual bool advance() = 0;
-  /// Throws if it never will be done: its peer is dead, the group aborted. May cost a system call.
+  /// Throws if the transfer can never complete, because its peer is dead or the group was aborted. May make a system
+  /// call.
   virtual void check() {}
-  /// Whether a receive has been matched with a message, which would be lost if it were destroyed now.
+  /// Whether a receive has been matched with a message, which would be lost if the receive were destroyed now.
   virtual bool has_begun() const { return false; }
-  /// Once done: who sent it, in this group.
+  /// The sender's rank in this group. Valid once the transfer is done.
   virtual int source() const = 0;
 };
 
 class Backend;
 using BackendPtr = std::shared_ptr<Backend>;
 
-/// For a child of a group; see ProcessGroup::split_group.
+/// Describes a child of a group; see ProcessGroup::split_group.
 struct BackendSplit {
-  std::vector<int> ranks{};  ///< of the parent, ascending; a member's index is its new rank
-  Timeout timeout{};         ///< default: the parent's
-  std::string id{};          ///< of the new group
+  std::vector<int> ranks{};  ///< the members' ranks in the parent, ascending; a member's index is its new rank
+  Timeout timeout{};         ///< default: the parent's timeout
+  std::string id{};          ///< the id of the new group
 };
 
-/// What is left of a group; see ProcessGroup::shrink.
+/// The survivors of a group; see ProcessGroup::shrink.
 struct BackendShrunk {
-  std::vector<int> ranks{};  ///< of the old group, ascending
+  std::vector<int> ranks{};  ///< the survivors' ranks in the old group, ascending
   BackendPtr backend{};
 };
 
@@ -131,40 +135,44 @@ class COHORT_API Backend {
   virtual Capabilities capabilities() const { return {}; }
   bool is_stream_ordered() const noexcept { return is_stream_ordered_; }
 
-  /// Stream-ordered backends: throws an error for arguments that cannot be performed, before anything has happened.
+  /// For stream-ordered backends: throws if the backend cannot perform the operation with these arguments. Called
+  /// before anything has happened.
   virtual void check_arguments(const Operation& op) const;
 
-  /// Performs an operation and returns who sent, for a receive, else -1. Calls the function below that the type names,
-  /// for a coalesced operation that of each member, between begin_batch() and end_batch(). A backend that treats all
-  /// types alike overrides this one alone.
+  /// Performs an operation. Returns the sender's rank for a receive, and -1 otherwise. Calls the function below that
+  /// the operation's type names; for a coalesced operation, the function of each member, between begin_batch() and
+  /// end_batch(). A backend that treats all types alike overrides only this function.
   virtual int perform(const Operation& op, Call& call);
 
-  /// Point-to-point: matched by peer and tag, in order. Any thread may call these, several at a time.
+  /// Point-to-point operations are matched by peer and tag, in order. Several threads may call these functions at the
+  /// same time.
   virtual std::unique_ptr<Transfer> start_send(const Operation& op, Call& call);
   virtual std::unique_ptr<Transfer> start_recv(const Operation& op, Call& call);
-  /// Rests between two rounds of advance(), until something may have changed but not past `until`.
+  /// Waits between two rounds of advance() until a transfer may have progressed, but not longer than `until`.
   virtual void rest(Deadline until);
 
-  /// Memory that the other ranks can reach; see memory.h.
+  /// Allocates memory that the other ranks can access; see memory.h.
   virtual GroupMemory allocate(std::size_t bytes);
 
-  /// Called by all ranks; null on those that are not members of the new group.
+  /// Called by all ranks. Returns null on ranks that are not members of the new group.
   virtual BackendPtr split(const BackendSplit& split, Deadline deadline);
-  /// Before shrink(): ends whatever still runs, with an error. By default abort().
+  /// Called before shrink(): ends every operation that is still running with an error. Calls abort() by default.
   virtual void prepare_shrink();
   virtual BackendShrunk shrink(std::span<const int> excluded, Deadline deadline);
-  /// Ends everything that waits, here and at the peers, with an AbortedError that carries `reason`. Any thread.
+  /// Ends every operation that waits, on this rank and on its peers, with an AbortedError that carries `reason`. May be
+  /// called from any thread.
   virtual void abort(std::string_view reason);
-  /// Returns when everything that was enqueued has ended, which each operation's deadline bounds.
+  /// Returns when every operation that was enqueued has ended. The operations' deadlines bound the wait.
   virtual void drain();
-  /// No operation comes after this call.
+  /// No operation follows this call.
   virtual void shutdown();
 
-  /// "rank 2 is in broadcast #6; ..." for errors, as far as the backend knows; otherwise empty.
+  /// What the other ranks are doing, for error messages, as in "rank 2 is in broadcast #6; ...". Empty if the backend
+  /// does not know.
   virtual std::string status() const { return {}; }
 
  protected:
-  // What a backend overrides; perform() calls them.
+  // These are the functions that a backend overrides; perform() calls them.
   virtual void all_reduce(const Operation& op, Call& call);
   virtual void reduce(const Operation& op, Call& call);
   virtual void broadcast(const Operation& op, Call& call);
@@ -174,11 +182,12 @@ class COHORT_API Backend {
   virtual void reduce_scatter(const Operation& op, Call& call);
   virtual void all_to_all(const Operation& op, Call& call);
   virtual void barrier(const Operation& op, Call& call);
-  /// Around operations that are issued as one. cancel_batch() instead of end_batch() where one of them threw.
+  /// Called before and after operations that are issued as one. If one of them throws, cancel_batch() is called instead
+  /// of end_batch().
   virtual void begin_batch(Call& call);
   virtual void end_batch(Call& call);
   virtual void cancel_batch(Call& call) noexcept;
-  /// Blocking; recv returns who sent. By default a transfer is started and advanced until it is done.
+  /// These block; recv() returns the sender's rank. By default they start a transfer and advance it until it is done.
   virtual void send(const Operation& op, Call& call);
   virtual int recv(const Operation& op, Call& call);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A Buffer names memory a collective may write, a ConstBuffer memory it may only read: address, element type, sizes,
-// strides, device, and optionally what keeps the memory alive. They are small values, made implicitly from what users
-// have:
+// A Buffer describes memory that a collective may write, and a ConstBuffer memory that it may only read: address,
+// element type, sizes, strides, device, and optionally an owner that keeps the memory alive. They are small values that
+// are made implicitly from the types that users already have:
 //
 //   std::vector<float> v(1024);
 //   pg->all_reduce(v);                                                // borrowed: v must outlive the operation
@@ -37,11 +37,12 @@
 
 namespace cohort {
 
-/// Sizes or strides. Up to four dimensions live inside the object, so that making a Buffer allocates nothing.
+/// Sizes or strides. Up to four dimensions are stored inside the object, so that making a Buffer does not allocate.
 class COHORT_API Dims {
  public:
   Dims() = default;
-  // Few dimensions are copied without a look at the vector for many: buffers are made and copied for every operation.
+  // A copy does not touch the vector when all dimensions fit inline, because buffers are made and copied for every
+  // operation.
   Dims(const Dims& other) : size_(other.size_), inline_(other.inline_) {
     if (!other.more_.empty()) more_ = other.more_;
   }
@@ -84,8 +85,8 @@ struct BufferTraits {};
 
 namespace detail {
 
-/// A DLTensor of any copy of dlpack.h (DLPack's own, ATen's, a framework's): told by its members, so that the core
-/// needs no DLPack header and clashes with none.
+/// A DLTensor from any copy of dlpack.h (DLPack's own, ATen's, a framework's). It is recognised by its members, so that
+/// the core needs no DLPack header and conflicts with none.
 template <class T>
 concept DLTensorLike = requires(const T& t) {
   { t.data } -> std::convertible_to<const void*>;
@@ -107,7 +108,7 @@ concept DLManagedTensorLike = requires(T& t) {
   { t.deleter(&t) };
 };
 
-/// What the memory part of a DLTensor says, checked and translated.
+/// The address, type and device of a DLTensor, checked and translated.
 struct DLPackView {
   void* data;
   DType dtype;
@@ -119,16 +120,16 @@ COHORT_API void check_dlpack_version(std::uint32_t major);
 
 }  // namespace detail
 
-/// Memory that is only read. Also the common part of Buffer.
+/// Memory that is only read. Also the base of Buffer.
 class COHORT_API ConstBuffer {
  public:
   ConstBuffer() = default;
-  /// No strides: contiguous, last dimension fastest. Negative sizes, strides of another rank or a total that overflows
-  /// are a ValueError.
+  /// Without strides the memory is contiguous, with the last dimension varying fastest. Throws ValueError if a size is
+  /// negative, if there are not as many strides as sizes, or if the total size overflows.
   ConstBuffer(const void* data, DType dtype, Dims sizes, Dims strides = {}, Device device = {},
               std::shared_ptr<const void> keep_alive = nullptr);
 
-  /// Contiguous ranges of elements: vector, array, span, ... (not vector<bool>, which has no elements in memory).
+  /// Contiguous ranges of elements: vector, array, span and others, but not vector<bool>, which does not store bools.
   template <class R>
     requires(std::ranges::contiguous_range<const R> && std::ranges::sized_range<const R> &&
              Element<std::ranges::range_value_t<const R>>)
@@ -143,7 +144,7 @@ class COHORT_API ConstBuffer {
   const void* data() const noexcept { return data_; }
   DType dtype() const noexcept { return dtype_; }
   const Dims& sizes() const noexcept { return sizes_; }
-  /// In elements; empty when contiguous.
+  /// In elements; empty if the memory is contiguous.
   const Dims& strides() const noexcept { return strides_; }
   const Device& device() const noexcept { return device_; }
   /// Null for borrowed memory.
@@ -171,7 +172,8 @@ class COHORT_API Buffer : public ConstBuffer {
          std::shared_ptr<const void> keep_alive = nullptr)
       : ConstBuffer(data, dtype, std::move(sizes), std::move(strides), device, std::move(keep_alive)) {}
 
-  /// Lvalues, and views (span) of any category: a temporary vector would be gone before the operation is.
+  /// Accepts lvalues, and views such as span of any value category. A temporary vector is refused because it would be
+  /// destroyed before the operation ends.
   template <class R>
     requires(std::ranges::contiguous_range<R> && std::ranges::sized_range<R> &&
              (std::is_lvalue_reference_v<R> || std::ranges::borrowed_range<R>) &&
@@ -202,8 +204,8 @@ class COHORT_API Buffer : public ConstBuffer {
             std::move(keep_alive)};
   }
 
-  /// Takes over a managed tensor: its deleter runs when the last Buffer made from it is gone, also when the tensor is
-  /// refused (an unknown type, a newer major version).
+  /// Takes ownership of a managed tensor. Its deleter runs when the last Buffer made from it is destroyed, and also if
+  /// the tensor is refused because of an unknown type or a newer major version.
   template <detail::DLManagedTensorLike T>
   static Buffer from_dlpack(T* managed) {
     std::shared_ptr<T> owner(managed, [](T* t) {

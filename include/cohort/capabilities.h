@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What a group's backend can do, to be asked before it is tried:
+// What a group's backend supports, so that callers can ask before they try:
 //
 //   if (pg->capabilities().group_memory) memory = pg->allocate(bytes);
 #pragma once
@@ -14,14 +14,14 @@
 namespace cohort {
 
 struct COHORT_API Capabilities {
-  std::uint64_t operations = 0;      ///< one bit per OpType
+  std::uint64_t operations = 0;      ///< one bit for each OpType
   bool group_memory = false;         ///< allocate()
   bool splitting = false;            ///< split()
   bool shrinking = false;            ///< shrink()
-  bool aborting = false;             ///< abort() frees those who wait
+  bool aborting = false;             ///< abort() ends operations that wait
   bool premul_sum = false;           ///< ReduceOp::premul_sum
-  bool deterministic_order = false;  ///< reductions combine ranks in rank order
-  bool stream_ordered = false;       ///< for device memory: operations are enqueued, the host does not wait
+  bool deterministic_order = false;  ///< reductions combine the ranks in rank order
+  bool stream_ordered = false;       ///< operations on device memory are enqueued; the host does not wait
 
   static constexpr std::uint64_t bit(OpType op) { return std::uint64_t{1} << (static_cast<unsigned>(op) & 63U); }
   static constexpr std::uint64_t bits(std::initializer_list<OpType> ops) {

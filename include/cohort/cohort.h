@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What programs that use process groups need. Included by name where they are needed: servers and what starts a job
-// (store_server.h, secret.h, launch.h, rendezvous.h, env.h, endpoint.h), collectives over a store (store_collectives.h),
-// and what a backend of one's own is made of (backend.h, completion.h, operation.h). libtorch's part is in cohort/torch.
+// Includes what programs that use process groups need. Other headers are included by name: store servers and job
+// startup (store_server.h, secret.h, launch.h, rendezvous.h, env.h, endpoint.h), collectives over a store
+// (store_collectives.h), and the interface for writing a backend (backend.h, completion.h, operation.h). The headers
+// for libtorch are in cohort/torch.
 #pragma once
 
 #include <cohort/buffer.h>

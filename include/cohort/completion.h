@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// For backends whose operations are ordered on a stream: what happens on a device after the call that asked for it has
-// returned. ProcessGroup hands such a backend an OnStream with each call. The backend enqueues the operation, leaves a
-// Completion there, and tells the CompletionHandler once it knows how the operation ended:
+// The interface between ProcessGroup and backends whose operations are ordered on a stream, and therefore end on the
+// device after the call has returned. ProcessGroup passes such a backend an OnStream with each call. The backend
+// enqueues the operation, stores a Completion in the OnStream, and notifies the CompletionHandler once it knows how the
+// operation ended:
 //
 //   class Mine : public cohort::Backend {
 //     using Backend::Backend;
@@ -25,21 +26,24 @@
 
 namespace cohort {
 
-/// Any thread may call any of these at any time.
+/// All functions may be called from any thread at any time.
 class COHORT_API Completion {
  public:
   virtual ~Completion() = default;
-  /// Whether it has ended, well or not. Never blocks, and never asks the device about a stream that is being captured.
+  /// Whether the operation has ended, with success or with an error. Never blocks, and never queries the device about a
+  /// stream that is being captured.
   virtual bool is_done() = 0;
-  /// What `stream` is given from now on runs after the operation; the host does not wait. Throws an error known by now.
+  /// Makes work that is enqueued on `stream` from now on run after the operation; the host does not wait. Throws the
+  /// operation's error if it is already known.
   virtual void order(void* stream) = 0;
-  /// Blocks the host; false if the deadline came first. Throws nothing: the CompletionHandler is told how it ended.
+  /// Blocks the host until the operation has ended. Returns false if the deadline passes first. Does not throw the
+  /// operation's error; the CompletionHandler gets it.
   virtual bool wait(Deadline deadline) = 0;
-  /// How long the device took, where the backend measures that; nullopt before the end.
+  /// How long the device took. nullopt if the operation has not ended or the backend does not measure it.
   virtual std::optional<std::chrono::nanoseconds> duration() { return std::nullopt; }
 };
 
-/// Told once how an operation ended; holds what keeps its memory alive until then.
+/// Notified once of how an operation ended. Keeps the operation's memory alive until then.
 class COHORT_API CompletionHandler {
  public:
   virtual ~CompletionHandler() = default;
@@ -48,10 +52,10 @@ class COHORT_API CompletionHandler {
 
 /// The part of a Call that concerns device memory.
 struct OnStream {
-  void* stream = nullptr;  ///< whose order counts: a cudaStream_t; null: the null stream
-  bool is_async = false;   ///< the stream goes on beside the operation, until Work::wait()
+  void* stream = nullptr;  ///< the cudaStream_t that the operation is ordered on; null: the null stream
+  bool is_async = false;   ///< the stream does not wait for the operation until Work::wait()
   std::shared_ptr<CompletionHandler> handler{};
-  std::shared_ptr<Completion> completion{};  ///< set by the backend; null: it has succeeded already
+  std::shared_ptr<Completion> completion{};  ///< set by the backend; null: the operation has already succeeded
 };
 
 }  // namespace cohort

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The current group of a thread, for code that takes its group from the surroundings.
+// The current group of a thread, for code that takes its group implicitly from its caller.
 //
 //   cohort::ProcessGroupGuard scope(pg);                        // until the end of the scope
 //   assert(cohort::current_process_group() == pg);
 //
-// Threads start with none and inherit nothing. Guards nest; each restores what it found.
+// A new thread has no current group; it does not inherit one. Guards nest, and each restores the group it replaced.
 #pragma once
 
 #include <cohort/export.h>
@@ -13,14 +13,14 @@
 
 namespace cohort {
 
-/// Null when none is set on this thread.
+/// The current group of this thread, or null if none is set.
 COHORT_API ProcessGroupPtr current_process_group();
-/// The same, but none is an Error that says how to set one; `who` needs it.
+/// The same, but throws an Error that says how to set a group if there is none. `who` names the caller in the message.
 COHORT_API ProcessGroupPtr require_current_process_group(std::string_view who);
 
 class COHORT_API ProcessGroupGuard {
  public:
-  /// May be null: no current group within the scope.
+  /// With a null group there is no current group within the scope.
   explicit ProcessGroupGuard(ProcessGroupPtr group);
   ~ProcessGroupGuard();
   ProcessGroupGuard(const ProcessGroupGuard&) = delete;

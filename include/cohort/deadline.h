@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A Deadline is an absolute point on the steady clock. It is made once, where a user's timeout enters the library, and
-// handed down by value: no layer restarts the clock, so the time a user gave is the time the whole call takes.
+// A Deadline is a point in time on the steady clock. It is made once, where a user's timeout enters the library, and
+// passed down by value. No layer restarts the clock, so the user's timeout bounds the whole call.
 //
 //   void fetch(std::chrono::milliseconds timeout) {
 //     const auto deadline = cohort::Deadline::after(timeout);
 //     connect(deadline);
-//     read(deadline);           // gets what connect() left over
+//     read(deadline);           // has the time that connect() left
 //   }
 #pragma once
 
@@ -20,7 +20,7 @@ class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `timeout` from now. What does not fit the clock (milliseconds::max() and the like) is never().
+  /// `timeout` from now. A timeout that does not fit the clock, such as milliseconds::max(), gives never().
   static Deadline after(std::chrono::milliseconds timeout) noexcept {
     const auto now = Clock::now();
     const auto room = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::time_point::max() - now);
@@ -33,7 +33,7 @@ class Deadline {
   bool expired() const noexcept { return !is_never() && Clock::now() >= when_; }
   Clock::time_point when() const noexcept { return when_; }
 
-  /// What is left: never negative; the largest duration for never().
+  /// The time left: never negative, and the largest duration for never().
   Clock::duration remaining() const noexcept {
     if (is_never()) return Clock::duration::max();
     return std::max(when_ - Clock::now(), Clock::duration::zero());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Element types of the memory that collectives move and reduce.
+// The element types that collectives move and reduce.
 //
 //   static_assert(cohort::size_of(cohort::DType::bf16) == 2);
 //   static_assert(cohort::dtype_of<float> == cohort::DType::f32);
@@ -18,11 +18,11 @@ namespace cohort {
 
 enum class DType : std::uint8_t { f16, bf16, f32, f64, i8, u8, i16, i32, i64, boolean, complex64, complex128 };
 
-/// IEEE binary16 as bits: C++20 has no arithmetic type for it, so this one only stores.
+/// The bits of an IEEE binary16 number. It has no arithmetic, because C++20 has no such type.
 struct Float16 {
   std::uint16_t bits;
 };
-/// bfloat16 as bits: the upper half of a float.
+/// The bits of a bfloat16 number: the upper half of a float.
 struct BFloat16 {
   std::uint16_t bits;
 };
@@ -52,7 +52,8 @@ constexpr std::size_t size_of(DType dtype) noexcept {
 
 /// "f32", "bool", "complex64", ...
 COHORT_API std::string_view to_string(DType dtype);
-/// Our names, the reference's ("float32", "half", "int64", ...) and C's ("float", "double", "int"). Else a ValueError.
+/// Accepts the names above, PyTorch's ("float32", "half", "int64", ...) and those of C ("float", "double", "int").
+/// Throws ValueError otherwise.
 COHORT_API DType parse_dtype(std::string_view name);
 
 namespace detail {
@@ -65,7 +66,7 @@ constexpr DType integer_dtype() {
   return DType::i64;
 }
 
-/// Unsigned integers wider than a byte have no dtype: their reductions would differ from the signed ones.
+/// Unsigned integers wider than a byte have no dtype, because their reductions would differ from the signed ones.
 template <class T>
 inline constexpr bool is_integer_element =
     std::is_integral_v<T> && !std::is_same_v<T, bool> && (sizeof(T) == 1 || std::is_signed_v<T>)&&sizeof(T) <= 8;
@@ -93,7 +94,7 @@ struct DTypeOf<T, std::enable_if_t<is_integer_element<T>>> : std::integral_const
 
 }  // namespace detail
 
-/// T can be an element of a Buffer.
+/// Types that can be the element of a Buffer.
 template <class T>
 concept Element = requires { detail::DTypeOf<std::remove_cv_t<T>>::value; };
 

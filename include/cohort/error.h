@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Errors: one family of classes, one per kind of failure. Each error says where it happened and which rank is at fault.
+// The exceptions that Cohort throws, one class per kind of failure. Each error says where it happened and which rank is
+// at fault, as far as that is known.
 //
 //   try {
 //     store->get("config");
-//   } catch (const cohort::StoreTimeoutError& e) {   // just this one
-//   } catch (const cohort::Error& e) {               // everything Cohort throws
+//   } catch (const cohort::StoreTimeoutError& e) {   // only this class
+//   } catch (const cohort::Error& e) {               // everything that Cohort throws
 //     if (e.kind() == cohort::ErrorKind::timeout) retry();  // any timeout, whichever layer it came from
 //     std::cerr << e.what();                          // message, then [group, op, seq, rank] as far as known
 //   }
 //
-// Which class is thrown when, beside the reference system's name for it:
+// When each class is thrown, and the name of the corresponding error in PyTorch:
 //
 // ```text
-//   reference kind        class                  kind()          thrown for
+//   PyTorch               class                  kind()          thrown for
 //   --------------------  ---------------------  --------------  ------------------------------------------------
 //   Error                 Error                  error           argument checks, generic failures
 //   ValueError            ValueError             value           a value out of range, malformed or missing
@@ -26,8 +27,8 @@
 //   DistBackendError      BackendError           backend         a backend or communicator failed
 //     (operation timeout) OperationTimeoutError  timeout         an operation missed its deadline
 //     (lost peer)         PeerLostError          peer_lost       a peer died or is unreachable; context().rank names it
-//     (mismatch)          MismatchError          mismatch        ranks made different calls; context().rank differs
-//     (abort)             AbortedError           aborted         the group was aborted while or before the call
+//     (mismatch)          MismatchError          mismatch        ranks made different calls; context().rank names one
+//     (abort)             AbortedError           aborted         the group was aborted before or during the call
 //   DistStoreError        StoreError             store           the store refused or failed an operation
 //     (wait timeout)      StoreTimeoutError      timeout         a key or the server's answer did not arrive in time
 //   DistQueueEmptyError   QueueEmptyError        queue_empty     non-blocking queue_pop on an empty queue
@@ -71,15 +72,15 @@ enum class COHORT_API ErrorKind : std::uint8_t {
   socket,
 };
 
-/// "timeout", "peer_lost", ...: the enumerator's own name, for logs and JSON.
+/// The name of the enumerator ("timeout", "peer_lost", ...), for logs and JSON.
 COHORT_API std::string_view to_string(ErrorKind kind);
 
-/// Where and to whom it happened, as far as the thrower knows.
+/// Where the error happened and which rank caused it, as far as the thrower knows.
 struct ErrorContext {
   std::string group{};                      ///< id of the process group
   std::string op{};                         ///< "all_reduce", "store.get", ...
   std::optional<std::uint64_t> sequence{};  ///< sequence number of the operation in its group
-  std::optional<int> rank{};                ///< the rank at fault (group-relative), not the one that noticed
+  std::optional<int> rank{};                ///< the rank at fault, numbered within the group; not the rank that noticed
   std::exception_ptr cause{};               ///< the lower-level error this one was made from
 };
 
@@ -101,14 +102,14 @@ class COHORT_API Error : public std::runtime_error {
   ErrorContext context_;
 };
 
-/// A class of the table at the top of this file: an error of this kind, caught as `Base` as well.
+/// Base of the classes in the table at the top of this file: an error of kind `Kind` that can also be caught as `Base`.
 template <ErrorKind Kind, class Base>
 class COHORT_API ErrorOf : public Base {
  public:
   explicit ErrorOf(const std::string& message, ErrorContext context = {}) : Base(Kind, message, std::move(context)) {}
 
  protected:
-  /// For the classes derived from it, which have kinds of their own.
+  /// For derived classes, which have kinds of their own.
   ErrorOf(ErrorKind kind, const std::string& message, ErrorContext context) : Base(kind, message, std::move(context)) {}
 };
 

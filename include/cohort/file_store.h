@@ -6,8 +6,8 @@
 //   auto store = std::make_shared<cohort::FileStore>("/tmp/job17", world_size);
 //
 // The file is a log that only grows. Waiting calls look for news at least every 10 ms. Once `world_size` ranks have
-// opened the store, the last rank to close it removes the file. A file that is left behind because all ranks were killed
-// is recognised and emptied by the next job. Without a world size the file stays.
+// opened the store, the last rank to close it removes the file. A file that is left because all ranks were killed is
+// recognised and emptied by the next job. Without a world size the file stays.
 #pragma once
 
 #include <cohort/store.h>

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A value that will be there later, or the error why it will not.
+// A Future is a value that becomes available later, or the error that prevented it.
 //
 //   auto work = pg->all_reduce(x, {.async_op = true});
 //   cohort::Future<double> norm = work.then([&](const auto& buffers) { return norm_of(buffers); });
 //   norm.then([](double n) { std::cout << n; });
-//   double n = norm.value(5s);                   // waits; throws what the operation or a step of the chain threw
+//   double n = norm.value(5s);                   // waits; throws the error of the operation or of a continuation
 //
-// Continuations of something already there run at once, on the thread that calls then(); others run one after another
-// on a thread of the group that does nothing else, never on the one that makes progress. A continuation is not called
-// when what it continues failed: the error goes on down the chain.
+// If the value is already available, a continuation runs at once, on the thread that calls then(). Otherwise it runs on
+// a thread that the group uses for continuations only, one after another; it never runs on the progress thread. If the
+// future failed, its continuation is not called and the error is passed down the chain.
 #pragma once
 
 #include <cohort/deadline.h>
@@ -30,7 +30,7 @@
 
 namespace cohort {
 
-/// Runs functions one after another, somewhere else.
+/// Runs tasks one after another, on a thread of its choice.
 class COHORT_API Executor {
  public:
   virtual ~Executor() = default;
@@ -45,7 +45,7 @@ using Stored = std::conditional_t<std::is_void_v<T>, Unit, T>;
 
 COHORT_API void throw_wait_expired(std::chrono::milliseconds timeout);
 
-/// Shared between whoever completes a future and whoever waits for it.
+/// The state shared by a Promise and its Futures.
 template <class T>
 class FutureState {
  public:
@@ -70,14 +70,14 @@ class FutureState {
     }
     return changed_.wait_until(lock, deadline.when(), done);
   }
-  /// After completion neither changes any more.
+  /// Only valid after completion; neither the value nor the error changes then.
   const Stored<T>& value() const {
     if (error_) std::rethrow_exception(error_);
     return *value_;
   }
   const std::exception_ptr& error() const { return error_; }
 
-  /// Now, if it is done; else later, on the executor.
+  /// Runs the task at once if the future is done, otherwise on the executor when it is.
   void when_done(std::function<void()> task) {
     {
       const std::lock_guard lock(mutex_);
@@ -96,7 +96,7 @@ class FutureState {
     std::vector<std::function<void()>> tasks;
     {
       const std::lock_guard lock(mutex_);
-      if (is_done_) throw Error("this future is completed already");
+      if (is_done_) throw Error("this future is already completed");
       set();
       is_done_ = true;
       tasks.swap(tasks_);
@@ -132,11 +132,12 @@ template <class T>
 class Future {
  public:
   bool is_done() const { return state_->is_done(); }
-  /// OperationTimeoutError when `timeout` passes first: nothing is cancelled, it may be asked again.
+  /// Throws OperationTimeoutError if `timeout` passes first. This cancels nothing, and wait() may be called again. By
+  /// default it waits without limit.
   void wait(Timeout timeout = {}) const {
     if (!state_->wait(timeout.deadline_or(no_timeout))) detail::throw_wait_expired(timeout.duration_or(no_timeout));
   }
-  /// Waits; the value, or the error thrown.
+  /// Waits, then returns the value or throws the error.
   decltype(auto) value(Timeout timeout = {}) const {
     wait(timeout);
     if constexpr (std::is_void_v<T>) {
@@ -145,10 +146,11 @@ class Future {
       return static_cast<const T&>(state_->value());
     }
   }
-  /// Null while it is not done or when there is a value.
+  /// Null if the future is not done or has a value.
   std::exception_ptr exception() const { return is_done() ? state_->error() : nullptr; }
 
-  /// `f` gets the value (nothing for Future<void>) once it is there; the future of what `f` returns.
+  /// Calls `f` with the value (without an argument for Future<void>) once it is available. Returns the future of what
+  /// `f` returns.
   template <class F>
   auto then(F f) const {
     using Result = typename detail::ContinuationOf<F, T>::Result;
@@ -175,7 +177,7 @@ class Future {
     });
     return Future<Result>(std::move(next));
   }
-  /// `f` is called in either case, with this future.
+  /// Calls `f` with this future once it is done, with a value or with an error.
   template <class F>
   void on_done(F f) const {
     state_->when_done([self = *this, f = std::move(f)]() mutable { f(self); });
@@ -191,7 +193,7 @@ class Future {
   std::shared_ptr<detail::FutureState<T>> state_;
 };
 
-/// The completing end of a Future.
+/// Completes a Future.
 template <class T>
 class Promise {
  public:
@@ -199,7 +201,7 @@ class Promise {
       : state_(std::make_shared<detail::FutureState<T>>(std::move(executor))) {}
 
   Future<T> future() const { return Future<T>(state_); }
-  /// Completing twice is an Error.
+  /// Completing a promise twice throws Error.
   void set_value(detail::Stored<T> value = {}) { state_->set_value(std::move(value)); }
   void set_exception(std::exception_ptr error) { state_->set_exception(std::move(error)); }
 
@@ -207,7 +209,7 @@ class Promise {
   std::shared_ptr<detail::FutureState<T>> state_;
 };
 
-/// Done when all are; the values in order, or the first error in order.
+/// A future that is done when all are. Its value is all values in order; its error is the first one in order.
 template <class T>
   requires(!std::is_void_v<T>)
 Future<std::vector<T>> collect_all(const std::vector<Future<T>>& futures) {

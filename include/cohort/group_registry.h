@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Names for groups, for code that can carry a name but no object (operators, graphs). The registry keeps no group
-// alive.
+// Names for groups, for code that can hold a name but not an object (operators, graphs). The registry does not keep
+// groups alive.
 //
 //   cohort::register_group("dp", pg);
 //   cohort::resolve_group("dp")->all_reduce(x);
-//   cohort::resolve_group(pg->id());                        // every group can be found by its id, without registering
+//   cohort::resolve_group(pg->id());                        // groups can also be found by id, without registering
 //
-// Where ranks are threads each needs its own names: a GroupRegistryScope gives a thread a registry of its own.
+// If the ranks are threads of one process, each rank needs names of its own: a GroupRegistryScope gives a thread its
+// own registry.
 #pragma once
 
 #include <cohort/export.h>
@@ -19,12 +20,12 @@
 
 namespace cohort {
 
-/// A name that is taken by a group still alive is an Error.
+/// Throws Error if a group that is still alive has this name.
 COHORT_API void register_group(std::string name, const ProcessGroupPtr& group);
-/// An Error for a name never registered, and another for a group that is gone. Where several ranks of a group live in
-/// one process, an id alone does not say which is meant: that is an Error too.
+/// Throws Error if the name was never registered, if the group has been destroyed, or if the name is the id of a group
+/// with several ranks in this process, because the id does not say which rank is meant.
 COHORT_API ProcessGroupPtr resolve_group(std::string_view name);
-/// Whether it was there.
+/// Returns whether the name was registered.
 COHORT_API bool unregister_group(std::string_view name);
 COHORT_API void unregister_all_groups();
 
@@ -32,12 +33,12 @@ namespace detail {
 class GroupNames;
 }
 
-/// While it lives, this thread registers and resolves in a registry of its own. A thread working on behalf of another
-/// (autograd's) shares that one's: it takes the other's scope.
+/// During its lifetime, this thread registers and resolves names in a registry of its own. A thread that works on
+/// behalf of another one (such as autograd's) can share that registry by copying the other thread's scope.
 class COHORT_API GroupRegistryScope {
  public:
   GroupRegistryScope();
-  /// The names of the thread that made `other`.
+  /// Shares the registry of the thread that made `other`.
   explicit GroupRegistryScope(const GroupRegistryScope& other);
   ~GroupRegistryScope();
   GroupRegistryScope& operator=(const GroupRegistryScope&) = delete;

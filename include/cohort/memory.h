@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Memory of the group: memory that every rank on the host can see, so that collectives on it copy nothing.
+// Group memory: memory that every rank on the host can access, so that collectives on it need no copies.
 //
-//   auto memory = pg->allocate(bytes);                                  // local, not collective; zeroed
+//   auto memory = pg->allocate(bytes);                                  // not a collective call; the memory is zeroed
 //   std::span<float> x = memory.as<float>();
 //   pg->all_reduce(x);
 //
-//   std::vector<float, cohort::Allocator<float>> v(n, 0.0F, cohort::Allocator<float>(pg));   // the same for containers
+//   std::vector<float, cohort::Allocator<float>> v(n, 0.0F, cohort::Allocator<float>(pg));   // for containers
 //
-// The handle owns the memory and stays valid when the group is gone. Ranks may mix memory of the group and ordinary
-// memory in one operation. Pages are reserved when allocated: lack of memory is an Error here and never a signal later.
+// The handle owns the memory and stays valid after the group is destroyed. In one operation, some ranks may use group
+// memory and others ordinary memory. Pages are reserved on allocation: if memory runs out, allocate() throws Error, and
+// no access raises a signal later.
 #pragma once
 
 #include <cohort/dtype.h>
@@ -26,7 +27,7 @@ class ProcessGroup;
 class COHORT_API GroupMemory {
  public:
   GroupMemory() = default;
-  /// `owner` frees the memory.
+  /// Destroying `owner` frees the memory.
   GroupMemory(std::shared_ptr<void> owner, void* data, std::size_t bytes)
       : owner_(std::move(owner)), data_(data), bytes_(bytes) {}
 
@@ -36,7 +37,7 @@ class COHORT_API GroupMemory {
   std::span<T> as() const noexcept {
     return {static_cast<T*>(data_), bytes_ / sizeof(T)};
   }
-  /// For Buffer's keep-alive.
+  /// For the keep-alive of a Buffer.
   const std::shared_ptr<void>& owner() const noexcept { return owner_; }
 
  private:
@@ -50,7 +51,7 @@ COHORT_API void* allocate_group_memory(ProcessGroup& group, std::size_t bytes);
 COHORT_API void free_group_memory(void* data) noexcept;
 }  // namespace detail
 
-/// For containers whose elements lie in memory of the group. Each allocation is a whole number of pages.
+/// For containers whose elements lie in group memory. Each allocation takes a whole number of pages.
 template <class T>
 class Allocator {
  public:
@@ -66,7 +67,7 @@ class Allocator {
 
   template <class U>
   bool operator==(const Allocator<U>& /*other*/) const noexcept {
-    return true;  // memory is freed by its address alone
+    return true;  // freeing memory needs only its address
   }
 
  private:

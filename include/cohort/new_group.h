@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Making process groups, and the backends to make them with.
+// Creates process groups, and registers backends for them.
 //
-//   auto pg = cohort::new_group("shm", 30s, "cpu");                       // started by `cohort run`: env:// rendezvous
+//   auto pg = cohort::new_group("shm", 30s, "cpu");                       // under `cohort run`: env:// rendezvous
 //   auto both = cohort::new_group("cpu:shm,cuda:nccl", 60s, "cuda:0");    // one backend per device type
 //   auto own = cohort::new_group("thread", 5s, "cpu", {}, {.store = store, .rank = r, .size = n});
 //
 //   cohort::register_backend("mine", factory);                                 // backend.h has an example
 //
-// Built in (docs/backends.md says what each supports):
+// Built-in backends (docs/backends.md lists what each one supports):
 // ```text
-//   auto    shm on one host, hybrid on several, nccl for CUDA devices; option engine, as for hybrid
+//   auto    shm on one host, hybrid on several hosts, nccl for CUDA devices; option: engine, as for hybrid
 //   shm     processes on one host, through shared memory
-//   thread  ranks are threads of one process
-//   hybrid  several hosts: shared memory inside, an engine between; option engine ("gloo", the default, or "mpi")
+//   thread  ranks that are threads of one process
+//   hybrid  several hosts: shared memory within a host, an engine between hosts; option: engine ("gloo" or "mpi";
+//           default: "gloo")
 //   gloo    several hosts, over TCP; no options
 //   mpi     under mpirun or srun, through Open MPI or MPICH; no options (docs/engines-mpi.md)
 //   nccl    CUDA devices; options in docs/engines-nccl.md
-//   fake    any rank of any size, without peers; options: error_on_collective, simulate_uniform_ranks (booleans)
+//   fake    one rank of a group of any size, without peers; options: error_on_collective, simulate_uniform_ranks
+//           (booleans)
 // ```
 #pragma once
 
@@ -36,27 +38,27 @@
 
 namespace cohort {
 
-/// Makes this rank's part of a group. The store is this group's own.
+/// Makes this rank's part of a group. No other group uses the keys of the store that it is given.
 using ProcessGroupFactory = std::function<ProcessGroupPtr(
     StorePtr store, int rank, int size, std::chrono::milliseconds timeout, Device device, const Options& options)>;
 
-/// Adds a backend for the whole process. A name that is taken is a ValueError.
+/// Adds a backend for the whole process. Throws ValueError if the name is taken.
 COHORT_API void register_backend(std::string name, ProcessGroupFactory factory);
-/// Names of all backends that new_group can make here, sorted.
+/// The sorted names of all backends that new_group can use on this machine.
 COHORT_API std::vector<std::string> backend_names();
 
-/// Who this process is, where the environment is not to be asked: all three, or none.
+/// The store, rank and size to use instead of those in the environment. Give all three or none.
 struct GroupMembers {
   StorePtr store{};
   std::optional<int> rank{};
   std::optional<int> size{};
-  /// Tells concurrent creations of one rank apart; all ranks give the same.
+  /// Distinguishes groups that one rank creates concurrently. All ranks give the same name.
   std::string name{};
 };
 
-/// All ranks call it, in the same order, and it returns when all have; `timeout` bounds that, and is the group's
-/// timeout afterwards. An unknown backend is a ValueError before anything else happens. The group has keys of its own
-/// in the store, so several groups may share one.
+/// Called by all ranks, in the same order; returns when all of them have called it. `timeout` bounds this wait and
+/// becomes the group's timeout. Throws ValueError before anything else happens if the backend is unknown. Every group
+/// has its own keys in the store, so several groups may share one.
 COHORT_API ProcessGroupPtr new_group(std::string_view backend, std::chrono::milliseconds timeout, const Device& device,
                                      const Options& options = {}, const GroupMembers& members = {});
 

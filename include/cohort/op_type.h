@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What an operation of a process group is, for Work, hooks, errors and the flight recorder. The numbers are those of
-// the reference system.
+// The types of operations, for Work, hooks, errors and the flight recorder. The numbers are those of PyTorch.
 #pragma once
 
 #include <cohort/export.h>
@@ -33,7 +32,7 @@ enum class OpType : std::uint8_t {
   unknown = 100,
 };
 
-/// "all_reduce", "all_gather_single", ...; text that lives as long as the program.
+/// "all_reduce", "all_gather_single", ... The text has static storage duration.
 COHORT_API std::string_view to_string(OpType op) noexcept;
 
 constexpr bool is_p2p(OpType op) noexcept {

@@ -1,29 +1,30 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What an operation is, after its arguments have been checked: the one description that backends perform and that the
-// flight recorder, the hooks, mismatch detection and error messages are derived from. Its circumstances (sequence
-// number, deadline, stream) are in a Call.
+// The description of an operation after its arguments have been checked. Backends perform it, and the flight recorder,
+// the hooks, mismatch detection and error messages are derived from it. The operation's circumstances (sequence number,
+// deadline, stream) are in a Call.
 //
-//   void all_reduce(const cohort::Operation& op, cohort::Call& call) override {       // of a Backend; see backend.h
+//   void all_reduce(const cohort::Operation& op, cohort::Call& call) override {       // in a Backend; see backend.h
 //     combine(op.dtype, op.reduce, op.in(), op.out());
 //   }
 //
-// Which memory each type has, on rank r of n:
+// The memory of each type of operation, on rank r of n:
 //
 //   type                      ins                            outs
 //   all_reduce                the operand                    the result; may be the same memory
 //   reduce                    the operand                    the result on the root, none elsewhere
-//   broadcast                 none                           the data, read on the root and written elsewhere
+//   broadcast                 none                           the data: read on the root, written elsewhere
 //   all_gather                this rank's piece              n pieces; sizes may differ between ranks
 //   gather                    this rank's piece              n pieces on the root, none elsewhere
-//   scatter                   n pieces on the root, else none    this rank's piece
+//   scatter                   n pieces on the root,          this rank's piece
+//                             none elsewhere
 //   reduce_scatter            n pieces                       the reduction of all ranks' ins[r]
 //   all_to_all                n pieces                       n pieces: outs[q] is what rank q has in its ins[r]
 //   send                      the message                    none
 //   recv, recv_any_source     none                           the message
 //   barrier                   none                           none
 //
-// The types that end in _single are the same with pieces that lie one after another in one buffer. A coalesced
+// The types that end in _single are the same, but their pieces are consecutive parts of one buffer. A coalesced
 // operation has no memory of its own: its members are performed one after another, as one operation.
 #pragma once
 
@@ -47,13 +48,13 @@ using ConstBytes = std::span<const std::byte>;
 
 namespace detail {
 
-/// A list that allocates only when it grows past N, and costs nothing for the places it does not use.
+/// A list that allocates only if it has more than N elements, and does not initialise unused elements.
 template <class T, std::size_t N = 8>
 class SmallList {
   static_assert(std::is_trivially_copyable_v<T> && std::is_trivially_destructible_v<T>);
 
  public:
-  // Not defaulted: `SmallList x{}` would then clear all of it first.
+  // Not defaulted, because `SmallList x{}` would then zero the whole object first.
   SmallList() noexcept {}  // NOLINT(modernize-use-equals-default)
   explicit SmallList(std::span<const T> values) {
     for (const auto& value : values) push_back(value);
@@ -95,20 +96,20 @@ struct COHORT_API Operation {
 
   OpType type = OpType::unknown;
   DType dtype = DType::u8;
-  ReduceOp reduce{};  ///< of the types that reduce
-  int root = 0;       ///< of the types that have one
-  int peer = 0;       ///< of send and recv; any_source for recv_any_source
-  int tag = 0;        ///< of send and recv
+  ReduceOp reduce{};  ///< for types that reduce
+  int root = 0;       ///< for types that have a root
+  int peer = 0;       ///< for send and recv; any_source for recv_any_source
+  int tag = 0;        ///< for send and recv
   detail::SmallList<ConstBytes> ins{};
   detail::SmallList<Bytes> outs{};
   std::vector<Operation> members{};
 
-  /// The buffers as the user gave them, with their shapes; empty for operations that the library makes itself. Valid
-  /// while the call that issued the operation runs.
+  /// The user's buffers, with their shapes; empty for internal operations of the library. Valid until the call that
+  /// issued the operation returns.
   std::span<const ConstBuffer> input_buffers{};
   std::span<const Buffer> output_buffers{};
 
-  /// The first of ins and of outs, for types that have one; an empty span where this rank has none.
+  /// The first of `ins` and of `outs`, for types with one buffer; an empty span if this rank has none.
   ConstBytes in() const { return ins.empty() ? ConstBytes() : ins[0]; }
   Bytes out() const { return outs.empty() ? Bytes() : outs[0]; }
   std::size_t count_of(ConstBytes piece) const { return piece.size() / size_of(dtype); }
@@ -116,7 +117,7 @@ struct COHORT_API Operation {
   static Operation all_reduce(ConstBytes in, Bytes out, DType dtype, const ReduceOp& op) {
     return reduction(OpType::all_reduce, {&in, 1}, {&out, 1}, dtype, op);
   }
-  /// `out`: empty where this rank is not the root.
+  /// `out` is empty on ranks other than the root.
   static Operation reduce_to(int root, ConstBytes in, Bytes out, DType dtype, const ReduceOp& op) {
     auto operation = reduction(OpType::reduce, {&in, 1}, {&out, out.data() == nullptr ? 0U : 1U}, dtype, op);
     operation.root = root;

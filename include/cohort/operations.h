@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The operations of a process group: what ProcessGroup runs and Batch collects.
+// The operations of a process group. ProcessGroup runs them, and Batch collects them.
 //
-//   pg->all_reduce(x);                                            // in place, sum; the result is there on return
+//   pg->all_reduce(x);                                            // in place, sum; blocks until the result is there
 //   pg->all_reduce(x, {.op = cohort::ReduceOp::max(), .async_op = true, .timeout = 5s}).wait();
 //   pg->broadcast(x, {.root = 2});
-//   pg->all_gather(everything, mine);                             // one buffer: the ranks' parts one after another
-//   pg->all_gather({a, b, c}, mine);                              // a list: one buffer for each rank, sizes may differ
+//   pg->all_gather(everything, mine);                             // one buffer: the concatenation of all inputs
+//   pg->all_gather({a, b, c}, mine);                              // a list: one buffer per rank; sizes may differ
 //   pg->send(x, 1, {.tag = 7});    pg->recv(y, 0, {.tag = 7});
 //
-// Ranks are those of the group. Memory is contiguous; strided memory is refused. Arguments are checked before anything
-// happens: a call that throws ValueError, TypeError or Error for its arguments has taken no sequence number, and the
-// group goes on. Buffers without elements are fine everywhere; the operation still synchronises.
+// Ranks are numbered within the group. Memory must be contiguous; strided memory is refused. Arguments are checked
+// before anything happens: a call that throws ValueError, TypeError or Error because of its arguments has taken no
+// sequence number, and the group stays usable. Buffers may be empty in every operation; the operation still
+// synchronises.
 //
-// Device memory: an operation is ordered on the stream given in its options and the host does not wait. With async_op
-// it runs beside that stream, which Work::wait() orders behind it; Work::wait(timeout) blocks the host, and so does a
-// barrier that is not asynchronous.
+// For device memory, an operation is ordered on the stream given in its options, and the host does not wait. With
+// async_op it runs concurrently with that stream until Work::wait() makes the stream wait for it. Work::wait(timeout)
+// blocks the host, and so does a barrier without async_op.
 //
-// What each dtype allows is in reduce_op.h. Complex numbers, bool, f16 and bf16 are reduced as one expects (f16 and
-// bf16 accumulate in f32; the sum of bools is "or").
+// reduce_op.h lists the reductions of each dtype.
 #pragma once
 
 #include <cohort/buffer.h>
@@ -45,7 +45,7 @@ struct AllReduceOptions {
   ReduceOp op = ReduceOp::sum();
   bool async_op = false;
   Timeout timeout{};
-  /// Of device memory: the cudaStream_t whose order counts; the null stream where nothing is said.
+  /// For device memory: the cudaStream_t that the operation is ordered on; null: the null stream.
   void* stream = nullptr;
 };
 struct ReduceOptions {
@@ -85,7 +85,7 @@ struct ReduceScatterOptions {
   void* stream = nullptr;
 };
 struct AllToAllOptions {
-  /// Rows (of the first dimension) that go to and come from each rank; empty: equal parts.
+  /// The number of rows (of the first dimension) that are received from and sent to each rank; empty: equal parts.
   std::vector<std::int64_t> output_splits{};
   std::vector<std::int64_t> input_splits{};
   bool async_op = false;
@@ -93,7 +93,7 @@ struct AllToAllOptions {
   void* stream = nullptr;
 };
 struct BarrierOptions {
-  std::optional<Device> device{};  ///< whose backend; else the default one
+  std::optional<Device> device{};  ///< the device whose backend is used; nullopt: the default backend
   bool async_op = false;
   Timeout timeout{};
   void* stream = nullptr;
@@ -106,7 +106,7 @@ struct SendOptions {
 };
 using RecvOptions = SendOptions;
 
-/// Buffers in a row: {a, b}, a vector of Buffers, or a range of things that convert to one.
+/// A list of buffers, made from {a, b}, from a vector of buffers, or from a range whose elements convert to buffers.
 template <class B>
 class ListOf {
  public:
@@ -143,54 +143,56 @@ class COHORT_API Operations {
 
   /// Every rank's buffer becomes the reduction of all ranks' buffers, element by element.
   Work all_reduce(const Buffer& buffer, const AllReduceOptions& options = {});
-  /// Across all buffers of all ranks, first those of a rank in order, then the ranks: every buffer gets the same
-  /// result (of f16 and bf16 a rank's own sum is rounded too). avg and premul_sum are refused for more than one buffer.
+  /// Reduces all buffers of all ranks to one result, which every buffer gets. Each rank first combines its own buffers
+  /// in order, then the ranks are combined. For f16 and bf16, a rank's own result is rounded as well. avg and
+  /// premul_sum are refused for more than one buffer.
   Work all_reduce(const BufferList& buffers, const AllReduceOptions& options = {});
-  /// Each buffer by itself; shapes may differ, the dtype not.
+  /// Reduces each buffer separately. The buffers may have different shapes but must have the same dtype.
   Work all_reduce_coalesced(const BufferList& buffers, const AllReduceOptions& options = {});
 
-  /// The root's buffer becomes the reduction; the others' are left as they are.
+  /// The root's buffer becomes the reduction of all ranks' buffers; the other ranks' buffers do not change.
   Work reduce(const Buffer& buffer, const ReduceOptions& options = {});
 
-  /// Every rank's buffer becomes the root's.
+  /// Every rank's buffer becomes a copy of the root's.
   Work broadcast(const Buffer& buffer, const BroadcastOptions& options = {});
 
-  /// output = all ranks' inputs one after another: output has size() times the elements of input.
+  /// output = the concatenation of all ranks' inputs; it has size() times as many elements as input.
   Work all_gather(const Buffer& output, const ConstBuffer& input, const AllGatherOptions& options = {});
-  /// outputs[r] = rank r's input. Sizes may differ between ranks; outputs[rank()] is as large as input.
+  /// outputs[r] = rank r's input. Sizes may differ between ranks; outputs[rank()] has the size of input.
   Work all_gather(const BufferList& outputs, const ConstBuffer& input, const AllGatherOptions& options = {});
   /// outputs[r][j] = rank r's inputs[j].
   Work all_gather_coalesced(const std::vector<BufferList>& outputs, const ConstBufferList& inputs,
                             const AllGatherOptions& options = {});
-  /// outputs[j] = all ranks' inputs[j] one after another.
+  /// outputs[j] = the concatenation of all ranks' inputs[j].
   Work all_gather_coalesced(const BufferList& outputs, const ConstBufferList& inputs,
                             const AllGatherOptions& options = {});
 
-  /// On the root outputs[r] = rank r's input; elsewhere `outputs` must be empty.
+  /// On the root, outputs[r] = rank r's input; on the other ranks, `outputs` must be empty.
   Work gather(const BufferList& outputs, const ConstBuffer& input, const GatherOptions& options = {});
 
-  /// output = the root's inputs[rank()]; away from the root `inputs` must be empty.
+  /// output = the root's inputs[rank()]; on the other ranks, `inputs` must be empty.
   Work scatter(const Buffer& output, const ConstBufferList& inputs, const ScatterOptions& options = {});
 
   /// output = the reduction of all ranks' inputs[rank()]. Sizes may differ between ranks.
   Work reduce_scatter(const Buffer& output, const ConstBufferList& inputs, const ReduceScatterOptions& options = {});
-  /// The same with the inputs one after another in one buffer.
+  /// The same, with the inputs as consecutive parts of one buffer.
   Work reduce_scatter(const Buffer& output, const ConstBuffer& input, const ReduceScatterOptions& options = {});
   Work reduce_scatter_coalesced(const BufferList& outputs, const ConstBufferList& inputs,
                                 const ReduceScatterOptions& options = {});
 
-  /// Block r of the input goes to rank r, block r of the output comes from rank r.
+  /// Sends block r of the input to rank r, and receives block r of the output from rank r.
   Work all_to_all(const Buffer& output, const ConstBuffer& input, const AllToAllOptions& options = {});
-  /// inputs[r] goes to rank r, outputs[r] comes from there.
+  /// Sends inputs[r] to rank r, and receives outputs[r] from rank r.
   Work all_to_all(const BufferList& outputs, const ConstBufferList& inputs, const AllToAllOptions& options = {});
 
-  /// Returns when every rank has called it. What this rank issued before is done by then.
+  /// Returns when every rank has called it. The operations that this rank issued before are done by then.
   Work barrier(const BarrierOptions& options = {});
 
-  /// Matched by peer and tag (not negative), in order; the sizes must agree. Independent of collectives.
+  /// Sends and receives are matched by peer and tag, in order, independently of collectives. The tag must not be
+  /// negative, and the sizes must be equal.
   Work send(const ConstBuffer& buffer, int peer, const SendOptions& options = {});
   Work recv(const Buffer& buffer, int peer, const RecvOptions& options = {});
-  /// From whoever sends first; Work::source_rank() says who it was.
+  /// Receives from the first rank that sends; Work::source_rank() returns which one it was.
   Work recv_any_source(const Buffer& buffer, const RecvOptions& options = {});
 
  protected:

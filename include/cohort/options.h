@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Options: an open map from names to typed values, for what only one backend understands.
+// Options map names to typed values. They hold settings that only one backend understands.
 //
 //   cohort::Options options{{"is_high_priority_stream", true}, {"timeout", 5s}, {"config", {{"min_ctas", 4}}}};
 //
-// Whoever takes options reads them through an OptionReader, which refuses what nobody asked about:
+// Code that takes options reads them through an OptionReader, which refuses options that it was not asked for:
 //
 //   cohort::OptionReader read(options, "nccl");
 //   bool high = read.get("is_high_priority_stream", false);
 //   read.finish();     // KeyError: nccl does not know the option "is_high_prority_stream": did you mean ...?
 //
-// With one backend per device ("cpu:shm,cuda:nccl") each backend's options sit under its device's key:
+// With one backend per device ("cpu:shm,cuda:nccl"), each backend's options are under the key of its device:
 //
 //   cohort::Options both{{"cuda", {{"is_high_priority_stream", true}}}};   // both.for_device(cohort::DeviceType::cuda)
 #pragma once
@@ -49,19 +49,20 @@ class COHORT_API Options {
 
   bool empty() const noexcept;
   bool contains(std::string_view key) const;
-  /// Null when the key is not there.
+  /// Null if there is no such key.
   const OptionValue* find(std::string_view key) const;
   void set(std::string key, OptionValue value);
   const Map& entries() const noexcept;
 
-  /// The options under the device's key (none: empty). Anything at the top that is not a device's map is a KeyError.
+  /// The options under the device's key; empty if there are none. Throws KeyError if an entry at the top level is not a
+  /// map under a device's key.
   Options for_device(DeviceType type) const;
 
  private:
   std::unique_ptr<Map> map_;
 };
 
-/// One value. Integers of every width become int64, floats double, durations milliseconds.
+/// One value. Integers are stored as int64, floating-point numbers as double, and durations as milliseconds.
 class COHORT_API OptionValue {
  public:
   using Handle = std::shared_ptr<void>;
@@ -81,7 +82,7 @@ class COHORT_API OptionValue {
   explicit(false) OptionValue(std::vector<std::int64_t> v) : value_(std::move(v)) {}
   explicit(false) OptionValue(Options v) : value_(std::move(v)) {}
   explicit(false) OptionValue(std::initializer_list<std::pair<std::string, OptionValue>> v) : value_(Options(v)) {}
-  /// Opaque: passed through to whoever knows what it points to.
+  /// An opaque handle for code that knows what it points to.
   template <class T>
   explicit(false) OptionValue(std::shared_ptr<T> v) : value_(Handle(std::move(v))) {}
 
@@ -93,13 +94,13 @@ class COHORT_API OptionValue {
   Variant value_;
 };
 
-/// Reads options by name and type on behalf of `reader` (a backend's name), and refuses the rest.
+/// Reads options by name and type on behalf of `reader` (a backend's name), and refuses all others.
 class COHORT_API OptionReader {
  public:
   OptionReader(const Options& options, std::string reader) : options_(options), reader_(std::move(reader)) {}
 
-  /// The value under `key`, or `fallback`. A value of another type is a TypeError that says both types; an integer is
-  /// accepted where a real is wanted.
+  /// The value under `key`, or `fallback` if there is none. Throws a TypeError that names both types if the value has
+  /// another type. An integer is accepted as a real.
   bool get(std::string_view key, bool fallback);
   std::int64_t get(std::string_view key, std::int64_t fallback);
   int get(std::string_view key, int fallback);
@@ -111,7 +112,7 @@ class COHORT_API OptionReader {
   Options get(std::string_view key, const Options& fallback);
   OptionValue::Handle get_handle(std::string_view key);
 
-  /// KeyError if a key is left that no get() named; says the nearest one that was.
+  /// Throws KeyError if there is a key that no get() asked for, and suggests the most similar one that was asked for.
   void finish() const;
 
  private:

@@ -1,28 +1,30 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A ProcessGroup is a set of processes (or threads) that run collective operations together, as an object: groups are
-// independent of each other, and there is no default one. new_group.h makes them; operations.h says what they do.
+// A ProcessGroup is a set of processes (or threads) that run collective operations together. Groups are objects that
+// are independent of each other; there is no default group. new_group.h creates them, and operations.h lists their
+// operations.
 //
 //   auto pg = cohort::new_group("shm", 30s, "cpu");
 //   pg->all_reduce(x);
-//   auto pair = pg->split_group({0, 1});                           // null on ranks outside
+//   auto pair = pg->split_group({0, 1});                           // null on the other ranks
 //
 //   auto batch = pg->batch();                                      // several operations as one
 //   batch.send(right, next);
 //   batch.recv(left, previous);
 //   batch.run().wait();
 //
-//   pg->all_ok([&] { load(shard(pg->rank())); });                  // throws on all ranks if it throws on one
+//   pg->all_ok([&] { load(shard(pg->rank())); });                  // throws on every rank if it throws on any
 //
-// Order: collectives run in the order they are issued, from whichever thread, and all ranks must issue them in the same
-// order; groups do not wait for one another. Point-to-point operations progress beside them. A blocking operation on an
-// idle group runs on the caller's thread; asynchronous ones never block the caller.
+// Order: collectives of a group run in the order in which they are issued, from any thread, and all ranks must issue
+// them in the same order. Different groups do not wait for one another. Point-to-point operations make progress
+// independently of collectives. A blocking operation on an idle group runs on the caller's thread; asynchronous
+// operations never block the caller.
 //
-// When something goes wrong: every operation ends, within its timeout, with a result or with an error that says what
-// happened and which rank did it (error.h). After a lost peer, a timeout of a collective, a mismatch or abort() the
-// group is broken: its later operations fail with the same cause. The survivors can go on with shrink().
+// Failures: every operation ends within its timeout, with a result or with an error that says what happened and which
+// rank caused it (error.h). After a lost peer, a timeout of a collective, a mismatch or abort(), the group is broken
+// and all later operations fail with the same cause. The surviving ranks can continue with shrink().
 //
-// Thread safety: all members may be called from several threads. A group must not be used in a forked child.
+// Thread safety: all member functions may be called from several threads. A group must not be used in a forked child.
 #pragma once
 
 #include <cohort/capabilities.h>
@@ -55,51 +57,51 @@ using ProcessGroupPtr = std::shared_ptr<ProcessGroup>;
 
 struct MonitoredBarrierOptions {
   Timeout timeout{};
-  /// Name all missing ranks (each is given the whole timeout), not only the first.
+  /// Name all missing ranks in the error, not only the first. Each rank is then given the whole timeout.
   bool wait_all_ranks = false;
 };
 
 struct SplitOptions {
-  Timeout timeout{};  ///< else the parent's
-  /// Else "<parent's>:split:[0, 1]" and "<parent's>:split:<n>".
+  Timeout timeout{};  ///< default: the parent's timeout
+  /// Default: "<parent's>:split:[0, 1]" for the name and "<parent's>:split:<n>" for the description.
   std::optional<std::string> name{};
   std::optional<std::string> description{};
 };
 
 struct MergeOptions {
   Timeout timeout{std::chrono::minutes(30)};
-  /// Else "<this group's>:merge".
+  /// Default for both: "<this group's>:merge".
   std::optional<std::string> name{};
   std::optional<std::string> description{};
 };
 
 struct ShrinkOptions {
-  std::vector<int> excluded{};  ///< living ranks to leave out; all survivors give the same
+  std::vector<int> excluded{};  ///< ranks to leave out although they are alive; equal on all survivors
   Timeout timeout{};
 };
 
-/// What a hook is told. Pre hooks know the first four.
+/// The argument of a hook. Only the first four fields are set for pre hooks.
 struct HookEvent {
   OpType op = OpType::unknown;
   std::uint64_t sequence = 0;
-  std::string_view group{};  ///< its id
-  std::size_t bytes = 0;     ///< of this rank's input, or output where it has none
+  std::string_view group{};  ///< the group's id
+  std::size_t bytes = 0;     ///< size of this rank's input, or of its output if it has no input
   std::chrono::steady_clock::time_point started{};
   std::chrono::steady_clock::time_point finished{};
   std::chrono::nanoseconds duration{};
-  std::exception_ptr error{};  ///< null: it went well
+  std::exception_ptr error{};  ///< null: the operation succeeded
 };
 using Hook = std::function<void(const HookEvent&)>;
 
-/// Several operations that run as one: collected here, in order, and started together by run().
+/// Collects several operations, in order, and runs them as one.
 class COHORT_API Batch : public Operations {
  public:
   Batch(Batch&&) noexcept;
   ~Batch() override;
 
   std::size_t size() const noexcept;
-  /// One Work for all of them; with nothing collected it is completed. Collectives take one sequence number together.
-  /// The batch is empty afterwards.
+  /// Starts all collected operations and returns one Work for them, which is already completed if there are none.
+  /// Collectives in a batch share one sequence number. The batch is empty afterwards.
   Work run(const AllGatherOptions& options = {});
 
  private:
@@ -115,85 +117,95 @@ class COHORT_API ProcessGroup : public Operations, public std::enable_shared_fro
  public:
   static constexpr std::chrono::milliseconds default_timeout{std::chrono::minutes(30)};
 
-  /// No I/O, no backend yet: for factories (backend.h). `id`: equal on all ranks; made up from the store's key prefix
-  /// by new_group, else a local one.
+  /// For factories (backend.h): makes a group without a backend, and performs no I/O. `id` must be equal on all ranks.
+  /// If it is empty, the group has an id of this rank alone, until new_group replaces it with one that all ranks share.
   ProcessGroup(StorePtr store, int rank, int size, std::chrono::milliseconds timeout = default_timeout,
                std::string id = {});
-  /// Waits for what is under way (each operation's deadline bounds it).
+  /// Waits for operations in progress. Their deadlines bound the wait.
   ~ProcessGroup() override;
 
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
-  /// Of the default backend; "undefined" while there is none.
+  /// The name of the default backend, or "undefined" if there is none.
   std::string name() const;
   /// Equal on all ranks, different for every group of a job.
   const std::string& id() const noexcept;
-  /// Empty until set; split_group and merge_remote_group set it.
+  /// Empty unless set. split_group and merge_remote_group set it.
   std::string group_name() const;
   void set_group_name(std::string name);
   std::string group_desc() const;
   void set_group_desc(std::string description);
   /// Null after release_resources().
   StorePtr store() const;
-  /// This group's ranks as ranks of the first group it was split from.
+  /// The members of this group, as ranks of the original group from which it was split, directly or through other
+  /// groups.
   const std::vector<int>& global_ranks() const noexcept;
 
   // --- backends -----------------------------------------------------------------------------------------------------
-  /// The first one added is the default. A backend may serve several device types; a type that has one is an Error.
+  /// The first backend added is the default. A backend may serve several device types. Throws Error if the type already
+  /// has a backend.
   void add_backend(DeviceType type, BackendPtr backend);
   void set_default_backend(DeviceType type);
-  /// An Error names the device types there are.
+  /// Throws an Error that lists the device types with a backend if there is none for this device.
   BackendPtr backend(const Device& device) const;
   BackendPtr default_backend() const;
   std::vector<DeviceType> device_types() const;
   Capabilities capabilities(const Device& device = {}) const;
   std::optional<Device> bound_device() const;
-  /// Without an index an Error.
+  /// Throws Error if the device has no index.
   void set_bound_device(std::optional<Device> device);
   void release_resources();
 
   // --- operations beyond operations.h -------------------------------------------------------------------------------
   Batch batch() { return Batch(shared_from_this()); }
-  /// Rank 0 sees who is missing and says so to all who came: all pass, or each gets an Error naming the missing.
+  /// A barrier in which rank 0 finds out which ranks are missing and tells those that have arrived: either all ranks
+  /// pass, or each gets an Error that names the missing ranks.
   void monitored_barrier(const MonitoredBarrierOptions& options = {});
-  /// Bytes of any length from every rank, in rank order.
+  /// Returns the bytes of every rank, in rank order. Lengths may differ.
   std::vector<std::string> all_gather_bytes(std::string_view mine, const AllGatherOptions& options = {});
-  /// The root's bytes; what the others pass is not looked at.
+  /// Returns the root's bytes. `mine` is ignored on the other ranks.
   std::string broadcast_bytes(std::string_view mine, const BroadcastOptions& options = {});
-  /// Calls `fn`; if it throws on any rank, every rank gets an Error naming the lowest such rank, with its message.
+  /// Calls `fn` on every rank. If it throws on any rank, every rank gets an Error that names the lowest such rank and
+  /// contains its message.
   void all_ok(const std::function<void()>& fn, Timeout timeout = {});
-  /// See memory.h. NotSupportedError where the backend has none: ask capabilities().
+  /// See memory.h. Throws NotSupportedError if the backend has no group memory; capabilities() tells beforehand.
   GroupMemory allocate(std::size_t bytes);
 
   // --- time and order -----------------------------------------------------------------------------------------------
   std::chrono::milliseconds timeout() const noexcept;
-  /// For operations issued afterwards.
+  /// Applies to operations that are issued afterwards.
   void set_timeout(std::chrono::milliseconds timeout);
-  /// Of the last collective issued; 0 before the first. Equal on all ranks while they are in step.
+  /// The sequence number of the last collective that was issued; 0 before the first. It is equal on all ranks that have
+  /// issued the same number of collectives.
   std::uint64_t sequence_number() const;
-  /// Until everything this process issued before has ended; errors stay with their Work.
+  /// Waits until all operations that this process has issued have ended. Does not throw their errors, which stay in
+  /// their Work.
   void wait_for_pending();
 
   // --- groups from groups -------------------------------------------------------------------------------------------
-  /// Called by all ranks with the same list; a null pointer on ranks outside it. Ranks are sorted: a member's place in
-  /// the sorted list is its new rank. Empty, duplicate or unknown ranks are a ValueError.
+  /// Called by all ranks with the same list. Returns null on ranks that are not in the list. The list is sorted, and a
+  /// member's position in it is its new rank. Throws ValueError if the list is empty or contains a duplicate or unknown
+  /// rank.
   ProcessGroupPtr split_group(std::vector<int> ranks, const SplitOptions& options = {});
-  /// Called by every process of the groups to be joined, with a store all reach and nobody else uses. Ranks are given
-  /// in order of arrival.
+  /// Called by every process of the groups to be merged, with a store that all of them can reach and that is used for
+  /// nothing else. Ranks are assigned in order of arrival.
   ProcessGroupPtr merge_remote_group(const StorePtr& store, int size, const MergeOptions& options = {});
-  /// After a death (or to leave ranks out): called by the survivors, who agree on who is left, also when another dies
-  /// meanwhile. The new group has fresh memory; this one is finished. On an excluded rank: null.
+  /// Makes a new group after ranks have died, or to leave ranks out. Called by the survivors, who agree on the
+  /// remaining members, even if another rank dies meanwhile. The new group shares no memory with this one, which cannot
+  /// be used any more. Returns null on an excluded rank.
   ProcessGroupPtr shrink(const ShrinkOptions& options = {});
 
-  /// Ends the group in order: waits for what is under way; operations afterwards are an Error. Every rank calls it.
+  /// Ends the group in an orderly way: waits for operations in progress and refuses later ones with an Error. Called by
+  /// every rank.
   void shutdown();
-  /// Ends the group at once, from any thread: whoever waits in it, here or at the peers, gets an AbortedError within
-  /// 100 ms. The processes live on.
+  /// Ends the group at once, from any thread. Operations that wait, on this rank or on its peers, throw AbortedError
+  /// within 100 ms. The processes are not terminated.
   void abort(std::string_view reason = {});
 
   // --- watching -----------------------------------------------------------------------------------------------------
-  /// Called before, and after, each operation (pre: on the caller's thread; post: on the thread that ran it), and when
-  /// the group is aborted. What a hook throws is logged and dropped. Hooks cannot be removed.
+  /// Pre hooks are called before each operation, on the caller's thread; post hooks after it, on the thread that ran
+  /// it; abort hooks when the group is aborted. An exception thrown by a hook is logged and otherwise ignored. Hooks
+  /// cannot be removed.
   void add_pre_hook(Hook hook);
   void add_post_hook(Hook hook);
   void add_abort_hook(std::function<void(std::string_view reason)> hook);
@@ -203,7 +215,7 @@ class COHORT_API ProcessGroup : public Operations, public std::enable_shared_fro
   friend class GroupAccess;
   Work submit(const Operation& op, const detail::SubmitOptions& options) override;
 
-  std::shared_ptr<detail::GroupState> state_;  // operations under way hold it too
+  std::shared_ptr<detail::GroupState> state_;  // also held by operations in progress
 };
 
 }  // namespace cohort

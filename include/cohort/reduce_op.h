@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// How the values of all ranks become one.
+// A ReduceOp says how the values of all ranks are combined into one.
 //
 //   pg->all_reduce(x, {.op = cohort::ReduceOp::max()});
 //   pg->all_reduce(x, {.op = cohort::ReduceOp::premul_sum(0.5)});   // each rank's x times its own factor, then summed
 //   assert(cohort::parse_reduce_op("sum") == cohort::ReduceOp::sum());
 //
-// What goes with which element type:
+// The reductions of each element type:
 //
 // ```text
 //   f16 bf16 f32 f64        sum avg product min max premul_sum
@@ -15,7 +15,7 @@
 //   complex64 complex128    sum avg premul_sum                            as pairs of reals
 // ```
 //
-// A NaN anywhere makes min and max NaN. f16 and bf16 are added up in f32 and rounded once, at the end.
+// If any value is NaN, min and max are NaN. f16 and bf16 are accumulated in f32 and rounded once, at the end.
 #pragma once
 
 #include <cohort/buffer.h>
@@ -36,7 +36,7 @@ class COHORT_API ReduceOp {
 
   /// The sum.
   constexpr ReduceOp() = default;
-  /// A ValueError for premul_sum, which needs a factor: use its maker.
+  /// Throws ValueError for premul_sum, which needs a factor: use premul_sum() below.
   constexpr explicit(false) ReduceOp(Kind kind) : kind_(kind) {
     if (kind >= Kind::premul_sum) refuse(kind);
   }
@@ -49,16 +49,17 @@ class COHORT_API ReduceOp {
   static constexpr ReduceOp band() { return Kind::band; }
   static constexpr ReduceOp bor() { return Kind::bor; }
   static constexpr ReduceOp bxor() { return Kind::bxor; }
-  /// The factor is this rank's own; ranks may differ.
+  /// The factor applies to this rank's values; other ranks may have other factors.
   static constexpr ReduceOp premul_sum(double factor) { return {Kind::premul_sum, factor}; }
-  /// The factor out of host memory: one element of a float type, read now. Anything else is a ValueError.
+  /// Reads the factor from host memory at once. Throws ValueError unless the buffer is one element of a floating-point
+  /// type.
   static ReduceOp premul_sum(const ConstBuffer& one_element);
 
   constexpr Kind kind() const noexcept { return kind_; }
   /// 1 unless this is a premul_sum.
   constexpr double factor() const noexcept { return factor_; }
 
-  /// By kind alone: two premul_sum are equal whatever their factors, as each rank has its own.
+  /// Compares kinds only: all premul_sum are equal, because each rank has its own factor.
   friend constexpr bool operator==(const ReduceOp& a, const ReduceOp& b) noexcept { return a.kind_ == b.kind_; }
   friend constexpr bool operator==(const ReduceOp& a, Kind b) noexcept { return a.kind_ == b; }
 
@@ -75,17 +76,19 @@ COHORT_API std::string_view to_string(ReduceOp::Kind kind);
 inline std::string_view to_string(const ReduceOp& op) {
   return to_string(op.kind());
 }
-/// All names but "premul_sum", which says nothing about the factor. Else a ValueError that lists them.
+/// Accepts all names except "premul_sum", which does not say the factor. Throws a ValueError that lists the names
+/// otherwise.
 COHORT_API ReduceOp parse_reduce_op(std::string_view name);
 
-/// Text from which deserialize_reduce_op() makes the same op with the same factor to the bit ("premul_sum:0x1.8p+1").
+/// Text such as "premul_sum:0x1.8p+1", from which deserialize_reduce_op() makes the same op with exactly the same
+/// factor.
 COHORT_API std::string serialize(const ReduceOp& op);
-/// A ValueError when malformed.
+/// Throws ValueError if the text is malformed.
 COHORT_API ReduceOp deserialize_reduce_op(std::string_view text);
 
-/// Whether the table at the top has it.
+/// Whether the table at the top of this file contains the combination.
 COHORT_API bool is_reducible(DType dtype, const ReduceOp& op);
-/// A TypeError that says what goes with the type, unless is_reducible().
+/// Throws a TypeError that lists the reductions of the dtype, unless is_reducible().
 COHORT_API void check_reducible(DType dtype, const ReduceOp& op);
 
 }  // namespace cohort

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// How long one call may take. Every function that waits takes a Timeout, and all of them mean the same by it:
+// How long one call may take. Every function that waits takes a Timeout, which means the same everywhere:
 //
 //   pg->all_reduce(x);                             // the group's own timeout
 //   pg->all_reduce(x, {.timeout = 5s});            // five seconds
-//   store->get("key", cohort::no_timeout);         // as long as it takes
-//   store->get("key", deadline);                   // until a point in time: what is left of a larger call's time
+//   store->get("key", cohort::no_timeout);         // without limit
+//   store->get("key", deadline);                   // until a point in time, as part of a longer call
 //
-// A timeout is positive. Zero and negative durations are a ValueError, thrown before anything has happened.
+// A timeout must be positive. Zero and negative durations throw ValueError before anything has happened.
 #pragma once
 
 #include <cohort/deadline.h>
@@ -18,19 +18,19 @@
 
 namespace cohort {
 
-/// Waits without limit.
+/// No limit.
 inline constexpr std::chrono::milliseconds no_timeout = std::chrono::milliseconds::max();
 
 class COHORT_API Timeout {
  public:
-  /// The timeout of the group or store that is called.
+  /// The default timeout of the group or store that is called.
   Timeout() = default;
   template <class Rep, class Period>
   explicit(false) Timeout(std::chrono::duration<Rep, Period> duration) : value_(checked(duration)) {}
   explicit(false) Timeout(Deadline deadline) : value_(deadline) {}
 
   bool is_default() const noexcept { return std::holds_alternative<std::monostate>(value_); }
-  /// The time given, or what is left of it where a deadline was given.
+  /// The given duration, the time left until the given deadline, or `otherwise` if neither was given.
   std::chrono::milliseconds duration_or(std::chrono::milliseconds otherwise) const {
     if (const auto* const duration = std::get_if<std::chrono::milliseconds>(&value_)) return *duration;
     const auto* const deadline = std::get_if<Deadline>(&value_);
@@ -38,7 +38,7 @@ class COHORT_API Timeout {
     if (deadline->is_never()) return no_timeout;
     return std::chrono::ceil<std::chrono::milliseconds>(deadline->remaining());
   }
-  /// Counted from now.
+  /// The same as a deadline, counted from now.
   Deadline deadline_or(std::chrono::milliseconds otherwise) const {
     if (const auto* const deadline = std::get_if<Deadline>(&value_)) return *deadline;
     return Deadline::after(duration_or(otherwise));
@@ -47,7 +47,7 @@ class COHORT_API Timeout {
  private:
   template <class Rep, class Period>
   static std::chrono::milliseconds checked(std::chrono::duration<Rep, Period> duration) {
-    // A duration as large as no_timeout in a coarser unit would overflow in the conversion.
+    // The largest duration of a coarser unit would overflow in the conversion to milliseconds.
     if (duration >= std::chrono::duration<Rep, Period>::max()) return no_timeout;
     if (duration <= duration.zero()) refuse(std::chrono::duration_cast<std::chrono::milliseconds>(duration));
     return std::chrono::ceil<std::chrono::milliseconds>(duration);

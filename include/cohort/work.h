@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Work is what every operation of a process group returns: a handle to wait on and to ask.
+// Every operation of a process group returns a Work: a handle to wait for the operation and to query it.
 //
 //   auto work = pg->all_reduce(gradients, {.async_op = true});
 //   compute();
-//   work.wait();                       // throws what went wrong, each time it is called
-//   work.wait(100ms);                  // OperationTimeoutError if it takes longer; the operation runs on
+//   work.wait();                       // throws the operation's error, on every call
+//   work.wait(100ms);                  // OperationTimeoutError if it takes longer; the operation continues
 //   work.then([](const std::vector<cohort::Buffer>& outputs) { ... });
 //
-// Of device memory (operations.h) wait() has the operation's stream wait and not the host, unless it is a barrier;
-// wait(timeout) blocks the host; is_completed() asks the device.
+// For device memory (operations.h), wait() makes the operation's stream wait, and blocks the host only for a barrier.
+// wait(timeout) blocks the host, and is_completed() queries the device.
 //
-// Work is a value: copies are the same operation. Of an operation that was not asynchronous it is completed already.
+// Work is a value; its copies refer to the same operation. The Work of an operation that was not asynchronous is
+// already completed.
 //
-// Dropping the last copy of an operation still running on memory it does not keep alive (a vector, a span, a pointer)
-// waits for it, which its own deadline bounds; where the buffers hold a keep-alive it goes on unattended, and its
-// error, if any, is logged. What was enqueued on the user's own stream (no async_op) is not waited for either: that
-// memory is the stream's, as with any kernel.
+// Destroying the last copy while the operation still runs on memory that it does not keep alive (a vector, a span, a
+// pointer) waits for the operation; its deadline bounds the wait. If the buffers have a keep-alive, the operation
+// continues and its error, if any, is logged. An operation that was enqueued on the user's own stream (without
+// async_op) is not waited for either: as with any kernel, the memory must stay valid until the stream has used it.
 #pragma once
 
 #include <cohort/buffer.h>
@@ -42,37 +43,38 @@ class WorkHandle;
 
 class COHORT_API Work {
  public:
-  /// Of nothing: completed.
+  /// A completed Work with no operation.
   Work() = default;
 
   OpType op() const noexcept { return op_; }
-  /// Of the operation in its group: collectives and point-to-point are counted apart, both from 1.
+  /// The operation's sequence number in its group. Collectives and point-to-point operations are counted separately,
+  /// both from 1.
   std::uint64_t sequence() const noexcept { return sequence_; }
 
-  /// Whether it has ended, with its result or with an error. Never blocks.
+  /// Whether the operation has ended, with success or with an error. Never blocks.
   bool is_completed() const;
   bool is_success() const { return is_completed() && exception() == nullptr; }
-  /// Until the operation has ended, which its own deadline bounds; rethrows its error.
+  /// Waits until the operation has ended and throws its error, if any. The operation's deadline bounds the wait.
   void wait() const;
-  /// As wait(), where another stream than the operation's is to wait: device memory that is used there next.
+  /// Like wait(), but makes `stream` wait instead of the operation's stream, for device memory that is used there next.
   void wait_on(void* stream) const;
-  /// At most this long: an OperationTimeoutError afterwards, and the operation runs on.
+  /// Waits at most this long, then throws OperationTimeoutError. The operation continues.
   void wait(Timeout timeout) const;
-  /// Null while it runs and when it went well.
+  /// The operation's error; null while it runs and if it succeeded.
   std::exception_ptr exception() const;
-  /// Device memory: has the operation's stream wait for it. Host memory: nothing to order.
+  /// For device memory, makes the operation's stream wait for the operation. For host memory, does nothing.
   void synchronize() const;
-  /// How long the device took, where the backend was told to measure it and it has ended.
+  /// How long the device took. nullopt if the operation has not ended or the backend was not told to measure it.
   std::optional<std::chrono::nanoseconds> duration() const;
 
-  /// Who sent what a receive got; an Error for anything else, or before it has ended.
+  /// The rank that sent what a receive received. Throws Error for other operations, and before the receive has ended.
   int source_rank() const;
 
-  /// The outputs, in order: the buffers reduced or broadcast; the gathered pieces; nothing for a barrier, a send, and
-  /// a gather away from its root. An Error before completion.
+  /// The outputs in order: the buffers that were reduced or broadcast, or the gathered pieces. Empty for a barrier, for
+  /// a send, and for a gather on ranks other than the root. Throws Error before completion.
   std::vector<Buffer> result() const;
   Future<std::vector<Buffer>> future() const;
-  /// future().then(f): see future.h for where `f` runs.
+  /// Same as future().then(f). See future.h for the thread that `f` runs on.
   template <class F>
   auto then(F f) const {
     return future().then(std::move(f));
@@ -85,7 +87,7 @@ class COHORT_API Work {
   OpType op_ = OpType::unknown;
   int source_ = -1;
   std::uint64_t sequence_ = 0;
-  // One output is the common case and is kept in place: a blocking operation allocates nothing.
+  // One output is the common case and is stored inline, so that a blocking operation does not allocate.
   Buffer output_;
   std::vector<Buffer> outputs_;
   bool has_output_ = false;

@@ -8,7 +8,7 @@ namespace cohort {
 
 namespace {
 
-/// Advances one transfer until it is done, for backends that have nothing better.
+/// Advances one transfer until it is done, for backends without a blocking send or receive of their own.
 void complete(Backend& backend, Transfer& transfer, Call& call) {
   while (!transfer.advance()) {
     transfer.check();

@@ -33,11 +33,12 @@ Work Batch::submit(const Operation& op, const detail::SubmitOptions& options) {
     throw ValueError("in a batch, async_op, timeout and stream are given to run()",
                      {.op = std::string(to_string(op.type))});
   }
-  // A barrier is of no device, and goes with any.
+  // A barrier has no device and can be combined with operations on any device.
   if (!content_->device) {
     content_->device = options.device;
   } else if (options.device && content_->device != options.device) {
-    throw ValueError("a batch is of one device", {.op = std::string(to_string(op.type))});
+    throw ValueError("all operations of a batch must be on the same type of device",
+                     {.op = std::string(to_string(op.type))});
   }
   content_->operations.emplace_back(op);
   return {};
@@ -45,7 +46,7 @@ Work Batch::submit(const Operation& op, const detail::SubmitOptions& options) {
 
 namespace {
 
-/// Point-to-point operations of a batch, all at once and in no order; a Work of all of them.
+/// Completes one Work when all point-to-point operations of a batch, which run concurrently, have ended.
 class Together {
  public:
   Together(std::size_t count, std::shared_ptr<detail::WorkState> work) : missing_(count), work_(std::move(work)) {}
@@ -98,7 +99,8 @@ Work Batch::run(const AllGatherOptions& options) {
   for (const auto& member : work->operation().get().members) {
     try {
       const auto part = group.submit(member, {.device = device, .async_op = true, .timeout = options.timeout});
-      // Started one by one, but waited for together: a receive may come before the send it waits for.
+      // The operations are started one by one but waited for together, because a receive may come before the send that
+      // it waits for.
       if (first == 0) first = part.sequence();
       part.future().on_done([together, part](const auto& future) { together->arrived(future.exception()); });
     } catch (...) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What is built from other operations: collectives of byte strings, all_ok, monitored_barrier.
+// Functions that are built from other operations: collectives of byte strings, all_ok and monitored_barrier.
 #include <cohort/error.h>
 #include <cohort/process_group.h>
 
@@ -48,7 +48,7 @@ std::vector<std::string> gather_strings(Backend& backend, std::string_view mine,
 }  // namespace
 
 std::vector<std::string> ProcessGroup::all_gather_bytes(std::string_view mine, const AllGatherOptions& options) {
-  if (options.async_op) throw ValueError("all_gather_bytes: blocking only");
+  if (options.async_op) throw ValueError("all_gather_bytes: async_op is not supported, only blocking calls");
   std::vector<std::string> all;
   state_->run_in_turn(OpType::all_gather, options.timeout,
                       [&](Backend& backend, Call& call) { all = gather_strings(backend, mine, call); });
@@ -56,7 +56,7 @@ std::vector<std::string> ProcessGroup::all_gather_bytes(std::string_view mine, c
 }
 
 std::string ProcessGroup::broadcast_bytes(std::string_view mine, const BroadcastOptions& options) {
-  if (options.async_op) throw ValueError("broadcast_bytes: blocking only");
+  if (options.async_op) throw ValueError("broadcast_bytes: async_op is not supported, only blocking calls");
   if (options.root < 0 || options.root >= size_) {
     throw ValueError(
         fmt::format("broadcast_bytes: root {} is not a rank of this group: 0 to {}", options.root, size_ - 1));
@@ -76,7 +76,7 @@ std::string ProcessGroup::broadcast_bytes(std::string_view mine, const Broadcast
 }
 
 void ProcessGroup::all_ok(const std::function<void()>& fn, Timeout timeout) {
-  // "" is success: a failure says at least something.
+  // An empty string means success; a failure always has a text.
   std::string failure;
   std::exception_ptr own;
   try {
@@ -99,7 +99,7 @@ void ProcessGroup::all_ok(const std::function<void()>& fn, Timeout timeout) {
 
 namespace {
 
-// Tags that users cannot have.
+// Users cannot give negative tags.
 constexpr int arrival_tag = -2;
 constexpr int answer_tag = -3;
 
@@ -113,7 +113,7 @@ void ProcessGroup::monitored_barrier(const MonitoredBarrierOptions& options) {
   const auto context = [&](int rank) -> ErrorContext {
     return {.group = id(), .op = "monitored_barrier", .sequence = round, .rank = rank};
   };
-  // One entry for each rank: whether it is missing.
+  // One entry per rank: nonzero if the rank is missing.
   std::string missing(static_cast<std::size_t>(size_), '\0');
   const auto throw_if_missing = [&] {
     std::vector<int> ranks;
@@ -127,14 +127,14 @@ void ProcessGroup::monitored_barrier(const MonitoredBarrierOptions& options) {
   };
 
   if (rank_ != 0) {
-    // Rank 0 decides, and may give every rank the whole time.
+    // Rank 0 decides, and may give every rank the whole timeout.
     Call call(OpType::barrier, round, Deadline::after(timeout * size_ + std::chrono::seconds(1)), timeout);
     try {
       auto number = round;
       backend->perform(Operation::send(bytes_of_value(number), 0, arrival_tag), call);
       backend->perform(Operation::recv(bytes_of(missing), 0, answer_tag), call);
     } catch (const OperationTimeoutError&) {
-      throw OperationTimeoutError("monitored_barrier: no answer from rank 0; see what it says", context(0));
+      throw OperationTimeoutError("monitored_barrier: no answer from rank 0; see the error on that rank", context(0));
     }
     return throw_if_missing();
   }
@@ -143,7 +143,7 @@ void ProcessGroup::monitored_barrier(const MonitoredBarrierOptions& options) {
   for (int rank = 1; rank < size_; ++rank) {
     Call call(OpType::barrier, round, options.wait_all_ranks ? Deadline::after(timeout) : deadline, timeout);
     try {
-      // Of a rank that came too late to an earlier barrier there may be an older number.
+      // A rank that was late for an earlier barrier may have left an older number.
       std::uint64_t number = 0;
       while (number < round && !call.deadline().expired()) {
         backend->perform(Operation::recv(bytes_of_value(number), rank, arrival_tag), call);
@@ -160,7 +160,7 @@ void ProcessGroup::monitored_barrier(const MonitoredBarrierOptions& options) {
     try {
       backend->perform(Operation::send(bytes_of(missing), rank, answer_tag), call);
     } catch (const OperationTimeoutError&) {
-      continue;  // it has not come, and nobody waited for it
+      continue;  // the rank has not arrived, and rank 0 had stopped waiting at an earlier one
     }
   }
   throw_if_missing();

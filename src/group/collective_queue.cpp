@@ -21,14 +21,14 @@ std::uint64_t CollectiveQueue::enqueue(Task task) {
 
 Worker::Next CollectiveQueue::Core::step(Worker::Lock& lock) {
   if (tasks.empty()) return Worker::Next::idle();
-  // While `queued` is set nobody else enters, so once the running operation has left, it is this thread's turn.
+  // While `queued` is set no other thread can enter, so once the running operation has left, it is this thread's turn.
   if ((word.load(std::memory_order_acquire) & running) != 0) return Worker::Next::when_woken();
   word.fetch_or(running, std::memory_order_acquire);
   auto [sequence, task] = std::move(tasks.front());
   tasks.pop_front();
   lock.unlock();
   task(sequence);
-  task = nullptr;  // destroys what it holds now, without the lock
+  task = nullptr;  // destroys what the task holds while the lock is not held
   lock.lock();
   // Later operations queue up behind this one until none is left.
   word.fetch_and(tasks.empty() ? ~(running | queued) : ~running, std::memory_order_release);
@@ -38,7 +38,7 @@ Worker::Next CollectiveQueue::Core::step(Worker::Lock& lock) {
 
 void CollectiveQueue::wait_until_idle() {
   Worker::Lock lock(core_->mutex);
-  // An operation that runs on its caller's thread wakes nobody when it leaves an empty queue: look now and then.
+  // An operation that runs on its caller's thread notifies nobody when it leaves an empty queue, so this has to poll.
   while ((core_->word.load(std::memory_order_acquire) & (running | queued)) != 0) {
     core_->progressed.wait_for(lock, std::chrono::milliseconds(1));
   }

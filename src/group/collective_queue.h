@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Runs a group's collectives one at a time, in the order in which they were issued, from whichever thread.
+// Runs a group's collectives one at a time, in the order in which they were issued, from any thread.
 //
-// A blocking operation on an idle group runs on its caller's thread: entering and leaving is one atomic exchange each,
-// since one word says everything there is to know (the number of the last operation, whether one runs, whether any are
-// queued). All others wait in a queue for the queue's own thread, which the first of them starts.
+// A blocking operation on an idle group runs on its caller's thread. Entering and leaving cost one atomic operation
+// each, because a single word holds the whole state: the number of the last operation, whether one is running, and
+// whether any are queued. All other operations are queued for the queue's own thread, which the first of them starts.
 #pragma once
 
 #include <atomic>
@@ -25,11 +25,11 @@ class CollectiveQueue {
  public:
   using Task = std::function<void(std::uint64_t sequence)>;
 
-  /// `name`: the thread's, at most 15 characters. The destructor runs what is queued; it may be called on the queue's
-  /// own thread, by its last task.
+  /// `name` is the name of the thread, at most 15 characters. The destructor runs the queued tasks; it may be called on
+  /// the queue's own thread, by its last task.
   explicit CollectiveQueue(const char* name) : worker_(name, core_) {}
 
-  /// The next operation's number if the group is idle: it is the caller's turn from now until leave().
+  /// If the group is idle, gives the caller the turn until it calls leave(), and returns the next operation's number.
   std::optional<std::uint64_t> try_enter() {
     auto word = core_->word.load(std::memory_order_relaxed);
     while ((word & (running | queued)) == 0) {
@@ -43,7 +43,7 @@ class CollectiveQueue {
     if ((core_->word.fetch_and(~running, std::memory_order_release) & queued) != 0) core_->wake_thread();
   }
 
-  /// Runs the task later, in turn, on the queue's thread. Returns the number that the task will be given.
+  /// Queues the task for the queue's thread, and returns the number that the task will be given.
   std::uint64_t enqueue(Task task);
   /// Whether the caller is the queue's thread.
   bool is_own_thread() const { return worker_.is_current(); }
@@ -55,11 +55,11 @@ class CollectiveQueue {
  private:
   static constexpr std::uint64_t running = 1;
   static constexpr std::uint64_t queued = 2;
-  static constexpr std::uint64_t one = 4;  ///< the number of the last operation is counted in these
+  static constexpr std::uint64_t one = 4;  ///< added for each operation; the number occupies the bits above the flags
 
   struct Core final : Worker::Job {
     std::atomic<std::uint64_t> word{0};
-    std::condition_variable progressed{};  ///< for whoever waits until the queue is idle
+    std::condition_variable progressed{};  ///< notifies callers of wait_until_idle()
     std::deque<std::pair<std::uint64_t, Task>> tasks{};
 
     void wake_thread();
@@ -70,7 +70,7 @@ class CollectiveQueue {
   Worker worker_;
 };
 
-/// Calls leave() at the end of a scope that try_enter() let in.
+/// Calls leave() at the end of a scope that try_enter() has entered.
 class QueueTurn {
  public:
   explicit QueueTurn(CollectiveQueue& queue) : queue_(queue) {}

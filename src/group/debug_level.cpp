@@ -31,7 +31,7 @@ DebugLevel from_env() {
   return DebugLevel::off;
 }
 
-/// Process-wide: read from the environment when first asked for, not when the library is loaded.
+/// Process-wide. Read from the environment on first use, not when the library is loaded.
 std::atomic<DebugLevel>& level() {
   static std::atomic<DebugLevel> value{from_env()};
   return value;

@@ -8,13 +8,13 @@
 
 namespace cohort {
 
-/// Lets resolve_group() find a group by its id while it lives.
+/// Lets resolve_group() find a group by its id during the group's lifetime.
 void remember_group(const std::string& id, const ProcessGroupPtr& group);
 void forget_group(const std::string& id, const ProcessGroup* group);
 
-/// An id that all ranks of a group find in its store: the first to ask makes it up.
+/// Returns an id that all ranks of a group share through its store: the first rank to ask chooses it.
 std::string agree_on_id(Store& store, const std::string& backend);
-/// One for a group without a store; it begins with the prefix.
+/// An id for a group without a store. It begins with the prefix.
 inline constexpr std::string_view local_id_prefix = "local-";
 std::string local_id();
 

@@ -17,7 +17,7 @@ namespace cohort {
 
 namespace detail {
 
-/// Thread-safe: a scope may be shared between threads.
+/// Thread-safe, because a scope may be shared between threads.
 class GroupNames {
  public:
   void add(std::string name, const ProcessGroupPtr& group) {
@@ -26,7 +26,7 @@ class GroupNames {
     if (!entry.expired()) throw Error(fmt::format("the group name \"{}\" is taken", name));
     entry = group;
   }
-  /// Nothing: never registered. Null: gone.
+  /// nullopt: never registered. Null: the group has been destroyed.
   std::optional<ProcessGroupPtr> find(std::string_view name) const {
     const std::lock_guard lock(mutex_);
     const auto it = names_.find(name);
@@ -63,7 +63,7 @@ const Names& registered() {
   return own_names ? own_names : *of_process;
 }
 
-/// Process-wide and thread-safe: every living group by its id. Ranks that are threads share an id.
+/// Process-wide and thread-safe: all existing groups by id. Ranks that are threads share an id.
 struct Ids {
   std::mutex mutex;
   std::multimap<std::string, std::pair<ProcessGroup*, std::weak_ptr<ProcessGroup>>, std::less<>> groups;
@@ -75,8 +75,8 @@ struct Ids {
 };
 
 ProcessGroupPtr find_by_id(std::string_view id) {
-  // Before the lock, so that they are let go after it: one may be the last, and its group forgets itself under the
-  // lock.
+  // Declared before the lock so that it is destroyed after it: it may hold the last reference to a group, whose
+  // destructor takes the lock.
   std::vector<ProcessGroupPtr> living;
   auto& ids = Ids::instance();
   {

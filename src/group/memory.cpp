@@ -12,7 +12,7 @@ namespace cohort::detail {
 
 namespace {
 
-/// Process-wide and thread-safe: who owns the memory that allocators handed out, by address.
+/// Process-wide and thread-safe: the owners of the memory that allocators handed out, by address.
 struct Handles {
   std::mutex mutex;
   std::map<void*, GroupMemory> by_address;
@@ -35,7 +35,7 @@ void* allocate_group_memory(ProcessGroup& group, std::size_t bytes) {
 }
 
 void free_group_memory(void* data) noexcept {
-  GroupMemory memory;  // freed after the lock
+  GroupMemory memory;  // freed after the lock is released
   auto& handles = Handles::instance();
   const std::lock_guard lock(handles.mutex);
   const auto it = handles.by_address.find(data);

@@ -15,7 +15,8 @@ namespace cohort {
 
 namespace {
 
-// From the lowest bit: 5 of op, 4 of dtype, 4 of reduction, 1 free, 14 of root, 36 of bytes.
+// The bits of the packed word, from the lowest: 5 for op, 4 for dtype, 4 for reduction, 1 free, 14 for root, 36 for
+// bytes.
 constexpr unsigned dtype_at = 5;
 constexpr unsigned reduce_at = 9;
 constexpr unsigned root_at = 14;
@@ -30,7 +31,8 @@ bool has_root(OpType op) {
   return op == OpType::reduce || op == OpType::broadcast || op == OpType::gather || op == OpType::scatter;
 }
 
-/// All ranks know the sizes of all pieces, so one list of them is told from another.
+/// For operations where every rank knows the sizes of all pieces, so that lists of different sizes can be
+/// distinguished.
 template <class Pieces>
 void add_pieces(OpSignature& signature, const Pieces& pieces) {
   std::uint32_t hash = 0;
@@ -117,7 +119,7 @@ namespace {
 
 constexpr std::size_t longest = 480;
 
-/// Whether shapes may rightly differ between ranks.
+/// Whether shapes may legitimately differ between ranks.
 bool has_own_shapes(const Operation& op) {
   const auto differ = [](const auto& pieces) {
     return std::ranges::any_of(pieces, [&](const auto& piece) { return piece.size() != pieces[0].size(); });
@@ -144,21 +146,21 @@ void describe(std::vector<std::string>& shapes, std::vector<std::string_view>& d
   }
 }
 
-/// The parts that are compared one by one, so that the error can say which differ.
+/// The aspects are compared one by one, so that the error can say which of them differ.
 constexpr std::array<const char*, 6> aspects{"sequence number", "operation", "reduction", "root", "dtypes", "shapes"};
 
-/// The aspects, one after another. What is longer than fits is compared as far as it goes.
+/// The aspects one after another, cut off at `longest` characters.
 std::string full_description(const Operation& op, std::uint64_t sequence) {
   std::vector<std::string> shapes;
   std::vector<std::string_view> dtypes;
   if (!op.members.empty()) {
-    // A member's memory is known by its bytes alone: its buffers may be gone when it runs.
+    // Only the sizes in bytes of a member's memory are known, because its buffers may not exist any more when it runs.
     for (const auto& member : op.members) {
       dtypes.push_back(to_string(member.dtype));
       shapes.push_back(to_string(OpSignature::of(member)));
     }
   } else {
-    // Away from the root a gather has no outputs and a scatter no inputs.
+    // On ranks other than the root, a gather has no outputs and a scatter has no inputs.
     if (op.type != OpType::scatter) describe(shapes, dtypes, op.input_buffers);
     if (op.type != OpType::gather) describe(shapes, dtypes, op.output_buffers);
     if (has_own_shapes(op)) shapes = {"any"};
@@ -199,7 +201,7 @@ void compare_on_all_ranks(Backend& backend, const Operation& op, Call& call) {
   places.reserve(n);
   for (auto& each : all) places.push_back(std::as_writable_bytes(std::span(each)));
   backend.perform(Operation::all_gather(std::as_bytes(std::span(mine)), places), call);
-  // All compare with rank 0, so that all see the same.
+  // All ranks compare with rank 0, so that all of them report the same difference.
   for (std::size_t rank = 1; rank < n; ++rank) {
     if (all[rank] == all[0]) continue;
     throw MismatchError(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Mismatch detection: ranks that call different things are told so, on every rank.
+// Mismatch detection: if ranks call different operations, every rank gets an error that says so.
 //
 // An OpSignature holds what all ranks of a collective must agree on. Each backend compares signatures in the way its
 // engine allows: shm and thread put the packed word beside the flag of every collective; gloo and hybrid use its digest
@@ -21,7 +21,7 @@
 
 namespace cohort {
 
-/// Mixes well enough that two different inputs share a number once in its range.
+/// A 64-bit hash that spreads its inputs evenly, so that two different inputs collide only by chance.
 constexpr std::uint64_t digest_of(std::initializer_list<std::uint64_t> parts) {
   std::uint64_t state = 0x9e3779b97f4a7c15U;
   for (const auto part : parts) {
@@ -32,17 +32,18 @@ constexpr std::uint64_t digest_of(std::initializer_list<std::uint64_t> parts) {
 }
 
 struct OpSignature {
-  OpType op = OpType::unknown;  ///< without the distinction of single buffers from lists
+  OpType op = OpType::unknown;  ///< does not distinguish single buffers from lists
   DType dtype = DType::u8;
   ReduceOp::Kind reduce = ReduceOp::Kind::sum;
-  /// The root; for the types without one whose pieces may differ in size, a hash of their sizes.
+  /// The root. For types without a root whose pieces may differ in size, a hash of the sizes.
   int root = 0;
-  /// Those of the whole operation where all ranks know them, else 0. From 64 GiB on they are not told apart.
+  /// The bytes of the whole operation if all ranks know them, otherwise 0. Sizes of 64 GiB and more are not
+  /// distinguished.
   std::uint64_t bytes = 0;
 
   static OpSignature of(const Operation& op);
 
-  /// In one 64-bit word: comparing two words compares everything.
+  /// Packs all fields into one 64-bit word, so that comparing two words compares everything.
   std::uint64_t pack() const;
   static OpSignature unpack(std::uint64_t word);
   std::uint64_t digest(std::uint64_t sequence) const { return digest_of({pack(), sequence}); }
@@ -54,11 +55,12 @@ inline constexpr std::uint64_t free_signature_bit = std::uint64_t{1} << 13U;
 /// "all_reduce(sum, f32, 4096 bytes)", "broadcast(f32, 16 bytes, root 2)", "barrier()"
 std::string to_string(const OpSignature& signature);
 
-/// "rank 1 called barrier() where rank 0 called ...": what every rank is told.
+/// The message that every rank gets: "rank 1 called barrier() where rank 0 called ...".
 std::string describe_mismatch(int rank, const std::string& called, int other, const std::string& other_called);
 
-/// Debug level detail: all ranks exchange what they are about to do, shapes included. A MismatchError on each if they
-/// differ; since every rank gets every description, the group stays in step.
+/// For debug level detail: all ranks exchange descriptions of the operation they are about to perform, including
+/// shapes. Throws MismatchError on every rank if they differ. Since every rank gets every description, the ranks stay
+/// synchronised.
 void compare_on_all_ranks(Backend& backend, const Operation& op, Call& call);
 
 }  // namespace cohort

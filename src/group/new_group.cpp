@@ -23,7 +23,7 @@ namespace cohort {
 
 namespace {
 
-/// Process-wide and thread-safe: name → factory.
+/// Process-wide and thread-safe: the factories by name.
 class Backends {
  public:
   static Backends& instance() {
@@ -33,11 +33,12 @@ class Backends {
   void add(std::string name, ProcessGroupFactory factory) {
     if (factory == nullptr) throw ValueError(fmt::format("register_backend: {} has no factory", name));
     if (name.empty() || name.find_first_of(":, ") != std::string::npos) {
-      throw ValueError(fmt::format("register_backend: \"{}\": a name has no colon, comma or blank", name));
+      throw ValueError(
+          fmt::format("register_backend: \"{}\": a name must not be empty or contain a colon, comma or blank", name));
     }
     const std::lock_guard lock(mutex_);
     if (!backends_.try_emplace(name, KnownBackend{.factory = std::move(factory)}).second) {
-      throw ValueError(fmt::format("the backend {} is registered already", name));
+      throw ValueError(fmt::format("the backend {} is already registered", name));
     }
   }
   ProcessGroupFactory find(std::string_view name) const {
@@ -53,7 +54,7 @@ class Backends {
     return it->second.factory;
   }
   std::vector<std::string> list() const { return usable(copy()); }
-  /// To be looked at without the lock: finding out what is missing may load a library.
+  /// A copy that can be used without the lock, because finding out what a backend lacks may load a library.
   KnownBackends copy() const {
     const std::lock_guard lock(mutex_);
     return backends_;
@@ -73,12 +74,12 @@ class Backends {
 };
 
 struct Choice {
-  std::optional<DeviceType> device{};  ///< nothing: the whole group
+  std::optional<DeviceType> device{};  ///< nullopt: all devices of the group
   std::string name{};
   ProcessGroupFactory factory{};
 };
 
-/// "shm", or "cpu:shm,cuda:nccl".
+/// Parses "shm" or "cpu:shm,cuda:nccl".
 std::vector<Choice> parse_backends(std::string_view text) {
   std::vector<Choice> choices;
   for (const auto part : split(text, ',')) {
@@ -105,7 +106,8 @@ RendezvousResult find_members(const GroupMembers& members, std::chrono::millisec
   const int rank = *members.rank;
   const int size = *members.size;
   if (size < 1 || rank < 0 || rank >= size) throw ValueError(fmt::format("new_group: rank {} of {}", rank, size));
-  // Keys of its own, numbered per rank in the store itself: that works for ranks that are threads too.
+  // The prefix contains a number that each rank counts in the store itself, so that this also works for ranks that are
+  // threads.
   const auto base = fmt::format("groups/{}", members.name);
   const auto number = members.store->add(fmt::format("{}/begun/{}", base, rank), 1, timeout);
   return {.store = std::make_shared<PrefixStore>(fmt::format("{}/{}", base, number), members.store),
@@ -152,7 +154,8 @@ std::vector<std::string> backend_names() {
 ProcessGroupPtr new_group(std::string_view backend, std::chrono::milliseconds timeout, const Device& device,
                           const Options& options, const GroupMembers& members) {
   const auto choices = parse_backends(backend);
-  if (timeout.count() <= 0) throw ValueError(fmt::format("new_group: a timeout of {} ms", timeout.count()));
+  if (timeout.count() <= 0)
+    throw ValueError(fmt::format("new_group: the timeout must be positive, not {} ms", timeout.count()));
   const auto deadline = Deadline::after(timeout);
   const auto found = find_members(members, timeout);
   const auto& store = found.store;
@@ -167,7 +170,7 @@ ProcessGroupPtr new_group(std::string_view backend, std::chrono::milliseconds ti
         choice.device ? std::make_shared<PrefixStore>(std::string(to_string(*choice.device)), store) : store;
     keys->set_timeout(left());
     auto group = choice.factory(keys, rank, size, timeout, on, its_options);
-    if (group == nullptr) throw Error(fmt::format("the factory of backend {} made no group", choice.name));
+    if (group == nullptr) throw Error(fmt::format("the factory of backend {} returned no group", choice.name));
     return group;
   };
 
@@ -182,7 +185,7 @@ ProcessGroupPtr new_group(std::string_view backend, std::chrono::milliseconds ti
     }
     group->set_default_backend(device.type);
   }
-  // A factory that was given another one by an option has set it.
+  // If the factory got another timeout from an option, it has set that one.
   if (group->timeout() == ProcessGroup::default_timeout) group->set_timeout(timeout);
   if (GroupAccess::has_local_id(*group)) GroupAccess::set_id(*group, agree_on_id(*store, group->name()));
   if (device.index >= 0) group->set_bound_device(device);

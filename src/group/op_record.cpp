@@ -59,7 +59,7 @@ void OpRecord::failed(const std::exception_ptr& error) {
   } catch (const BackendError& e) {
     FlightRecorder::dump(e.what());
   } catch (...) {
-    state_.has_dumped = false;  // the arguments, not the group
+    state_.has_dumped = false;  // the call failed, not the group
   }
 }
 
@@ -82,7 +82,7 @@ void OpRecord::run_hooks(const std::vector<Hook>& hooks) {
     } catch (const std::exception& e) {
       log(LogLevel::error, fmt::format("a hook of group {} threw: {}", state_.id, e.what()));
     } catch (...) {
-      log(LogLevel::error, fmt::format("a hook of group {} threw something that is no std::exception", state_.id));
+      log(LogLevel::error, fmt::format("a hook of group {} threw something that is not a std::exception", state_.id));
     }
   }
 }

@@ -16,8 +16,8 @@
 
 namespace cohort {
 
-/// Made by the thread that issues the operation. The operation is described here once and for all: nothing of it is
-/// needed afterwards.
+/// Made by the thread that issues the operation. The constructor copies everything it needs from the operation, which
+/// need not exist afterwards.
 class OpRecord {
  public:
   OpRecord(detail::GroupState& state, const Operation& op, std::uint64_t sequence, std::chrono::milliseconds timeout,
@@ -33,7 +33,7 @@ class OpRecord {
   detail::GroupState& state_;
   observe::GroupTrace* trace_;
   observe::RecordId record_{};
-  std::optional<HookEvent> event_;  ///< where there are hooks
+  std::optional<HookEvent> event_;  ///< set if the group has hooks
 };
 
 }  // namespace cohort

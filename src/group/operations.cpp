@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Checks arguments and turns every form of an operation into the one that backends know.
+// Checks the arguments of every form of an operation and turns it into the Operation that backends perform.
 #include <cohort/error.h>
 #include <cohort/operations.h>
 
@@ -83,7 +83,7 @@ ConstBytes bytes_of(const ConstBuffer& buffer) {
   return {static_cast<const std::byte*>(buffer.data()), buffer.bytes()};
 }
 
-/// n equal parts.
+/// Divides a buffer into n equal parts.
 template <class List, class Whole>
 void divide(List& parts, Whole whole, int n) {
   const auto each = whole.size() / static_cast<std::size_t>(n);
@@ -134,7 +134,8 @@ Work Operations::all_reduce(const BufferList& buffers, const AllReduceOptions& o
                      in(type));
   }
   if (buffers.size() > 1 && buffers[0].device().type != DeviceType::cpu) {
-    throw NotSupportedError(fmt::format("{}: lists of buffers in host memory only", to_string(type)), in(type));
+    throw NotSupportedError(fmt::format("{}: lists of buffers are supported in host memory only", to_string(type)),
+                            in(type));
   }
   Operation op{.type = type, .dtype = buffers[0].dtype(), .reduce = options.op};
   for (const auto& buffer : buffers) {
@@ -361,7 +362,7 @@ Work Operations::reduce_scatter_coalesced(const BufferList& outputs, const Const
 
 namespace {
 
-/// Blocks of rows, as `splits` says, or equal ones.
+/// Divides a buffer into blocks of as many rows as `splits` says, or into equal blocks if it is empty.
 template <class List, class Whole>
 void divide_rows(List& parts, Whole whole, const ConstBuffer& buffer, const std::vector<std::int64_t>& splits, int size,
                  std::string_view what) {

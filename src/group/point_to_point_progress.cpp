@@ -16,13 +16,13 @@ struct PointToPointProgress::Core final : Worker::Job {
   std::list<Item> added;
   std::size_t pending = 0;  ///< transfers that were added and have not ended
 
-  // The thread's alone.
+  // Used by the progress thread only.
   std::list<Item> items;
   Deadline::Clock::time_point next_check{};
 
   Worker::Next step(Worker::Lock& lock) override;
   void advance_or_rest();
-  /// Returns whether any has ended.
+  /// Returns whether any transfer has ended.
   bool advance_all(bool with_check);
 };
 
@@ -48,7 +48,7 @@ bool PointToPointProgress::Core::advance_all(bool with_check) {
       ++it;
       continue;
     }
-    it->transfer.reset();  // before anybody is told: from then on the memory is the caller's again
+    it->transfer.reset();  // before done() is called, which returns the memory to the caller
     it->done(source, error);
     it = items.erase(it);
     any_ended = true;
@@ -66,7 +66,7 @@ void PointToPointProgress::Core::advance_or_rest() {
   if (advance_all(with_check) || items.empty()) return;
   auto until = Deadline::at(next_check);
   for (auto& item : items) until = earlier(until, item.call.deadline());
-  // Whoever adds a transfer meanwhile has advanced it first, so a short rest delays nobody.
+  // A transfer that is added meanwhile has been advanced once by its caller, so a short rest does not delay it.
   items.front().backend->rest(until);
 }
 

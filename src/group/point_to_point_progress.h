@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Progress of asynchronous sends and receives: one thread per group, started by the first of them, advances all that
-// are under way, in no particular order, and rests while none of them moves.
+// Progress of asynchronous sends and receives. One thread per group, started by the first transfer, advances all
+// transfers in no particular order, and rests while none of them makes progress.
 #pragma once
 
 #include <cohort/backend.h>
@@ -15,17 +15,17 @@ namespace cohort {
 
 class PointToPointProgress {
  public:
-  /// Called when a transfer has ended, with the rank that sent it or with the error.
+  /// Called when a transfer has ended, with the sender's rank or with the error.
   using Done = std::function<void(int source, std::exception_ptr error)>;
 
-  /// The destructor waits for all transfers, which their deadlines bound. It may be called on the progress thread.
+  /// The destructor waits for all transfers; their deadlines bound the wait. It may be called on the progress thread.
   PointToPointProgress();
 
-  /// `context` is that of the error if the transfer misses its deadline.
+  /// `context` is the context of the error that is reported if the transfer misses its deadline.
   void add(BackendPtr backend, std::unique_ptr<Transfer> transfer, const Call& call, ErrorContext context, Done done);
   /// Whether the caller is the progress thread.
   bool is_own_thread() const { return worker_.is_current(); }
-  /// Waits until no transfer is under way.
+  /// Waits until no transfer is in progress.
   void wait_until_idle();
 
  private:

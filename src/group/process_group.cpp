@@ -115,13 +115,14 @@ ProcessGroup::ProcessGroup(StorePtr store, int rank, int size, std::chrono::mill
 ProcessGroup::~ProcessGroup() {
   forget_group(state_->id, this);
   if (state_->generation != fork_generation()) {
-    // The threads are the parent's, and there is nothing here to wait for: left as it is, and never destroyed.
+    // The group's threads exist only in the parent process, so there is nothing to wait for. The state is never
+    // destroyed.
     static Immortal<std::vector<std::shared_ptr<detail::GroupState>>> of_parents;
     of_parents->push_back(std::move(state_));
     return;
   }
-  // What is under way holds the state. On one of the group's own threads there is no waiting for it: the last to end
-  // takes the state with it.
+  // Operations in progress hold the state. One of the group's own threads cannot wait for them; then the last operation
+  // to end destroys the state.
   if (state_->collectives.is_own_thread() || state_->p2p_progress.is_own_thread()) return;
   state_->collectives.wait_until_idle();
   state_->p2p_progress.wait_until_idle();
@@ -231,7 +232,8 @@ std::chrono::milliseconds ProcessGroup::timeout() const noexcept {
 }
 
 void ProcessGroup::set_timeout(std::chrono::milliseconds timeout) {
-  if (timeout.count() <= 0) throw ValueError(fmt::format("set_timeout: {} ms", timeout.count()));
+  if (timeout.count() <= 0)
+    throw ValueError(fmt::format("set_timeout: the timeout must be positive, not {} ms", timeout.count()));
   state_->timeout.store(timeout, std::memory_order_relaxed);
 }
 
@@ -296,7 +298,7 @@ void ProcessGroup::abort(std::string_view reason) {
       log(LogLevel::error, fmt::format("an abort hook of group {} threw: {}", state_->id, e.what()));
     } catch (...) {
       log(LogLevel::error,
-          fmt::format("an abort hook of group {} threw something that is no std::exception", state_->id));
+          fmt::format("an abort hook of group {} threw something that is not a std::exception", state_->id));
     }
   }
 }

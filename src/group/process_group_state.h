@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What a ProcessGroup is made of.
+// The state behind a ProcessGroup, which operations in progress share.
 #pragma once
 
 #include <cohort/backend.h>
@@ -26,9 +26,9 @@
 
 namespace cohort {
 
-/// Counts the forks this process came from: a group of the parent must not be used in the child.
+/// The number of forks between the first process and this one. A group must not be used in a forked child.
 inline std::atomic<std::uint32_t> forks{0};
-/// The count, with counting begun.
+/// Starts counting on the first call, and returns the count.
 std::uint32_t fork_generation() noexcept;
 
 struct detail::GroupState {
@@ -40,7 +40,7 @@ struct detail::GroupState {
   DebugLevel debug = debug_level();
   const std::uint32_t generation = fork_generation();
 
-  mutable std::mutex mutex;  ///< for everything up to the next comment
+  mutable std::mutex mutex;  ///< protects the members down to `retired`
   StorePtr store;
   std::string name;
   std::string description;
@@ -53,22 +53,22 @@ struct detail::GroupState {
   std::vector<std::function<void(std::string_view)>> abort_hooks;
   std::unique_ptr<observe::GroupTrace> trace;
 
-  std::vector<BackendPtr> retired;  ///< released, but somebody may still be in one
+  std::vector<BackendPtr> retired;  ///< released, but another thread may still be using one
 
-  /// The same backends for the path that takes no lock.
+  /// The same backends, for code that takes no lock.
   std::array<std::atomic<Backend*>, device_types> fast{};
   std::atomic<Backend*> fast_default{nullptr};
   std::atomic<observe::GroupTrace*> fast_trace{nullptr};
   std::atomic<bool> has_hooks{false};
-  /// Why operations are refused: shut down or released. Null: they are not.
+  /// Why operations are refused (shut down, aborted, released); null if they are not.
   std::atomic<const char*> closed{nullptr};
 
   std::atomic<std::uint64_t> p2p_sequence{0};
-  std::atomic<bool> has_dumped{false};  ///< the flight recorder, after the first failure
-  int splits = 0;                       ///< in the turn of collectives
+  std::atomic<bool> has_dumped{false};  ///< whether the flight recorder has written a dump for a failure of this group
+  int splits = 0;                       ///< only used by the collective whose turn it is
   std::atomic<std::uint64_t> monitored_barriers{0};
 
-  // From here on destroyed first, in reverse order: threads end before what they use.
+  // These members are last so that they are destroyed first: their threads end before the members that they use.
   std::shared_ptr<SerialExecutor> continuations = std::make_shared<SerialExecutor>("cohort-then");
   PointToPointProgress p2p_progress;
   CollectiveQueue collectives{"cohort-group"};
@@ -102,8 +102,8 @@ struct detail::GroupState {
   }
   [[noreturn]] void refuse(OpType op) const;
 
-  /// Runs `fn(sequence)` as the next collective: on this thread if the group is idle, else on the queue's. Returns when
-  /// it is done, and rethrows what it throws.
+  /// Runs `fn(sequence)` as the next collective: on this thread if the group is idle, otherwise on the queue's thread.
+  /// Returns when it is done, and rethrows its exception.
   template <class Fn>
   void in_turn(Fn&& fn) {
     if (const auto sequence = collectives.try_enter()) {
@@ -121,17 +121,17 @@ struct detail::GroupState {
     });
     done.future().value();
   }
-  /// Runs `fn(backend, call)` in turn, as one operation of type `op` that is recorded and told to hooks.
+  /// Runs `fn(backend, call)` in turn, as one operation of type `op`, with a flight-recorder entry and hooks.
   void run_in_turn(OpType op, Timeout timeout, const std::function<void(Backend&, Call&)>& fn);
 };
 
-/// What other parts of the library may do with a group.
+/// Gives other parts of the library access to a group.
 class GroupAccess {
  public:
   static Work submit(ProcessGroup& group, const Operation& op, const detail::SubmitOptions& options) {
     return group.submit(op, options);
   }
-  /// Whether the id was made up by this rank alone, as for groups of users' own factories.
+  /// Whether the id is of this rank alone, as in groups from users' own factories.
   static bool has_local_id(const ProcessGroup& group);
   static void set_id(ProcessGroup& group, const std::string& id);
   static void set_global_ranks(ProcessGroup& group, std::vector<int> ranks);

@@ -23,9 +23,9 @@ struct SerialExecutor::Core final : Worker::Job {
     } catch (const std::exception& e) {
       log(LogLevel::error, fmt::format("a continuation threw: {}", e.what()));
     } catch (...) {
-      log(LogLevel::error, "a continuation threw something that is no std::exception");
+      log(LogLevel::error, "a continuation threw something that is not a std::exception");
     }
-    task = nullptr;  // destroys what it holds now, without the lock
+    task = nullptr;  // destroys what the task holds while the lock is not held
     lock.lock();
     return Worker::Next::again();
   }

@@ -14,8 +14,8 @@ namespace cohort {
 
 class SerialExecutor final : public Executor {
  public:
-  /// `name`: the thread's, at most 15 characters. The destructor runs what is left; it may be called on the executor's
-  /// own thread, by its last task.
+  /// `name` is the name of the thread, at most 15 characters. The destructor runs the remaining tasks; it may be called
+  /// on the executor's own thread, by its last task.
   explicit SerialExecutor(const char* name);
 
   void run(std::function<void()> task) override;

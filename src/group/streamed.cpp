@@ -16,13 +16,13 @@ using detail::SubmitOptions;
 
 namespace {
 
-/// Holds the operation's memory and its group, and tells recorder, hooks and Work how it ended.
+/// Keeps the operation's memory and its group alive, and notifies the recorder, the hooks and the Work of how it ended.
 class Streamed final : public CompletionHandler {
  public:
   Streamed(std::shared_ptr<detail::GroupState> state, std::shared_ptr<detail::WorkState> work)
       : state_(std::move(state)), work_(std::move(work)) {}
 
-  /// The recorder has it start now: when the device begins is not known.
+  /// The flight recorder takes this as the start of the operation, because it is not known when the device starts.
   void begin(std::uint64_t sequence, std::chrono::milliseconds timeout) {
     record_.emplace(*state_, work_->operation().get(), sequence, timeout, true);
   }
@@ -89,7 +89,8 @@ Work run_on_stream(const std::shared_ptr<detail::GroupState>& state, Backend& ba
   } else {
     work->set_completion(std::move(on.completion), options.stream);
   }
-  // On the user's own stream the memory is the stream's already; beside it nobody else knows of it.
+  // Without async_op, the user's stream orders every use of the memory. With async_op, only this Work knows that the
+  // memory is in use.
   const bool is_borrowed = options.async_op && work->operation().is_borrowed();
   auto handle = WorkAccess::enqueued(op.type, number, work, is_borrowed);
   if (op.type == OpType::barrier && !options.async_op) handle.wait();

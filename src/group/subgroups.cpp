@@ -19,8 +19,9 @@ namespace cohort {
 
 namespace {
 
-/// A handle of the child's own, so that one who waits on it does not hold up the parent's. Where the store can be
-/// reached no more (its host is dead), the parent's handle, which says so when it is used.
+/// Gives the child a handle of its own, so that calls that wait on it do not delay calls on the parent's handle. If the
+/// store cannot be reached any more because its host is dead, the child gets the parent's handle, which throws when it
+/// is used.
 StorePtr child_store(const StorePtr& parent, const std::string& prefix) {
   if (parent == nullptr) return nullptr;
   StorePtr handle = parent;
@@ -89,11 +90,11 @@ ProcessGroupPtr ProcessGroup::merge_remote_group(const StorePtr& store, int size
   if (size < 1) throw ValueError(fmt::format("merge_remote_group: size {}", size), context);
   state_->check_process("merge_remote_group");
   const auto timeout = options.timeout.duration_or(store->timeout());
-  const StoreTimeoutGuard guard(*store, timeout);  // factories take the time they have from it
+  const StoreTimeoutGuard guard(*store, timeout);  // factories take their timeout from the store
   const auto rank = static_cast<int>(store->add("mergeGroupRank", 1)) - 1;
   if (rank >= size) {
     throw ValueError(
-        fmt::format("merge_remote_group: {} processes came to a group of {}; a store serves one merge", rank + 1, size),
+        fmt::format("merge_remote_group: {} processes joined a group of {}; a store serves one merge", rank + 1, size),
         context);
   }
   const auto name = options.name.value_or(group_name() + ":merge");
@@ -114,18 +115,19 @@ ProcessGroupPtr ProcessGroup::shrink(const ShrinkOptions& options) {
   }
   state_->check_process("shrink");
   if (state_->distinct_backends().size() != 1) {
-    throw NotSupportedError("shrink: of groups with one backend only", {.group = id(), .op = "shrink"});
+    throw NotSupportedError("shrink: only groups with one backend can be shrunk", {.group = id(), .op = "shrink"});
   }
   const auto backend = default_backend();
   const auto deadline = options.timeout.deadline_or(timeout());
   const std::vector<int> out(excluded.begin(), excluded.end());
-  // One that cannot says why, and the group goes on.
+  // A backend that cannot shrink throws the reason here, and the group stays usable.
   if (!backend->capabilities().shrinking) {
     backend->shrink(out, deadline);
     throw NotSupportedError(fmt::format("backend {} does not support shrink", backend->name()),
                             {.group = id(), .op = "shrink"});
   }
-  // Whatever still runs ends with an error first: nobody is to wait in the old group while others leave it.
+  // Operations that are still running end with an error first, so that no rank waits in the old group while others
+  // leave it.
   backend->prepare_shrink();
   const char* open = nullptr;
   state_->closed.compare_exchange_strong(open, "the group was shrunk: use the new one");

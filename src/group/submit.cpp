@@ -33,7 +33,8 @@ std::size_t detail::bytes_of(const Operation& op) {
 
 namespace {
 
-/// Several buffers of one rank: they are combined first, in order, and the result is copied to all of them at the end.
+/// An all-reduce of several buffers per rank: they are first combined in order, and the result is finally copied to all
+/// of them.
 void all_reduce_list(Backend& backend, const Operation& op, Call& call) {
   const auto first = op.out();
   std::vector<const void*> sources;
@@ -101,7 +102,7 @@ Work run_p2p(const std::shared_ptr<detail::GroupState>& shared, Backend& backend
       state.p2p_progress.add(state.shared_backend(backend), std::move(transfer), call, std::move(context), end);
     }
   } catch (...) {
-    end(-1, std::current_exception());  // whatever went wrong, the Work tells
+    end(-1, std::current_exception());  // every error is reported through the Work
   }
   return WorkAccess::pending(op.type, sequence, work);
 }
@@ -124,7 +125,8 @@ Work ProcessGroup::submit(const Operation& op, const SubmitOptions& options) {
       return WorkAccess::completed(op, *sequence, -1);
     }
   }
-  // Its number is known once it is queued, and only then can it be recorded and the hooks be told: it waits for that.
+  // The operation gets its number when it is queued, and only then can it be recorded and passed to the hooks. The
+  // queued task waits until that has been done.
   struct Queued {
     std::optional<OpRecord> record{};
     std::latch is_recorded{1};

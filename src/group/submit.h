@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// How an operation is submitted to a group, and how it is kept when it outlives the call that issued it.
+// How an operation is submitted to a group, and how it is stored if it outlives the call that issued it.
 #pragma once
 
 #include <cohort/operation.h>
@@ -14,13 +14,13 @@
 namespace cohort::detail {
 
 struct SubmitOptions {
-  std::optional<DeviceType> device{};  ///< nullopt: that of the default backend
+  std::optional<DeviceType> device{};  ///< nullopt: the device of the default backend
   bool async_op = false;
   Timeout timeout{};
   void* stream = nullptr;  ///< for device memory
 };
 
-/// An operation with copies of its buffers, which keep their memory alive where they hold a keep-alive.
+/// An operation with copies of its buffers. Buffers that have a keep-alive keep their memory alive.
 class OwnedOperation {
  public:
   explicit OwnedOperation(const Operation& op)
@@ -34,7 +34,7 @@ class OwnedOperation {
   OwnedOperation& operator=(const OwnedOperation&) = delete;
 
   const Operation& get() const { return op_; }
-  /// Whether the caller's memory may go away before the operation has ended.
+  /// Whether the caller's memory may be freed before the operation has ended.
   bool is_borrowed() const {
     const auto borrows = [](const ConstBuffer& buffer) { return buffer.keep_alive() == nullptr && buffer.count() > 0; };
     return std::ranges::any_of(inputs_, borrows) || std::ranges::any_of(outputs_, borrows);
@@ -47,7 +47,7 @@ class OwnedOperation {
   std::vector<Buffer> outputs_;
 };
 
-/// The bytes this rank puts in, or gets out where it puts none in.
+/// The size of this rank's inputs, or of its outputs if it has no inputs.
 std::size_t bytes_of(const Operation& op);
 
 }  // namespace cohort::detail

@@ -11,7 +11,7 @@
 
 namespace cohort {
 
-/// A send or receive whose time is up; `peer` is negative for any.
+/// The error of a send or receive that missed its deadline. `peer` is negative for a receive from any source.
 inline OperationTimeoutError transfer_timeout(const Call& call, int peer, ErrorContext context) {
   const bool sends = call.op() == OpType::send;
   const auto whom = peer < 0 ? std::string("any rank") : fmt::format("rank {}", peer);

@@ -12,7 +12,8 @@ namespace cohort {
 namespace detail {
 
 void throw_wait_expired(std::chrono::milliseconds timeout) {
-  throw OperationTimeoutError(fmt::format("not done after waiting for {} ms; it goes on", timeout.count()));
+  throw OperationTimeoutError(
+      fmt::format("not done after waiting for {} ms; the operation continues", timeout.count()));
 }
 
 void WorkState::succeed(int source) {
@@ -27,9 +28,9 @@ void WorkState::fail(std::exception_ptr error) {
 
 WorkHandle::~WorkHandle() {
   if (is_borrowed_) {
-    state_->wait(Deadline::never());  // the operation's own deadline bounds it
+    state_->wait(Deadline::never());  // the operation's deadline bounds the wait
   } else if (!state_->is_done()) {
-    // The future alone: the operation and what it keeps on a device are not the continuations' to free.
+    // Captures only the future, so that the continuation thread does not free the operation and its device resources.
     state_->future()->when_done([future = state_->future()] {
       try {
         if (future->error()) std::rethrow_exception(future->error());
@@ -76,7 +77,7 @@ bool Work::is_completed() const {
 
 void Work::wait() const {
   if (handle_ == nullptr) return;
-  // A barrier means that the others have come, which only the host can wait for.
+  // A barrier means that the other ranks have arrived, which only the host can wait for.
   if (op_ != OpType::barrier && handle_->state().order()) return;
   handle_->state().wait(Deadline::never());
   if (handle_->state().error()) std::rethrow_exception(handle_->state().error());
@@ -86,8 +87,9 @@ void Work::wait(Timeout timeout) const {
   if (handle_ == nullptr) return;
   const auto duration = timeout.duration_or(no_timeout);
   if (!handle_->state().wait(Deadline::after(duration))) {
-    throw OperationTimeoutError(fmt::format("not done after waiting for {} ms; it goes on", duration.count()),
-                                {.op = std::string(to_string(op_)), .sequence = sequence_});
+    throw OperationTimeoutError(
+        fmt::format("not done after waiting for {} ms; the operation continues", duration.count()),
+        {.op = std::string(to_string(op_)), .sequence = sequence_});
   }
   if (handle_->state().error()) std::rethrow_exception(handle_->state().error());
 }

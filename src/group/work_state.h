@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What is behind a Work that was not completed when it was returned.
+// The state behind a Work that was not completed when it was returned.
 #pragma once
 
 #include <cohort/completion.h>
@@ -16,20 +16,20 @@ namespace cohort {
 
 namespace detail {
 
-/// Shared by whoever runs the operation and whoever holds a Work of it.
+/// Shared by the thread that runs the operation and the holders of its Work.
 class WorkState {
  public:
   WorkState(const Operation& op, std::shared_ptr<Executor> executor)
       : operation_(std::in_place, op), future_(std::make_shared<Future>(std::move(executor))) {}
 
-  /// Valid until it has ended.
+  /// Valid until the operation has ended.
   const OwnedOperation& operation() const { return *operation_; }
 
   void succeed(int source);
   void fail(std::exception_ptr error);
 
   bool is_done() const {
-    // Whoever sees first that the device is through ends the operation.
+    // The first thread to see that the device has finished ends the operation.
     if (completion_ != nullptr && !future_->is_done()) completion_->is_done();
     return future_->is_done();
   }
@@ -38,12 +38,13 @@ class WorkState {
     if (completion_ != nullptr && !future_->is_done() && !completion_->wait(deadline)) return false;
     return future_->wait(deadline);
   }
-  /// What happens on a device, ordered on `stream`. Called before anybody else has the state.
+  /// For operations that a device performs, ordered on `stream`. Must be called before the state is shared.
   void set_completion(std::shared_ptr<Completion> completion, void* stream) {
     completion_ = std::move(completion);
     stream_ = stream;
   }
-  /// Of device memory: its stream waits for it; throws an error known by now. False where there is no stream to wait.
+  /// For device memory: makes the stream wait for the operation, or throws its error if that is already known. Returns
+  /// false for host memory, where there is no stream.
   bool order() const { return order(stream_); }
   bool order(void* stream) const {
     if (completion_ == nullptr) return false;
@@ -54,7 +55,7 @@ class WorkState {
   std::optional<std::chrono::nanoseconds> duration() const {
     return completion_ == nullptr ? std::nullopt : completion_->duration();
   }
-  /// After it has ended.
+  /// Only valid after the operation has ended.
   const std::exception_ptr& error() const { return future_->error(); }
   const std::vector<Buffer>& outputs() const { return future_->value(); }
   int source() const { return source_.load(std::memory_order_acquire); }
@@ -70,7 +71,7 @@ class WorkState {
   void* stream_ = nullptr;
 };
 
-/// Held by the copies of a Work together: the last one waits, if the memory is borrowed.
+/// Shared by all copies of a Work. The last copy waits for the operation if the memory is borrowed.
 class WorkHandle {
  public:
   WorkHandle(std::shared_ptr<WorkState> state, bool is_borrowed)
@@ -88,11 +89,11 @@ class WorkHandle {
 
 }  // namespace detail
 
-/// Makes Works.
+/// Makes Work objects.
 struct WorkAccess {
   static Work completed(const Operation& op, std::uint64_t sequence, int source);
   static Work pending(OpType op, std::uint64_t sequence, std::shared_ptr<detail::WorkState> state);
-  /// Enqueued; `is_borrowed`: dropping it must wait.
+  /// For operations that are enqueued on a stream. If `is_borrowed` is true, destroying the last copy waits.
   static Work enqueued(OpType op, std::uint64_t sequence, std::shared_ptr<detail::WorkState> state, bool is_borrowed);
 };
 

@@ -34,8 +34,8 @@ std::string ranks_text(const GroupInfo& info) {
   return fmt::format("[{}]", fmt::join(ranks, ", "));
 }
 
-/// Sizes of each buffer. Only the first one's were kept: where the others cannot all be like it they appear as one flat
-/// buffer with what is left, so that the total is right.
+/// The sizes of each buffer. Only those of the first buffer were recorded. If the others cannot all have the same
+/// sizes, they are shown as one flat buffer with the remaining elements, so that the total is right.
 json sizes_of(const ShapeRecord& shape) {
   constexpr std::uint16_t listed = 64;
   if (shape.buffers == 0) return json::array();
@@ -65,7 +65,7 @@ std::string profiling_name(const Record& record, const GroupInfo& info) {
                              : fmt::format("{} {}<-{}", name, info.rank, peer);
 }
 
-/// Names of threads; empty for those that have ended.
+/// The names of threads; empty for threads that have ended.
 class ThreadNames {
  public:
   const std::string& operator[](std::uint32_t thread) {
@@ -172,7 +172,7 @@ json make_dump(const Snapshot& snapshot, int rank, const DumpOptions& options, s
 }
 
 std::string encode_json(const json& dump) {
-  // Names given by users need not be UTF-8.
+  // Names that users have given need not be UTF-8.
   return dump.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What the recorder knows, in the form of PyTorch's flight recorder.
+// Writes the recorder's content in the format of PyTorch's flight recorder.
 #pragma once
 
 #include <cohort/flight_recorder.h>
@@ -12,7 +12,7 @@
 
 namespace cohort::observe {
 
-/// `rank`: of this process. An empty reason is left out.
+/// `rank` is the rank of this process. An empty reason is left out.
 nlohmann::json make_dump(const Snapshot& snapshot, int rank, const DumpOptions& options, std::string_view reason = {});
 
 std::string encode_json(const nlohmann::json& dump);

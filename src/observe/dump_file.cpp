@@ -37,7 +37,7 @@ std::string folder_of(const std::string& path) {
   return slash == std::string::npos ? "." : path.substr(0, slash + 1);
 }
 
-/// A name beside the target for as long as it takes to rename it: gone again if it could not be.
+/// A temporary name in the target's folder, until the file is renamed to the target. Removed if that does not happen.
 class StepName {
  public:
   explicit StepName(std::string name) : name_(std::move(name)) { ::unlink(name_.c_str()); }
@@ -70,7 +70,7 @@ void write_whole_file(const std::string& path, std::string_view content) {
     };
     if (give_name(path.c_str())) return;
     if (errno != EEXIST) fail(path, "create");
-    // Nothing replaces a name but rename, which needs another one; the two exist together for an instant only.
+    // Only rename() can replace an existing file, and it needs a second name. Both names exist only for an instant.
     StepName step(path + ".new");
     if (!give_name(step.c_str())) fail(path, "create");
     step.rename_to(path);

@@ -6,9 +6,9 @@
 
 namespace cohort::observe {
 
-/// Puts a file with this content at `path`, in place of what was there, so that whoever opens it finds the old content
-/// or the whole new one. A process killed while writing leaves nothing (on file systems without O_TMPFILE: PATH.new).
-/// An Error when it does not work.
+/// Atomically replaces the file at `path`: a reader that opens it finds either the old content or the whole new
+/// content. A process that is killed while it writes leaves nothing behind (on file systems without O_TMPFILE, it
+/// leaves PATH.new). Throws Error on failure.
 void write_whole_file(const std::string& path, std::string_view content);
 
 }  // namespace cohort::observe

@@ -26,7 +26,7 @@ namespace {
 using observe::Recorder;
 
 void set_dump_signal(int signal) {
-  // Joins its thread when the process exits.
+  // Destroyed when the process exits, which joins its thread.
   static std::mutex mutex;
   static std::unique_ptr<observe::SignalDump> current;
   const std::lock_guard lock(mutex);
@@ -34,12 +34,12 @@ void set_dump_signal(int signal) {
   if (signal == 0) return;
   current = std::make_unique<observe::SignalDump>(signal, [signal] {
     if (!FlightRecorder::dump(fmt::format("signal {}", signal))) {
-      log_warn("flight recorder: signal {} came, but no dump was written; COHORT_TRACE_FILE says where to", signal);
+      log_warn("flight recorder: got signal {}, but wrote no dump; COHORT_TRACE_FILE names the file", signal);
     }
   });
 }
 
-/// Of the process; never destroyed, as threads may record and dump while it exits.
+/// The recorder of this process. Never destroyed, because threads may record and dump while the process exits.
 struct Recording {
   explicit Recording(const Env& env) : recorder({.capacity = env.trace_buffer_size, .stacks = env.trace_stacks}) {
     if (env.trace_signal != 0) set_dump_signal(env.trace_signal);
@@ -120,7 +120,7 @@ bool FlightRecorder::dump(std::string_view reason) noexcept {
 }
 
 void FlightRecorder::dump_on_signal(int signal) {
-  static_cast<void>(recording());  // what the environment says comes first, and then this
+  static_cast<void>(recording());  // applies the environment first, so that it does not override this call later
   set_dump_signal(signal);
 }
 

@@ -16,19 +16,19 @@ namespace {
 thread_local std::uint32_t thread_number = 0;
 
 void ask_for_thread_number() noexcept {
-  // The thread that lives on in a forked child has another number there.
+  // The thread that continues in a forked child has another id there.
   static const int registered = ::pthread_atfork(nullptr, nullptr, [] { thread_number = 0; });
   static_cast<void>(registered);
   thread_number = static_cast<std::uint32_t>(::gettid());
 }
 
-/// The kernel's number of this thread, asked for once.
+/// The kernel's id of this thread, which is asked for once.
 std::uint32_t this_thread() noexcept {
   if (thread_number == 0) ask_for_thread_number();
   return thread_number;
 }
 
-/// Out of the way of the usual case, which then needs no room for a call stack.
+/// Not inlined, so that the common case needs no stack space for a call stack.
 [[gnu::noinline]] std::uint64_t write_with_callers(Ring& ring, const Event& event, const Origin& origin) noexcept {
   const auto stack = callers();
   return ring.write(event, origin, {stack.addresses.data(), stack.count});
@@ -80,7 +80,7 @@ void Recorder::remove(GroupState& state) {
   if (!state.is_used.load(std::memory_order_relaxed)) groups_.erase(state.number);
 }
 
-/// Those that are gone and have nothing left to show.
+/// Forgets groups that have been destroyed and have no records left.
 void Recorder::forget_old_groups() {
   const auto next = ring_.next();
   const auto oldest = std::max(epoch_start_, next - std::min<std::uint64_t>(next, ring_.capacity()));

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What process groups call to have their operations recorded, and what dumps are made from.
+// Process groups call this interface to have their operations recorded, and dumps are made from it.
 //
 //   observe::GroupTrace trace({.id = id, .backend = "shm", .rank = 0, .size = 4});      // with the group, once
 //   const auto record = trace.begin({.op = to_string(OpType::all_reduce), .starts_at_once = true, ...});
 //   ... trace.completed(record), or trace.failed(record);
 //
-// begin() and completed() together cost about 20 ns: no lock, no allocation, no system call (ring.cpp has the details).
+// begin() and completed() together cost about 20 ns. They use no lock, no allocation and no system call; see ring.cpp.
 #pragma once
 
 #include <atomic>
@@ -23,20 +23,20 @@
 
 namespace cohort::observe {
 
-/// What the later calls of an operation need. Keep it with the operation.
+/// What later calls for an operation need. It is kept with the operation.
 struct RecordId {
   std::uint64_t position = Ring::no_position;
-  std::int64_t sequence = -1;  ///< of a collective
+  std::int64_t sequence = -1;  ///< for collectives
   std::int64_t elements = 0;
   const char* op = "";
 };
 
 struct GroupInfo {
-  std::string id{};    ///< equal on all ranks, and of this group alone
-  std::string name{};  ///< what the user calls it; may be empty
+  std::string id{};    ///< equal on all ranks, and different for every group
+  std::string name{};  ///< the user's name for the group; may be empty
   std::string description{};
   std::string backend{};
-  std::vector<int> global_ranks{};  ///< of all members, in order; empty: 0 to size - 1
+  std::vector<int> global_ranks{};  ///< the global ranks of all members, in order; empty: 0 to size - 1
   int rank = 0;
   int size = 1;
 
@@ -45,8 +45,8 @@ struct GroupInfo {
   }
 };
 
-/// The last collective of a group that reached some stage. The parts are written one by one, without a lock: a dump
-/// that is taken while the group moves on may show the number of one operation beside the name of its neighbour.
+/// The last collective of a group that reached some stage. The fields are written one by one, without a lock, so a dump
+/// that is taken meanwhile may show the number of one operation with the name of the next.
 struct Progress {
   std::int64_t sequence = -1;
   std::int64_t elements = -1;
@@ -71,15 +71,15 @@ class AtomicProgress {
   std::atomic<const char*> op_{""};
 };
 
-/// A group as the recorder knows it: for as long as the group lives, and then as long as one of its operations is in
-/// the ring.
+/// What the recorder knows about a group. It exists as long as the group does, and afterwards as long as one of the
+/// group's operations is in the ring.
 struct GroupState {
-  std::uint32_t number = 0;  ///< counts the groups of the process
-  GroupInfo info{};          ///< the names change under the recorder's mutex
+  std::uint32_t number = 0;  ///< numbers the groups of the process
+  GroupInfo info{};          ///< the recorder's mutex protects changes of the names
   bool is_live = true;
-  std::uint64_t last_position = 0;  ///< once it no longer lives: no record of it is here or beyond
+  std::uint64_t last_position = 0;  ///< if the group has been destroyed: all its records are before this position
   std::atomic<bool> is_used{false};
-  /// On a cache line of their own, as every operation writes them.
+  /// On a cache line of their own, because every operation writes them.
   alignas(64) AtomicProgress enqueued{};
   AtomicProgress started{};
   AtomicProgress completed{};
@@ -96,7 +96,7 @@ struct GroupSnapshot {
 
 struct Snapshot {
   std::vector<Record> records{};     ///< in recording order
-  std::uint64_t first_position = 0;  ///< record ids count from here
+  std::uint64_t first_position = 0;  ///< record ids are relative to this
   std::map<std::uint32_t, GroupSnapshot> groups{};
   std::uint64_t dropped = 0;
   TickScale scale;
@@ -104,24 +104,25 @@ struct Snapshot {
 
 struct RecorderOptions {
   std::size_t capacity = 2000;  ///< 0: keeps no operations
-  bool stacks = false;          ///< also keeps who called; about 1 us for each operation
+  bool stacks = false;          ///< also keep call stacks, which costs about 1 us per operation
 };
 
 class Recorder {
  public:
   explicit Recorder(RecorderOptions options) : ring_(options.capacity, options.stacks) {}
 
-  /// The one of this process, set up from the environment the first time. Never destroyed: threads may record while the
-  /// process exits.
+  /// The recorder of this process, which the first call sets up from the environment. Never destroyed, because threads
+  /// may record while the process exits.
   static Recorder& process();
 
   std::size_t capacity() const noexcept { return ring_.capacity(); }
-  /// Hides what was recorded so far and counts from 0 again. Operations in flight end unnoticed.
+  /// Hides everything that was recorded so far and numbers records from 0 again. Operations in progress are hidden too,
+  /// even after they end.
   void reset_all();
   Snapshot snapshot();
-  /// Operations that a snapshot would show.
+  /// The number of operations that a snapshot would show.
   std::size_t size();
-  /// The global rank of the first group there was; -1: none yet.
+  /// The global rank of this process in its first group; -1 if there has been none.
   int first_rank() const noexcept { return first_rank_.load(std::memory_order_relaxed); }
 
  private:
@@ -136,14 +137,14 @@ class Recorder {
   TickClock clock_;
   std::atomic<int> first_rank_{-1};
 
-  std::mutex mutex_;  ///< for everything below; never taken while recording
+  std::mutex mutex_;  ///< protects the members below; never locked while recording
   std::uint64_t epoch_start_ = 0;
   std::uint32_t next_group_ = 0;
   std::map<std::uint32_t, std::shared_ptr<GroupState>> groups_;
 };
 
-/// One group as one rank sees it. Its members but the setters are safe from several threads. Must outlive the
-/// operations begun through it.
+/// Records the operations of one rank of one group. All member functions except the setters are thread-safe. Must
+/// outlive the operations that it has begun.
 class GroupTrace {
  public:
   explicit GroupTrace(GroupInfo info, Recorder& recorder = Recorder::process());
@@ -157,7 +158,7 @@ class GroupTrace {
   RecordId begin(const Event& event) noexcept;
   void started(const RecordId& id) noexcept;
   void completed(const RecordId& id) noexcept;
-  /// It ended without a result: timed out, aborted, or its peer is gone.
+  /// The operation ended without a result: it timed out, was aborted or lost a peer.
   void failed(const RecordId& id) noexcept;
 
   Progress last_enqueued() const noexcept { return state_->enqueued.get(); }

@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Each slot is a sequence lock whose data are atomic words, so that readers never stop writers and no access is a data
-// race. The first word, `control`, says which position the slot holds and whether a writer is inside:
+// Each slot is a sequence lock whose data are atomic words, so that readers never block writers and no access is a data
+// race. The first word, `control`, says which position the slot holds and whether a writer is active:
 //
 //   control = (position + 1) * 2 + busy;   0: never written
 //
-// Writers (the operation that takes the slot, and its later stages) enter by compare-and-swap from an idle control to a
-// busy one, so there is one at a time, and leave by a release store of the idle control. Taking a slot is only allowed
-// from an older position and noting a stage only from the very same one; both are decided by that one swap.
+// Writers (the operation that takes the slot, and its later stages) enter by a compare-and-swap from an idle control to
+// a busy one, so there is only one at a time, and leave by a release store of the idle control. A slot may be taken
+// only from an older position, and a stage may be noted only at the same position; the compare-and-swap decides both.
 //
-// Readers copy the words between two loads of control and keep the copy if both are equal and idle. That is enough:
+// Readers copy the words between two loads of control, and keep the copy if both loads are equal and idle. This is
+// correct because
 //   - words are stored with release and loaded with acquire. If a reader sees a word of a later writer, that writer's
 //     entry to the slot (sequenced before the store) happens before the reader's second load of control, which must
 //     then return that entry or something newer: the two loads differ.
 //   - control is left with release and first loaded with acquire, so a reader sees all words of the writer it names.
-// (The textbook form has fences and relaxed words; thread sanitizer does not know fences, and on x86-64 both compile to
-// the same plain moves.)
+// (The textbook form uses fences and relaxed words. ThreadSanitizer does not support fences, and on x86-64 both forms
+// compile to the same plain moves.)
 //
-// Three locked instructions and two readings of the counter make about 20 ns for an operation from begin to end; the
-// readings are most of it.
+// An operation costs three locked instructions and two reads of the tick counter, about 20 ns in all. The reads are
+// most of it.
 #include "observe/ring.h"
 
 #include <algorithm>
@@ -28,7 +29,8 @@ namespace cohort::observe {
 
 namespace {
 
-// The order puts what the common case writes (one-dimensional buffers) into the first lines of the cache.
+// The order puts the words that the common case writes (one-dimensional buffers) into the first cache lines of the
+// slot.
 enum At : std::size_t {
   control,
   created,
@@ -45,7 +47,7 @@ enum At : std::size_t {
   input_elements,
   output_shape,
   output_elements,
-  input_sizes,  // not written where the number of elements says it all
+  input_sizes,  // not written if is_flat()
   output_sizes = input_sizes + kept_sizes,
 };
 
@@ -54,7 +56,8 @@ constexpr std::uint64_t idle_at(std::uint64_t position) {
   return (position + 1) * 2;
 }
 
-/// A writer inside a slot is a few nanoseconds from leaving, unless it was interrupted there; then nobody waits for it.
+/// How often to retry while a writer is active. It usually leaves within a few nanoseconds; if it was interrupted,
+/// others do not wait for it.
 constexpr int patience = 200;
 
 void pause() noexcept {
@@ -75,19 +78,19 @@ constexpr std::uint64_t low_half(std::uint64_t word) {
   return word & 0xffffffffU;
 }
 
-/// One buffer of one dimension: its size is the number of elements.
+/// For one buffer of one dimension, the size is the number of elements and is not stored separately.
 constexpr bool is_flat(std::size_t dimensions, std::size_t buffers) {
   return dimensions == 1 && buffers == 1;
 }
 
-/// An ended operation's tick count is kept without its last bit, which says that it failed.
+/// The last bit of the tick count at which an operation ended says whether it failed.
 constexpr std::uint64_t failed_bit = 1;
 
 }  // namespace
 
 Ring::Ring(std::size_t capacity, bool with_frames)
     : capacity_(capacity),
-      // A power of two, so that finding a slot needs no division; the surplus is never shown.
+      // A power of two, so that finding a slot needs no division; the extra slots are never shown.
       mask_(std::bit_ceil(std::max<std::size_t>(capacity, 1)) - 1),
       slots_(capacity == 0 ? 0 : mask_ + 1),
       frames_(with_frames ? slots_.size() : 0) {}
@@ -99,7 +102,7 @@ std::uint64_t Ring::write(const Event& event, const Origin& origin, std::span<vo
   const auto mine = idle_at(position);
   auto seen = words[control].load(std::memory_order_relaxed);
   for (int tries = 0;; ++tries) {
-    // Newer than this one: this thread was away for a whole round of the ring.
+    // The slot holds a newer position if this thread was interrupted for a whole round of the ring.
     if (seen >= mine || tries == patience) {
       dropped_.fetch_add(1, std::memory_order_relaxed);
       return no_position;
@@ -169,7 +172,7 @@ void Ring::note(std::uint64_t position, Stage stage, std::uint64_t when) noexcep
       words[control].store(idle, std::memory_order_release);
       return;
     }
-    if (seen != (idle | busy)) return;  // a newer operation has the slot
+    if (seen != (idle | busy)) return;  // a newer operation has taken the slot
     pause();
   }
 }

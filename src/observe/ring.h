@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The recorder's memory: the newest operations of the process, written by any thread without a lock or a system call
-// and read at any time. An operation is known by its position, the number of operations before it in the life of the
-// process; positions are never reused, so an update that comes late finds its slot taken by a newer position and leaves
-// it alone.
+// The recorder's memory: a ring buffer of the newest operations of the process. Any thread writes it without a lock or
+// a system call, and it can be read at any time. An operation is identified by its position, which is the number of
+// operations recorded before it in this process. Positions are never reused, so a late update finds its slot taken by a
+// newer position and does not change it.
 #pragma once
 
 #include <cohort/buffer.h>
@@ -22,17 +22,17 @@
 
 namespace cohort::observe {
 
-/// The buffers on one side of an operation. Borrows the sizes.
+/// The input or output buffers of an operation. The sizes are borrowed.
 struct Shape {
   DType dtype = DType::u8;
   std::uint16_t buffers = 0;
-  std::int64_t elements = 0;              ///< of all buffers
+  std::int64_t elements = 0;              ///< in all buffers
   std::span<const std::int64_t> sizes{};  ///< of the first buffer
 
   static Shape of(const ConstBuffer& buffer) {
     return {buffer.dtype(), 1, buffer.count(), {buffer.sizes().data(), buffer.sizes().size()}};
   }
-  /// Of a list of Buffer or ConstBuffer.
+  /// The shape of a list of Buffer or ConstBuffer.
   template <class Buffers>
   static Shape of_all(const Buffers& buffers) {
     Shape shape;
@@ -48,33 +48,33 @@ struct Shape {
   }
 };
 
-/// An operation that begins.
+/// The beginning of an operation.
 struct Event {
-  const char* op = "";  ///< "all_reduce", ...: text that lives as long as the program
+  const char* op = "";  ///< "all_reduce", ...: text with static storage duration
   bool is_p2p = false;
-  /// It runs now, on this thread: saves the call of started() and a reading of the clock.
+  /// The operation starts now, on this thread. This saves the call of started() and a read of the clock.
   bool starts_at_once = false;
   std::int64_t collective_sequence = 0;
   std::int64_t p2p_sequence = 0;
-  std::int64_t op_id = 0;  ///< counts also the operations inside a batch
+  std::int64_t op_id = 0;  ///< also counts the operations inside a batch
   Shape input{};
   Shape output{};
   std::int64_t timeout_ms = 0;
-  int peer = -1;  ///< of point-to-point, its rank in the group; -1: any
+  int peer = -1;  ///< for point-to-point operations: the peer's rank in the group; -1: any
 };
 
-/// Where an operation begins, beside what it is.
+/// When and where an operation begins.
 struct Origin {
   std::uint64_t now = 0;  ///< ticks
   std::uint32_t group = 0;
   std::uint32_t thread = 0;
 };
 
-/// Sizes beyond these are folded into the last one, which keeps the number of elements right.
+/// Further dimensions are multiplied into the last one kept, so that the number of elements is right.
 inline constexpr std::size_t kept_sizes = 4;
 inline constexpr std::size_t kept_frames = 16;
 
-/// A Shape as it was kept.
+/// A Shape as it is stored.
 struct ShapeRecord {
   DType dtype = DType::u8;
   std::uint8_t dimensions = 0;
@@ -83,7 +83,7 @@ struct ShapeRecord {
   std::array<std::int64_t, kept_sizes> sizes{};
 };
 
-/// One operation, as copied out of the ring. Times are in ticks; 0: not yet.
+/// A copy of one operation in the ring. Times are in ticks; 0: not yet.
 struct Record {
   std::uint64_t position = 0;
   std::uint64_t created = 0;
@@ -101,7 +101,7 @@ struct Record {
   std::int32_t peer = -1;
   ShapeRecord input{};
   ShapeRecord output{};
-  std::vector<const void*> frames{};  ///< where call stacks are kept
+  std::vector<const void*> frames{};  ///< if call stacks are kept
 };
 
 enum class Stage : std::uint8_t { started, completed, failed };
@@ -110,22 +110,23 @@ class Ring {
  public:
   static constexpr std::uint64_t no_position = ~std::uint64_t{0};
 
-  /// Shows the newest `capacity` operations; none: nothing is kept.
+  /// Keeps the newest `capacity` operations; 0: none.
   Ring(std::size_t capacity, bool with_frames);
 
   std::size_t capacity() const noexcept { return capacity_; }
   bool has_frames() const noexcept { return !frames_.empty(); }
-  /// The position the next operation gets.
+  /// The position that the next operation gets.
   std::uint64_t next() const noexcept { return next_.load(std::memory_order_relaxed); }
-  /// Operations that found their slot in the hands of a thread that did not get on, and were not recorded.
+  /// The number of operations that were not recorded because another thread was interrupted while it held their slot,
+  /// or because they were themselves overtaken by a whole round of the ring.
   std::uint64_t dropped() const noexcept { return dropped_.load(std::memory_order_relaxed); }
 
-  /// The new record's position; no_position if it was dropped.
+  /// Returns the position of the new record, or no_position if it was dropped.
   std::uint64_t write(const Event& event, const Origin& origin, std::span<void* const> frames) noexcept;
   /// Notes the time of a stage, unless the slot has been taken by a newer operation.
   void note(std::uint64_t position, Stage stage, std::uint64_t when) noexcept;
 
-  /// In recording order, from `first` on.
+  /// Returns the records from position `first` on, in recording order.
   std::vector<Record> read(std::uint64_t first) const;
 
  private:

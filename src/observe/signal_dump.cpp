@@ -20,7 +20,7 @@ namespace cohort::observe {
 
 namespace {
 
-/// Where the handler writes; -1: nowhere.
+/// The file descriptor that the handler writes to; -1: none.
 std::atomic<int> handler_event{-1};
 std::atomic<pid_t> handler_process{-1};
 static_assert(std::atomic<int>::is_always_lock_free && std::is_same_v<pid_t, int>);
@@ -30,7 +30,7 @@ void handle(int /*signal*/) {
   const int event = handler_event.load(std::memory_order_acquire);
   if (event >= 0 && handler_process.load(std::memory_order_relaxed) == ::getpid()) {
     const std::uint64_t one = 1;
-    // Full only after 2^64 - 2 unanswered signals, and then there is nothing to add.
+    // The write can fail only after 2^64 - 2 pending signals, and then the thread is woken anyway.
     [[maybe_unused]] const auto written = ::write(event, &one, sizeof(one));
   }
   errno = kept;
@@ -42,8 +42,9 @@ FileDescriptor make_event() {
   return event;
 }
 
-/// Never closed: a handler that still runs on some thread after the signal was given back may yet write to it, and must
-/// not find somebody else's file there. One for each process: a forked child must not wake its parent.
+/// Never closed: a handler that is still running on some thread after the earlier handling was restored may write to
+/// it, and must not write to an unrelated file. There is one for each process, because a forked child must not wake its
+/// parent.
 int process_event() {
   static int event = -1;
   if (event < 0 || handler_process.load(std::memory_order_relaxed) != ::getpid()) event = make_event().release();
@@ -67,7 +68,7 @@ SignalDump::SignalDump(int signal, std::function<void()> action)
     throw ValueError(fmt::format("signal {} cannot make the flight recorder dump: {}", signal,
                                  std::generic_category().message(errno)));
   }
-  // The program's signals are not for this thread.
+  // The new thread must not handle the program's signals.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);

@@ -10,12 +10,13 @@
 
 namespace cohort::observe {
 
-/// While it exists, a signal has a thread call `action`. One at a time in a process. The signal's handler only writes
-/// to a file descriptor, which is all that is safe in one; a forked child inherits the handler, where it does nothing.
+/// During its lifetime, a signal makes a thread call `action`. There may be only one in a process at a time. The signal
+/// handler only writes to a file descriptor, which is async-signal-safe. A forked child inherits the handler, which
+/// does nothing there.
 class SignalDump {
  public:
   SignalDump(int signal, std::function<void()> action);
-  /// Brings the earlier handling back and joins the thread.
+  /// Restores the earlier handling of the signal and joins the thread.
   ~SignalDump();
   SignalDump(const SignalDump&) = delete;
   SignalDump& operator=(const SignalDump&) = delete;

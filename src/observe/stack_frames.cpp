@@ -24,7 +24,8 @@ CallStack callers() noexcept {
 }
 
 Frame describe_frame(const void* address) {
-  // A return address may belong to the function behind a call that does not return; the call itself does not.
+  // The return address of a call that does not return may belong to the next function, but the call instruction does
+  // not.
   const auto* const inside = static_cast<const char*>(address) - 1;
   Dl_info found{};
   if (::dladdr(inside, &found) == 0) return {{}, fmt::format("{}", address)};

@@ -14,12 +14,12 @@ struct CallStack {
   std::size_t count = 0;
 };
 
-/// Who called the caller of this, innermost first. Walks the stack, which takes about a microsecond, and allocates
-/// nothing but the first time.
+/// The call stack above the caller of this function, innermost frame first. Takes about a microsecond to walk the
+/// stack, and allocates only on the first call.
 CallStack callers() noexcept;
 
 struct Frame {
-  std::string function;  ///< empty when its symbol is not exported
+  std::string function;  ///< empty if its symbol is not exported
   std::string file;      ///< the program or library; source lines need a debugger
 };
 

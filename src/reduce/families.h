@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The kernels by kind of element, each family in a file of its own. Null for what a family does not have.
+// The kernels for each family of element types, each in a file of its own. The functions return null for reductions
+// that the family does not have.
 #pragma once
 
 #include "reduce/kernels.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What can be done with vectors of float or double, compiled once per instruction set.
+// The reductions of vectors of float or double, compiled once per instruction set.
 #if defined(COHORT_REDUCE_FLOAT_OPS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef COHORT_REDUCE_FLOAT_OPS_INL_H
 #undef COHORT_REDUCE_FLOAT_OPS_INL_H
@@ -48,8 +48,9 @@ struct Product : PlainOp {
   }
 };
 
-/// The first NaN is kept, and of equal values (0 and -0) the first: the instructions of the CPU do not agree on these.
-/// A comparison with NaN is false, so a new value that "is not at least the old one" is smaller or a NaN.
+/// Keeps the first NaN, and the first of two equal values (0 and -0), because the minimum instructions of CPUs differ
+/// in these cases. A comparison with NaN is false, so a new value that is not greater than or equal to the old one is
+/// either smaller or NaN.
 struct Minimum : PlainOp {
   using PlainOp::PlainOp;
   template <class V>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Vector kernels that combine the memory of several ranks, chosen for the CPU at run time.
+// Vector kernels that reduce the memory of several ranks. The instruction set is chosen at run time.
 //
-// Every element is combined by itself and in the order of the sources: acc = s0[i], acc = op(acc, s1[i]), ... So the
-// bits of a result do not depend on how the elements were cut into calls, on vector width or on instruction set. Only
-// the sign and payload of a NaN that arithmetic made or passed on may differ: hardware does not agree on them.
+// Every element is reduced separately, in the order of the sources: acc = s0[i], acc = op(acc, s1[i]), ... Therefore
+// the bits of a result do not depend on how the elements are divided into calls, on the vector width or on the
+// instruction set. Only the sign and payload of a NaN that arithmetic produced or propagated may differ between CPUs.
 #pragma once
 
 #include <cohort/dtype.h>
@@ -14,28 +14,28 @@
 
 namespace cohort::reduce {
 
-/// What is combined, in this order; at least one.
+/// The operands, in the order in which they are combined; at least one.
 struct Sources {
   const void* const* data{};
   const double* factors{};  ///< one per source, read by premul_sum only
   std::size_t count{};
 };
 
-/// Where the result goes. An output may be one of the sources (the same address); otherwise nothing overlaps.
+/// Where the result is stored. An output may be one of the sources (the same address); otherwise nothing may overlap.
 struct Outputs {
   void* const* data{};
   std::size_t count{};
 };
 
-/// avg divides by `divisor`, all others ignore it. Nothing needs to be aligned.
+/// avg divides by `divisor`; all other reductions ignore it. Nothing needs to be aligned.
 using Kernel = void (*)(const Sources&, const Outputs&, std::size_t elements, double divisor);
 
-/// A table look-up, once per operation. Not null where is_reducible().
+/// A table look-up, which is done once per operation. Not null if is_reducible().
 Kernel find_kernel(DType dtype, ReduceOp::Kind kind);
 
-/// The same with stores that bypass the caches, for outputs too large to be read from them later; they are visible to
-/// whoever synchronises with this thread after the call. Exists for the sums and averages of the types that gradients
-/// and counters come in; for others this is find_kernel().
+/// The same with stores that bypass the caches, for outputs that are too large to be read from the caches later. The
+/// stores are visible to every thread that synchronises with this one after the call. These kernels exist for sums and
+/// averages of the usual types of gradients and counters; otherwise this is the same as find_kernel().
 Kernel find_streaming_kernel(DType dtype, ReduceOp::Kind kind);
 
 }  // namespace cohort::reduce

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// float and double, alone and in pairs as complex numbers.
+// Kernels for float and double, and for complex numbers, which are pairs of them.
 #include "reduce/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -12,7 +12,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace cohort::reduce::HWY_NAMESPACE {
 
-/// `reals` per element: 2 for complex numbers.
+/// `reals` is the number of T in an element: 2 for complex numbers.
 template <class T, std::size_t reals, Stores stores>
 Kernel find_sum_of(ReduceOp::Kind kind) {
   switch (kind) {

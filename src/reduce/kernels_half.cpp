@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// f16 and bf16: widened to float, combined as float, rounded once to nearest even. Highway 1.0.3 truncates instead:
-// always for bf16, and for f16 (where it also mistakes infinity and NaN for numbers) where the CPU has no instruction.
+// Kernels for f16 and bf16, which are widened to float, reduced as float, and rounded once to nearest even. Highway
+// 1.0.3 truncates instead: always for bf16, and for f16 if the CPU has no instruction for it; then it also treats
+// infinity and NaN as numbers.
 #include "reduce/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -12,7 +13,7 @@
 
 #include "reduce/float_ops_inl.h"
 
-// Inlining long functions on arrays that stand in for vectors takes minutes to compile.
+// With arrays in place of vectors (EMU128), inlining long functions takes minutes to compile.
 #undef COHORT_REDUCE_CONVERSION
 #if HWY_TARGET == HWY_EMU128
 #define COHORT_REDUCE_CONVERSION HWY_NOINLINE
@@ -28,13 +29,13 @@ using Words = hn::ScalableTag<std::uint32_t>;
 using FloatVec = hn::Vec<Floats>;
 using WordVec = hn::Vec<Words>;
 
-/// A vector of halves fills two of floats.
+/// The floats from one vector of 16-bit numbers.
 struct Pair {
   FloatVec a;
   FloatVec b;
 };
 
-/// An op on floats, done to both.
+/// Applies an op on floats to both vectors.
 template <class Op>
 struct OnPairs {
   explicit OnPairs(double divisor) : op(divisor) {}
@@ -52,7 +53,8 @@ struct OnPairs {
   Op op;
 };
 
-/// Two neighbours share a word, so shifting and masking words separates and joins them without moving lanes.
+/// Two neighbouring numbers share a 32-bit word, so shifting and masking words separates and joins them without moving
+/// lanes.
 struct BFloat16s : WholeVectors {
   static constexpr std::size_t element = 2;
   static_assert(std::endian::native == std::endian::little);
@@ -70,9 +72,9 @@ struct BFloat16s : WholeVectors {
  private:
   static HWY_INLINE WordVec upper_half() { return hn::Set(Words(), 0xFFFF0000U); }
 
-  /// To nearest, ties to even, in the upper half; what is left in the lower one is of no use. A carry into the exponent
-  /// is as it should be, up to infinity. A NaN must stay as it is, and can: it was read from an upper half or made by
-  /// arithmetic, so its upper half is one too.
+  /// Rounds to nearest, ties to even, into the upper half of each word; the lower half is meaningless. A carry into the
+  /// exponent gives the right result, up to infinity. A NaN is left unchanged, which is correct because it was either
+  /// read from an upper half or produced by arithmetic, so its upper half is a NaN too.
   static COHORT_REDUCE_CONVERSION WordVec rounded(FloatVec value) {
     const Words d;
     const auto bits = hn::BitCast(d, value);
@@ -82,7 +84,7 @@ struct BFloat16s : WholeVectors {
   }
 };
 
-/// In half vectors, which are cheaper to load and store than to cut out and join.
+/// Loads and stores half vectors, which is cheaper than splitting and joining whole ones.
 struct Float16s {
   using HalfBytes = hn::Half<Bytes>;
   struct Halves {
@@ -115,7 +117,7 @@ struct Float16s {
     const auto bits = hn::PromoteTo(d, hn::BitCast(Shorts(), bytes));
     const auto magnitude = hn::And(bits, hn::Set(d, 0x7FFF));
     const auto sign = hn::ShiftLeft<16>(hn::Xor(bits, magnitude));
-    // The exponents' biases differ by 112, twice that where all bits are set (infinity and NaN).
+    // The biases of the exponents differ by 112. An exponent with all bits set (infinity and NaN) needs twice that.
     const auto rebias = hn::Set(d, 112U << 23);
     const auto is_finite = hn::Lt(magnitude, hn::Set(d, 0x7C00));
     const auto normal = hn::Add(hn::Add(hn::ShiftLeft<13>(magnitude), rebias), hn::IfThenZeroElse(is_finite, rebias));
@@ -133,7 +135,7 @@ struct Float16s {
     const auto odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(d, 1));
     const auto nearest = hn::Add(magnitude, hn::Add(odd, hn::Set(d, 0xFFF)));
     const auto normal = hn::Min(hn::ShiftRight<13>(hn::Sub(nearest, hn::Set(d, 112U << 23))), hn::Set(d, 0x7C00));
-    // Floats from 0.5 on are as far apart as f16's subnormals, so an addition rounds to them.
+    // The spacing of floats from 0.5 on is that of f16's subnormals, so adding 0.5 rounds to them.
     const auto shifted = hn::Add(hn::BitCast(Floats(), magnitude), hn::Set(Floats(), 0.5F));
     const auto subnormal = hn::Sub(hn::BitCast(d, shifted), hn::Set(d, 126U << 23));
     const auto is_subnormal = hn::Lt(magnitude, hn::Set(d, 113U << 23));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Integers, which wrap around, and bool. Where signed and unsigned give the same bits they share a kernel of unsigned
-// lanes; operations on bits do not care about the width of elements either.
+// Kernels for integers, which wrap around, and for bool. Signed and unsigned types share an unsigned kernel where both
+// give the same bits. Bitwise operations are also independent of the width of the elements.
 #include "reduce/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -21,7 +21,7 @@ struct WrappingProduct : PlainOp {
   HWY_INLINE V next(V product, V value, NoFactor) const {
     const hn::DFromV<V> d;
     if constexpr (sizeof(hn::TFromD<decltype(d)>) == 1) {
-      // No CPU multiplies bytes: the even ones and the odd ones, as numbers of 16 bits.
+      // No CPU multiplies vectors of bytes, so even and odd bytes are multiplied separately, as 16-bit numbers.
       const hn::Repartition<std::uint16_t, decltype(d)> wide;
       const auto a = hn::BitCast(wide, product);
       const auto b = hn::BitCast(wide, value);
@@ -74,7 +74,7 @@ struct BitXor : PlainOp {
   }
 };
 
-/// Bytes of which any but 0 is true; results are 0 and 1.
+/// Bools in memory: every byte other than 0 counts as true, and results are 0 or 1.
 struct Bools : Plain<std::uint8_t> {
   static HWY_INLINE Value decode(hn::Vec<Bytes> bytes) { return hn::Min(bytes, hn::Set(Bytes(), 1)); }
   static HWY_INLINE Value load(const std::uint8_t* from) { return decode(hn::LoadU(Bytes(), from)); }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The loop all kernels share, compiled once per instruction set. It is put together from
+// The loop that all kernels share, compiled once per instruction set. It is a template over
 //
-//   a Format: what elements are in memory and in registers
+//   a Format: how elements are represented in memory and in registers
 //     element          bytes per element
-//     decode, encode   from a vector of bytes to the value that is computed with, and to what is stored
-//     load, store      the same with memory
-//     joined           what encode gave, if that was in pieces
-//   an Op: how values become one, made from the divisor
-//     factor(p, k)     what source k is multiplied by, where that matters
-//     first, next      begins with the first source, goes on with each other one
-//     last             what the result needs before it is stored
+//     decode, encode   convert a vector of bytes to the values that are reduced, and back
+//     load, store      the same from and to memory
+//     joined           joins the result of encode into one vector, if it consists of parts
+//   an Op: how values are reduced; constructed with the divisor
+//     factor(p, k)     the factor of source k, for ops that have factors
+//     first, next      start with the first source, and add each further one
+//     last             finishes the result before it is stored
 #if defined(COHORT_REDUCE_LOOP_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef COHORT_REDUCE_LOOP_INL_H
 #undef COHORT_REDUCE_LOOP_INL_H
@@ -35,13 +35,13 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using Bytes = hn::ScalableTag<std::uint8_t>;
 
-/// For formats that encode to a whole vector.
+/// For formats whose encode() returns a whole vector.
 struct WholeVectors {
   static HWY_INLINE hn::Vec<Bytes> joined(hn::Vec<Bytes> bytes) { return bytes; }
   static HWY_INLINE void store(hn::Vec<Bytes> bytes, std::uint8_t* to) { hn::StoreU(bytes, Bytes(), to); }
 };
 
-/// Elements that are computed with as they are.
+/// Elements that need no conversion.
 template <class T>
 struct Plain : WholeVectors {
   using Tag = hn::ScalableTag<T>;
@@ -53,10 +53,10 @@ struct Plain : WholeVectors {
   static HWY_INLINE Value load(const std::uint8_t* from) { return decode(hn::LoadU(Bytes(), from)); }
 };
 
-/// For ops that multiply by nothing.
+/// For ops without factors.
 struct NoFactor {};
 
-/// What most ops are, their next() aside.
+/// Everything but next(), as most ops have it.
 struct PlainOp {
   explicit PlainOp(double /*divisor*/) {}
   HWY_INLINE NoFactor factor(const double* /*factors*/, std::size_t /*source*/) const { return {}; }
@@ -78,7 +78,7 @@ struct Sum : PlainOp {
   }
 };
 
-/// Less than a vector. Only some instruction sets can mask memory that is not there.
+/// Loads less than a vector. Only some instruction sets can mask memory that is not mapped.
 HWY_INLINE hn::Vec<Bytes> load_part(const std::uint8_t* from, std::size_t bytes) {
   const Bytes d;
 #if HWY_MEM_OPS_MIGHT_FAULT
@@ -107,12 +107,12 @@ class Loop {
   Loop(const Sources& sources, const Outputs& outputs, double divisor)
       : sources_(sources), outputs_(outputs), op_(divisor) {}
 
-  /// All of `bytes`.
+  /// Reduces all `bytes`.
   template <Stores stores>
   HWY_INLINE void run(std::size_t bytes) const {
     std::size_t at = 0;
     if (bytes >= align_from) {
-      // Stores that cross cache lines cost double.
+      // Aligned first, because stores that cross cache lines cost twice as much.
       const auto head = bytes_to_aligned_output();
       if (head != 0) part(0, head);
       at = head;
@@ -134,7 +134,7 @@ class Loop {
   const std::uint8_t* source(std::size_t i) const { return static_cast<const std::uint8_t*>(sources_.data[i]); }
   std::uint8_t* output(std::size_t i) const { return static_cast<std::uint8_t*>(outputs_.data[i]); }
 
-  /// 0 too where whole elements do not get there.
+  /// The bytes before the first aligned address in the first output; 0 if that is not a whole number of elements.
   std::size_t bytes_to_aligned_output() const {
     if (outputs_.count == 0) return 0;
     const auto gap = (vector - reinterpret_cast<std::uintptr_t>(output(0)) % vector) % vector;
@@ -157,8 +157,8 @@ class Loop {
     }
   }
 
-  /// Four vectors at a time, which hides the latency of the op and shares the cost of walking over the sources. Not
-  /// where "vectors" are arrays: they have no latency to hide and take minutes to compile.
+  /// Processes four vectors at a time, which hides the latency of the op and shares the cost of the loop over the
+  /// sources. Not with arrays in place of vectors (EMU128), which have no latency to hide and take minutes to compile.
   template <Stores stores>
   HWY_INLINE std::size_t whole_vectors(std::size_t at, std::size_t bytes) const {
     if constexpr (HWY_TARGET != HWY_EMU128) {
@@ -224,7 +224,8 @@ HWY_NOINLINE void reduce_bytes(const Sources& sources, const Outputs& outputs, s
   Loop<Format, Op>(sources, outputs, divisor).template run<stores>(bytes);
 }
 
-/// A Kernel. `element` is what callers count in: more than the format's for complex numbers and bit operations.
+/// A Kernel. `element` is the size of the elements that callers count. It differs from the format's for complex numbers
+/// and bitwise operations.
 template <class Format, class Op, Stores stores = Stores::ordinary, std::size_t element = Format::element>
 void kernel(const Sources& sources, const Outputs& outputs, std::size_t elements, double divisor) {
   reduce_bytes<Format, Op, stores>(sources, outputs, elements * element, divisor);

@@ -21,7 +21,7 @@ namespace {
 
 using Kind = ReduceOp::Kind;
 
-/// In the order of Kind; premul_sum is the last.
+/// In the order of Kind; premul_sum must be last.
 constexpr std::array<std::string_view, 9> kind_names = {"sum",  "avg", "product", "min",       "max",
                                                         "band", "bor", "bxor",    "premul_sum"};
 constexpr auto nameable = std::span(kind_names).first<8>();
@@ -60,7 +60,7 @@ T read(const void* from) {
   return value;
 }
 
-/// Any binary format of 16 bits, exactly.
+/// The exact value of a number in any 16-bit binary format.
 double widen(std::uint16_t bits, int mantissa_bits) {
   const int exponent_mask = (1 << (15 - mantissa_bits)) - 1;
   const int bias = exponent_mask / 2;
@@ -72,7 +72,7 @@ double widen(std::uint16_t bits, int mantissa_bits) {
   return sign * std::ldexp(mantissa + (1 << mantissa_bits), exponent - bias - mantissa_bits);
 }
 
-/// In hexadecimal, where no digit is lost.
+/// Hexadecimal, so that no digit is lost.
 std::string hexadecimal(double value) {
   std::array<char, 32> digits{};
   const auto end = std::to_chars(digits.begin(), digits.end(), std::fabs(value), std::chars_format::hex).ptr;
@@ -91,7 +91,7 @@ std::optional<double> parse_hexadecimal(std::string_view text) {
   } else {
     if (!text.starts_with("0x")) return std::nullopt;
     text.remove_prefix(2);
-    // from_chars would take a second sign, "inf" and "nan" here.
+    // from_chars would accept a second sign, "inf" and "nan" here.
     if (text.empty() || text.find_first_not_of("0123456789abcdefABCDEF.pP+-") != text.npos || text.front() == '-')
       return std::nullopt;
     const auto* const end = text.data() + text.size();

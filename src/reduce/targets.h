@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The instruction sets the kernels are compiled for, one of which is chosen at run time: the compiler's baseline, SSE4,
-// AVX2 and AVX-512 on x86, NEON on Arm. Include before anything of Highway.
+// The instruction sets that the kernels are compiled for: the compiler's baseline, SSE4, AVX2 and AVX-512 on x86, and
+// NEON on Arm. One is chosen at run time. Include this before any header of Highway.
 #pragma once
 
-// Each set costs compile time. CPUs with SSSE3 and not SSE4 are gone; vectors of SVE have no size at compile time, so
-// they cannot be members.
+// Each instruction set costs compile time. CPUs with SSSE3 but without SSE4 are no longer in use. The size of SVE
+// vectors is not known at compile time, so they cannot be class members.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 
-// Where the baseline has no vectors that Highway knows, arrays of 16 bytes stand in. Highway would not use them with
-// GCC before 12.3, which miscompiles the upper half of products (https://gcc.gnu.org/PR106322); we take none.
+// If the baseline has no vectors that Highway supports, arrays of 16 bytes are used instead (EMU128). Highway disables
+// this for GCC before 12.3, which miscompiles the upper half of products (https://gcc.gnu.org/PR106322); these kernels
+// do not use that.
 #define HWY_BROKEN_EMU128 0

@@ -7,7 +7,7 @@
 
 #include "support/expect_error.h"
 
-// A DLPack of our own making, as any framework's copy of the header would define it.
+// The types of DLPack, as a framework's copy of the header would define them.
 namespace dlpack_lookalike {
 struct Device {
   int device_type;

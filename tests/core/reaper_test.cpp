@@ -12,7 +12,7 @@
 namespace cohort::test {
 namespace {
 
-/// A thread that leaves itself to be joined by others once `go` is set.
+/// A thread that hands itself over to be joined by others once `go` is set.
 struct LeavesItself {
   std::atomic<bool> go = false;
   std::atomic<bool> is_left = false;
@@ -39,7 +39,8 @@ TEST(ReaperTest, JoinsAThreadThatLeftItself) {
   leaving.start();
   leaving.go = true;
   while (!leaving.is_left) std::this_thread::yield();
-  join_now_or_later(std::thread([] {}));  // joins the other one as well, or thread sanitizer reports it
+  // Also joins the other thread; otherwise ThreadSanitizer reports a thread leak.
+  join_now_or_later(std::thread([] {}));
   EXPECT_FALSE(leaving.thread.joinable());
 }
 

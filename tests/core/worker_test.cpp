@@ -24,7 +24,7 @@ namespace {
 using namespace std::chrono_literals;
 using Next = Worker::Next;
 
-/// Runs tasks in order, and can be told what to ask for when there are none.
+/// Runs tasks in order. `when_empty` chooses what step() returns when there are none.
 struct Tasks final : Worker::Job {
   std::deque<std::function<void()>> tasks;
   std::function<Next()> when_empty = [] { return Next::idle(); };
@@ -177,7 +177,7 @@ TEST_F(WorkerTest, WhoeverHoldsTheMutexCanWakeIt) {
     job_->wake();
   }
   while (job_->steps == before) std::this_thread::yield();
-  worker_.reset();  // its last step asks is_ready
+  worker_.reset();  // its last step still reads is_ready
 }
 
 TEST_F(WorkerTest, AWakeDuringAStepIsNotLost) {
@@ -240,7 +240,7 @@ TEST_F(WorkerTest, MayBeDestroyedOnItsOwnThread) {
     was_current = worker_->is_current();
     worker_.reset();
   });
-  post([&] { is_over.count_down(); });  // what is left is done all the same
+  post([&] { is_over.count_down(); });  // remaining tasks are still run
   go.count_down();
   is_over.wait();
   EXPECT_TRUE(was_current);
@@ -265,7 +265,7 @@ TEST(WorkerThreads, ManySubmitWhileItComesAndGoes) {
   for (int round = 0; round < 20; ++round) {
     const auto job = std::make_shared<Tasks>();
     if (round % 2 == 1) job->when_empty = [] { return Next::idle(Worker::Clock::now() + 50us); };
-    int done = 0;  // the thread's alone, until it is joined
+    int done = 0;  // used only by the thread until it is joined
     {
       Worker worker("cohort-test", job);
       std::vector<std::jthread> threads;

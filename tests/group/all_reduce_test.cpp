@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The all-reduce, bit by bit against a serial reference that combines the ranks in order.
+// Compares all-reduce bit by bit with a serial reference that combines the ranks in order.
 #include <numeric>
 #include <set>
 
@@ -68,7 +68,7 @@ TEST_P(AllReduce, EveryTypeWithEveryOpItAllows) {
   });
 }
 
-/// Bytes at which one algorithm takes over from another, or one more chunk is needed; all multiples of 16.
+/// The sizes in bytes at which another algorithm is used or one more chunk is needed; all are multiples of 16.
 std::set<std::size_t> edges(int ranks) {
   const auto n = static_cast<std::size_t>(ranks);
   std::set<std::size_t> all{0, 16, 32, 64, shm::post_bytes};
@@ -122,7 +122,7 @@ TEST_P(AllReduce, UnalignedMemory) {
     for (const auto& each : cases) {
       for (const auto place : places()) {
         each.check(*pg, place, size_of(each.dtype));
-        // A byte off, which no language's allocator would do, and another one on each rank.
+        // Misaligned by single bytes, which no allocator would do, and differently on each rank.
         each.check(*pg, place, 1 + index(pg->rank()));
       }
     }
@@ -153,7 +153,7 @@ TEST_P(AllReduce, OfOnesIsTheNumberOfRanks) {
 
 TEST_P(AllReduce, BoolsStayZeroOrOne) {
   run([](const ProcessGroupPtr& pg) {
-    // The last rank alone has something, and it is not 1.
+    // Only the last rank has a true value, and it is not 1.
     const bool is_last = pg->rank() == pg->size() - 1;
     for (const std::size_t count : {5UL, 40'000UL}) {
       for (const auto op : {ReduceOp::sum(), ReduceOp::max(), ReduceOp::bor()}) {
@@ -274,7 +274,7 @@ TEST_P(AllReduce, ListReducesAcrossAllItsBuffers) {
 
 TEST(AllReduceLists, OfHalvesAreRoundedOncePerRankAndOnceAtTheEnd) {
   with_threads(2, [](const ProcessGroupPtr& pg) {
-    // 2048 + 1 is 2048 in f16, and so is 2048 + 1 once more.
+    // In f16, 2048 + 1 is 2048, and adding another 1 gives 2048 again.
     std::vector<Float16> a{{to_half(pg->rank() == 0 ? 2048 : 1, 10)}};
     std::vector<Float16> b{{to_half(pg->rank() == 0 ? 1 : 0, 10)}};
     pg->all_reduce(BufferList{a, b});
@@ -296,7 +296,7 @@ TEST_P(AllReduce, ListRefusesWhatItCannotMean) {
     expect_refused<ValueError>(*pg, "4 elements, not 3", [&] { pg->all_reduce(BufferList{a, longer}); });
     expect_refused<TypeError>(*pg, "f64", [&] { pg->all_reduce(BufferList{a, other}); });
     std::vector<float> alone(3, 4);
-    pg->all_reduce(BufferList{alone}, {.op = ReduceOp::avg()});  // of one buffer it is the ordinary average
+    pg->all_reduce(BufferList{alone}, {.op = ReduceOp::avg()});  // for one buffer it is the ordinary average
     EXPECT_EQ(alone, std::vector<float>(3, 4));
   });
 }

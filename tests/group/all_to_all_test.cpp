@@ -7,7 +7,7 @@
 namespace cohort::test {
 namespace {
 
-/// Element i of what `from` sends to `to`.
+/// Element i of the data that `from` sends to `to`.
 std::int64_t item(int from, int to, std::size_t i) {
   return static_cast<std::int64_t>(i) * 10'000 + std::int64_t{from} * 100 + to;
 }
@@ -21,7 +21,7 @@ TEST_P(AllToAll, EqualBlocks) {
       for (const auto dtype : all_dtypes) {
         for (const std::size_t count : {0UL, 1UL, 30UL, 17'000 / size_of(dtype)}) {
           const auto block = count * size_of(dtype);
-          // Block r: what values() gives for the pair (this rank, r).
+          // Block r holds the values of the pair (this rank, r).
           ByteVector mine;
           ByteVector expected;
           for (int r = 0; r < pg->size(); ++r) {
@@ -41,7 +41,7 @@ TEST_P(AllToAll, EqualBlocks) {
   });
 }
 
-/// How many rows `from` sends to `to`: nothing to many, sometimes nothing at all.
+/// How many rows `from` sends to `to`: from none to many, and in some cases none at all.
 using Rows = std::function<std::size_t(int from, int to)>;
 
 void check_uneven(ProcessGroup& pg, Place place, std::size_t columns, const Rows& rows) {
@@ -100,7 +100,7 @@ TEST_P(AllToAll, OneSplitListEmptyMeansEqualBlocksThere) {
 TEST_P(AllToAll, Lists) {
   run([](const ProcessGroupPtr& pg) {
     for (const std::size_t unit : {1UL, 900UL, 6000UL}) {
-      // From f to t: (f + 2 t) units, so nothing from 0 to 0.
+      // Rank f sends (f + 2 t) units to rank t, so rank 0 sends nothing to itself.
       const auto count = [&](int from, int to) { return index(from + 2 * to) * unit; };
       std::vector<std::vector<std::int64_t>> inputs;
       std::vector<std::vector<std::int64_t>> outputs;

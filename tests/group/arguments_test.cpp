@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What is refused at the call: no sequence number is taken, no memory touched, and the group goes on.
+// Arguments that are refused when the call is made: no sequence number is taken, no memory is touched, and the group
+// stays usable.
 #include <tuple>
 
 #include "group/arrangements.h"
@@ -8,13 +9,13 @@
 namespace cohort::test {
 namespace {
 
-/// Every operation with one of its buffers replaced: `bad` stands where an output, then where an input is.
+/// Every operation with one of its buffers replaced by `bad`: first an output, then an input.
 struct Attempt {
   const char* name;
   std::function<void(Operations&, const Buffer& bad)> call;
 };
 
-/// `n` ranks; ordinary buffers are of 4 floats for each rank.
+/// For `n` ranks. The other buffers have 4 floats for each rank.
 std::vector<Attempt> attempts(std::vector<float>& part, std::vector<float>& whole, int rank, std::size_t n) {
   std::vector<Attempt> all;
   const auto add = [&](const char* name, std::function<void(Operations&, const Buffer&)> call) {
@@ -68,7 +69,7 @@ std::vector<Attempt> attempts(std::vector<float>& part, std::vector<float>& whol
 
 class Arguments : public OnEveryArrangement {
  protected:
-  /// Each operation refuses `bad`, by itself and in a batch, and leaves `memory` as it is.
+  /// Each operation refuses `bad`, on its own and in a batch, and does not change `memory`.
   static void expect_all_refuse(ProcessGroup& pg, const Buffer& bad, const std::string& text) {
     std::vector<float> part(4, 1);
     std::vector<float> whole(4 * index(pg.size()), 1);
@@ -91,7 +92,7 @@ TEST_P(Arguments, StridedMemoryIsRefusedEverywhere) {
     const std::vector<float> before(200, 7);
     auto memory = before;
     expect_all_refuse(*pg, Buffer(memory.data(), DType::f32, {2, 2}, {1, 2}), "strides [1, 2]");  // transposed
-    expect_all_refuse(*pg, Buffer(memory.data(), DType::f32, {4}, {2}), "contiguous");            // every other one
+    expect_all_refuse(*pg, Buffer(memory.data(), DType::f32, {4}, {2}), "contiguous");  // every second element
     EXPECT_EQ(memory, before);
   });
 }
@@ -138,7 +139,7 @@ TEST_P(Arguments, TagsAreNotNegative) {
       const auto sending = pg->send(x, pg->rank(), {.tag = std::numeric_limits<int>::max(), .async_op = true});
       pg->recv(x, pg->rank(), {.tag = std::numeric_limits<int>::max()});
       sending.wait();
-    } catch (const ValueError& e) {  // MPICH has fewer
+    } catch (const ValueError& e) {  // MPICH supports fewer tags
       EXPECT_EQ(pg->name(), "mpi");
       EXPECT_THAT(e.what(), ::testing::HasSubstr("tags go up to"));
     }

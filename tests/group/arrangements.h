@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// How the ranks of this folder's tests run: threads, of which there may be more than cores, and processes.
+// How the ranks of this folder's tests run: as threads, possibly more than there are cores, and as processes.
 #pragma once
 
 #include <cohort/cohort.h>
@@ -40,7 +40,7 @@ inline std::vector<Ranks> arrangements(bool with_one) {
   } else if (is_launched()) {
     add(Are::launched, {launched_size()}, backend);
   } else {
-    // All of them take minutes: what differs most is always there.
+    // Running all of them takes minutes, so by default only those that differ most are run.
     const bool is_thorough = std::getenv("COHORT_TEST_THOROUGH") != nullptr;
     if (backend == "hybrid") {
       if (is_thorough) add(Are::processes, {1, 2, 5}, backend);
@@ -56,7 +56,7 @@ inline std::vector<Ranks> arrangements(bool with_one) {
 inline auto every_arrangement() {
   return ::testing::ValuesIn(arrangements(true));
 }
-/// For what needs somebody to talk to.
+/// For tests that need at least one peer.
 inline auto arrangements_of_several() {
   return ::testing::ValuesIn(arrangements(false));
 }
@@ -64,7 +64,8 @@ inline std::string arrangement_name(const ::testing::TestParamInfo<Ranks>& each)
   return to_string(each.param);
 }
 
-/// `call` is refused with an E that says `text`, before anything happened: no sequence number is taken.
+/// Expects that `call` is refused with an E whose message contains `text` before anything happens: no sequence number
+/// is taken.
 template <class E>
 void expect_refused(ProcessGroup& group, const std::string& text, const std::function<void()>& call) {
   const auto before = group.sequence_number();
@@ -72,7 +73,7 @@ void expect_refused(ProcessGroup& group, const std::string& text, const std::fun
   EXPECT_EQ(group.sequence_number(), before) << text;
 }
 
-/// After something was refused.
+/// Called after an operation was refused.
 inline void expect_works(ProcessGroup& group) {
   std::int32_t ranks = 1;
   group.all_reduce(std::span(&ranks, 1));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Several operations as one.
+// Batches: several operations that run as one.
 #include <numeric>
 
 #include "group/arrangements.h"
@@ -60,7 +60,7 @@ TEST_P(Batches, ABarrierIsOfTheDeviceOfTheOthers) {
 
 TEST_P(Batches, SendsAndReceivesInAnyOrder) {
   run([](const ProcessGroupPtr& pg) {
-    // Receives come first, everybody's and one's own: run one by one, none would ever end.
+    // Receives come first, from all ranks including this one. If they ran one by one, none would ever end.
     for (const std::size_t count : {1UL, 3000UL, 200'000UL}) {
       for (const bool is_async : {false, true}) {
         const auto n = index(pg->size());

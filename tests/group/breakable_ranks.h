@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Ranks whose group breaks: they talk through a store that needs none of them.
+// Ranks whose group breaks. They communicate through a store that does not depend on any of them.
 #pragma once
 
 #include <cohort/file_store.h>
@@ -15,10 +15,10 @@
 
 namespace cohort::test {
 
-/// Machines are busy: a deadline may be noticed late, never early.
+/// On a busy machine a deadline may be noticed late, but never early.
 constexpr auto grace = std::chrono::seconds(5);
 
-/// Engines learn of deaths from a store that can tell.
+/// Engines learn about dead ranks from the store, which must be able to detect them.
 inline void run_breakable_engine(const Ranks& ranks, const GroupBody& body, std::chrono::milliseconds timeout) {
   const StoreServer server({.endpoint = unique_unix_endpoint()});
   as_processes(ranks.size, [&](int rank) {
@@ -40,14 +40,14 @@ inline void run_breakable(const Ranks& ranks, const GroupBody& body, std::chrono
   });
 }
 
-/// Threads of a rank talk at the same time, so each call has a handle of its own.
+/// Several threads of a rank use the store at the same time, so each call has a handle of its own.
 inline void say(const ProcessGroupPtr& group, const std::string& what) {
   group->store()->clone()->set("said/" + what, "1");
 }
 inline void await(const ProcessGroupPtr& group, const std::string& what) {
   group->store()->clone()->wait({"said/" + what}, patient);
 }
-/// A barrier that the group has no part in.
+/// A barrier that does not involve the group.
 inline void meet(const ProcessGroupPtr& group, const std::string& where) {
   if (group->store()->add("met/" + where, 1) == group->size()) say(group, "met/" + where);
   await(group, "met/" + where);

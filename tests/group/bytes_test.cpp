@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Collectives of byte strings, and all_ok, which is made from them.
+// Collectives of byte strings, and all_ok, which is built from them.
 #include <stdexcept>
 
 #include "group/arrangements.h"
@@ -11,7 +11,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-/// Any bytes, zeros among them.
+/// Arbitrary bytes, including zeros.
 std::string text_of(int rank, std::size_t length) {
   std::string text(length, '\0');
   for (std::size_t i = 0; i < length; ++i) text[i] = static_cast<char>((i * 7 + index(rank)) % 256);
@@ -44,7 +44,7 @@ TEST_P(ByteStrings, BroadcastFromEveryRoot) {
     for (int root = 0; root < pg->size(); ++root) {
       for (const std::size_t length : {0UL, 1UL, 8192UL, 8193UL, 700'001UL}) {
         const auto expected = text_of(root, length);
-        // What the others pass does not matter, nor how long it is.
+        // What the other ranks pass does not matter, nor does its length.
         EXPECT_EQ(pg->broadcast_bytes(pg->rank() == root ? expected : text_of(9, 20), {.root = root}), expected);
       }
     }
@@ -73,7 +73,7 @@ INSTANTIATE_TEST_SUITE_P(Groups, ByteStrings, every_arrangement(), arrangement_n
 
 class AllOk : public OnEveryArrangement {
  protected:
-  /// Throws on the ranks from `first` on; what each rank is told.
+  /// Throws on the ranks from `first` on, and returns the error that each rank gets.
   static void expect_failure(ProcessGroup& pg, int first) {
     bool was_called = false;
     const auto body = [&] {
@@ -98,7 +98,7 @@ TEST_P(AllOk, PassesIfNoneThrows) {
     int calls = 0;
     pg->all_ok([&] { ++calls; });
     EXPECT_EQ(calls, 1);
-    // The group is there for the function too.
+    // The function may use the group itself.
     pg->all_ok([&] { expect_works(*pg); });
   });
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Broadcast, gathers, scatter and reduce-scatter: everything arrives where it belongs, and nothing else is touched.
+// Broadcast, gather, all-gather, scatter and reduce-scatter: all data arrives where it belongs, and nothing else is
+// touched.
 #include "backends/shm/auto_tuner.h"
 #include "backends/shm/tuning.h"
 #include "group/arrangements.h"
@@ -9,7 +10,8 @@
 namespace cohort::test {
 namespace {
 
-/// Elements of one rank: none, few, around what a post holds, several chunks with a ragged end.
+/// Numbers of elements of one rank: none, few, around the capacity of a post, and several chunks with a partial last
+/// one.
 std::vector<std::size_t> counts(DType dtype) {
   const auto post = shm::post_bytes / size_of(dtype);
   return {0, 1, 5, post, post + 1, 5 * shm::exchange_chunk(std::size_t{1} << 30U) / size_of(dtype) + 3};
@@ -18,7 +20,7 @@ std::vector<std::size_t> few_counts(DType dtype) {
   return {0, 3, 30'000 / size_of(dtype) + 1};
 }
 
-/// What is in a buffer before the operation: nothing that it could put there.
+/// The content of a buffer before the operation, which no operation could produce.
 ByteVector untouched(std::size_t bytes) {
   ByteVector all(bytes, 0xEE);
   return all;
@@ -100,7 +102,7 @@ TEST_P(DataMovement, AllGatherIntoAListOfUnevenSizes) {
   run([](const ProcessGroupPtr& pg) {
     for (const auto place : places()) {
       for (const std::size_t step : {0UL, 1UL, 700UL, 3000UL, 50'000UL}) {
-        // Rank 0 has nothing, unless all have the same.
+        // Rank 0 has no elements, unless all ranks have the same number.
         const auto count_of = [&](int rank) { return step == 1 ? 4 : index(rank) * step; };
         const Memory input(*pg, place, values(DType::i64, pg->rank(), count_of(pg->rank())));
         std::vector<Memory> outputs;
@@ -121,7 +123,7 @@ TEST_P(DataMovement, AllGatherIntoAListOfUnevenSizes) {
 }
 
 TEST(DataMovementMismatch, RanksThatDisagreeAboutUnevenSizesAreTold) {
-  // Rank 0 expects of rank 1 what rank 2 has; all expect the same in total.
+  // Rank 0 expects from rank 1 the size that rank 2 has. All ranks expect the same total.
   for (const std::size_t unit : {1UL, 4UL, 1000UL, 1500UL, 5000UL}) {
     with_threads(3, [unit](const ProcessGroupPtr& pg) {
       const auto more = pg->rank() == 0 ? 1U : 2U;
@@ -235,13 +237,13 @@ TEST_P(DataMovement, ReduceScatterInEveryForm) {
         const Memory input(*pg, place, mine.size() * 4);
         if (!mine.empty()) std::memcpy(input.data(), mine.data(), mine.size() * 4);
         std::vector<float> output(count, -1);
-        // The result is there with the work's completion, not with a wait().
+        // The result is there when the Work is completed, even without a wait().
         const auto work = pg->reduce_scatter(output, input.buffer(DType::f32), {.async_op = true});
         while (!work.is_completed()) std::this_thread::yield();
         EXPECT_EQ(output, std::vector<float>(count, static_cast<float>(n * (n + 1)) / 2)) << to_string(place);
       }
     }
-    // Rank r gets r * 2000 + 1 elements; each gives it its own number plus r.
+    // Rank r gets r * 2000 + 1 elements; each rank contributes its own rank plus r.
     const auto count_of = [](std::size_t r) { return r * 2000 + 1; };
     std::vector<std::vector<std::int64_t>> inputs;
     for (std::size_t r = 0; r < index(n); ++r) inputs.emplace_back(count_of(r), rank + static_cast<std::int64_t>(r));
@@ -263,13 +265,13 @@ TEST_P(DataMovement, ReduceScatterInEveryForm) {
 
 INSTANTIATE_TEST_SUITE_P(Groups, DataMovement, every_arrangement(), arrangement_name);
 
-/// Pieces for which staging and reading are tried in turn, often enough that both ways are gone.
+/// Pieces of a size for which the AutoTuner tries staging and reading in turn, with enough rounds that both are used.
 class LargePieces : public OnEveryArrangement {
  protected:
   static constexpr std::size_t count = shm::AutoTuner::smallest / sizeof(int) + 1001;
   static constexpr int rounds = 5;
 
-  /// Distinct for each rank, receiver and round.
+  /// A different value for each sender, receiver and round.
   static int value(int from, int to, int round) { return (from * 100 + to) * 100 + round; }
   static std::span<int> part(std::vector<int>& all, int rank) {
     return std::span(all).subspan(static_cast<std::size_t>(rank) * count, count);

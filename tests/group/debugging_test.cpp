@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What helps to find out why ranks do not agree.
+// Tools for finding out why ranks disagree: monitored_barrier, debug levels, mismatch detection and fork detection.
 #include <cohort/debug_level.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,7 +23,6 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 // --- monitored_barrier
-// ------------------------------------------------------------------------------------------------
 
 class MonitoredBarrier : public ::testing::TestWithParam<Ranks> {};
 
@@ -52,7 +51,7 @@ TEST_P(MonitoredBarrier, NamesTheFirstMissingRank) {
       EXPECT_LT(took, 300ms + grace);
     }
     meet(group, "end");
-    // Those who were late are told when they come, and all can go on.
+    // Ranks that were late get an error when they arrive, and the group stays usable.
     if (is_missing) {
       EXPECT_THROW(group->monitored_barrier({.timeout = 100ms}), Error);
     }
@@ -95,7 +94,7 @@ TEST_P(MonitoredBarrier, WorksAgainAfterwards) {
       EXPECT_THROW(group->monitored_barrier({.timeout = 50ms, .wait_all_ranks = true}), OperationTimeoutError);
     }
     meet(group, "failed");
-    // The others catch up with the round they missed; rank 0 answers nobody about it.
+    // The other ranks catch up with the round that they missed, for which rank 0 sends no answer.
     if (group->rank() != 0) {
       EXPECT_THROW(group->monitored_barrier({.timeout = 50ms}), Error);
     }
@@ -109,9 +108,8 @@ INSTANTIATE_TEST_SUITE_P(Groups, MonitoredBarrier, ::testing::ValuesIn(on_backen
                          [](const auto& each) { return to_string(each.param); });
 
 // --- levels
-// -----------------------------------------------------------------------------------------------------------
 
-/// Restores the level of the process.
+/// Restores the debug level of the process.
 class DebugLevelScope {
  public:
   explicit DebugLevelScope(DebugLevel level) : before_(debug_level()) { set_debug_level(level); }
@@ -168,15 +166,14 @@ TEST(DebugLevels, ComeFromTheEnvironment) {
 }
 
 // --- disagreement
-// -----------------------------------------------------------------------------------------------------
 
-/// What rank 0 calls and what the others call, and what the error must say.
+/// What rank 0 calls, what the other ranks call, and what the error must say.
 struct Disagreement {
   std::string name;
   std::function<void(ProcessGroup&)> first;
   std::function<void(ProcessGroup&)> others;
   std::string about;              ///< at level detail
-  std::vector<std::string> says;  ///< at either
+  std::vector<std::string> says;  ///< at both levels
   bool is_seen_when_off = true;
 };
 
@@ -216,7 +213,7 @@ const std::vector<Disagreement>& disagreements() {
        [](ProcessGroup& g) { g.broadcast(floats(4), {.root = 1}); },
        "root",
        {"root 0", "root 1"},
-       false},  // everybody who waits, waits for a root it agrees with
+       false},  // every rank that waits, waits for a root that it agrees with
       {"RootOfReduce",
        [](ProcessGroup& g) { g.reduce(floats(4), {.root = 0}); },
        [](ProcessGroup& g) { g.reduce(floats(4), {.root = 1}); },
@@ -241,7 +238,7 @@ struct MismatchCase {
   Disagreement what;
 };
 
-/// Names of tests are made of it; the rest says nothing.
+/// The name identifies the case in test output; the other members would add nothing.
 void PrintTo(const MismatchCase& each, std::ostream* out) {
   *out << each.what.name;
 }
@@ -264,7 +261,7 @@ TEST_P(MismatchAtDetail, IsReportedOnAllRanksAtThatOperation) {
       EXPECT_EQ(e.context().sequence, 2U);
       EXPECT_EQ(e.context().rank, 1);
     }
-    // Everybody knows, and goes on in step.
+    // Every rank knows about the mismatch, and the ranks stay synchronised.
     x[0] = 1;
     group->all_reduce(x);
     EXPECT_EQ(x[0], group->size());
@@ -278,7 +275,8 @@ TEST_P(MismatchAtOff, IsFoundAndBreaksTheGroup) {
   run_breakable(GetParam().ranks, [&](const ProcessGroupPtr& group) {
     std::vector<int> x{1};
     group->all_reduce(x);
-    // A rank that waits for nobody may be through before anybody sees the difference; the next operation tells it.
+    // A rank that does not wait for a peer may finish before another rank detects the mismatch; then the next operation
+    // fails.
     const auto both = [&] {
       group->rank() == 0 ? what.first(*group) : what.others(*group);
       group->barrier();
@@ -330,7 +328,7 @@ TEST(MismatchDetail, ShapesThatMayDifferAreNotCompared) {
     std::vector<int> one(1, group->rank());
     std::vector<int> two(2, group->rank());
     std::vector<int> three(3);
-    // Uneven lists, uneven splits, gathers and scatters, which look different on their root.
+    // Uneven lists, uneven splits, and gathers and scatters, whose arguments differ on the root.
     group->all_gather({one, two}, is_first ? one : two);
     group->reduce_scatter(is_first ? one : two, {one, two});
     group->all_to_all(is_first ? two : three, is_first ? three : two,
@@ -380,14 +378,13 @@ TEST(MismatchDetail, AGroupKeepsTheLevelItWasMadeWith) {
 }
 
 // --- fork
-// -------------------------------------------------------------------------------------------------------------
 
 TEST(AfterFork, UseOfTheParentsGroupIsAnError) {
   const ProcessStore store;
   as_processes(2, [&](int rank) {
     const auto group = join_processes(store, rank, 2);
     std::vector<int> x{1};
-    group->all_reduce(x, {.async_op = true}).wait();  // its thread exists here, and not in the child
+    group->all_reduce(x, {.async_op = true}).wait();  // the group's thread exists in this process, but not in the child
     Process child([&] {
       const auto took = time_of([&] {
         EXPECT_ERROR(Error, group->all_reduce(x), "fork");
@@ -413,7 +410,7 @@ TEST(AfterFork, UseOfTheParentsGroupIsAnError) {
 }
 
 #if defined(__SANITIZE_THREAD__)
-constexpr bool can_start_threads_after_fork = false;  // thread sanitizer ends a process that does
+constexpr bool can_start_threads_after_fork = false;  // ThreadSanitizer ends a process that does
 #else
 constexpr bool can_start_threads_after_fork = true;
 #endif

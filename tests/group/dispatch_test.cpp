@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Which backend an operation goes to, and what happens when that cannot do it.
+// Which backend performs an operation, and what happens if that backend does not support it.
 #include <cohort/hash_store.h>
 #include <cohort/new_group.h>
 #include <gmock/gmock.h>
@@ -18,7 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Counts what reaches it; no peers are asked.
+/// Counts the operations that it is given, without contacting peers.
 class Counter final : public Backend {
  public:
   explicit Counter(std::string name) : Backend(std::move(name), 0, 1) {}
@@ -161,7 +161,7 @@ TEST(Capabilities, OfTheBackendsThatComeWithTheLibrary) {
   }
 }
 
-/// A backend that can do nothing.
+/// A backend that supports nothing.
 class Minimal : public ::testing::Test {
  protected:
   Minimal() { group->add_backend(DeviceType::cpu, std::make_shared<Backend>("minimal", 0, 2)); }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Buffers without elements, with and without an address: every operation takes them, and still synchronises.
+// Empty buffers, with and without an address: every operation accepts them, and still synchronises.
 #include <atomic>
 
 #include "group/arrangements.h"
@@ -56,7 +56,7 @@ TEST_P(EmptyBuffers, WorkInEveryOperation) {
     every_operation(*pg, Buffer(some.data(), DType::f32, {0}));
     every_operation(*pg, Buffer(some.data(), DType::f32, {0, 3, 2}));
     every_operation(*pg, Buffer(shared.data(), DType::i16, {0}));
-    // Nowhere here, memory of the group there.
+    // Group memory on some ranks, a null address on the others.
     every_operation(*pg, pg->rank() % 2 == 0 ? Buffer(shared.data(), DType::u8, {0}) : Buffer(nullptr, DType::u8, {0}));
     EXPECT_EQ(some, std::vector<float>(8, 3));
   });

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A backend whose operations end when the test says so: what is asynchronous can be looked at while it is under way.
+// A backend whose operations end when the test says so, so that asynchronous operations can be examined while they are
+// in progress.
 #pragma once
 
 #include <cohort/backend.h>
@@ -18,7 +19,7 @@
 
 namespace cohort::test {
 
-/// Closed at first; what passes it is counted.
+/// Closed at first. Counts the arrivals.
 class Gate {
  public:
   void open() {
@@ -30,7 +31,7 @@ class Gate {
     const std::lock_guard lock(mutex_);
     return is_open_;
   }
-  /// False if the deadline came first.
+  /// Waits until the gate is open. Returns false if the deadline passes first.
   bool pass(Deadline deadline) {
     std::unique_lock lock(mutex_);
     ++arrived_;
@@ -40,7 +41,7 @@ class Gate {
     changed_.wait(lock, until);
     return true;
   }
-  /// Until so many have come to it.
+  /// Waits until `count` callers have arrived.
   void await_arrivals(int count) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return arrived_ >= count; });
@@ -53,7 +54,7 @@ class Gate {
   int arrived_ = 0;
 };
 
-/// all_reduce and receives wait at the gate; a broadcast fails; a barrier is free.
+/// all_reduce and receives wait at the gate, broadcast fails, and barrier returns at once.
 class GatedBackend final : public Backend {
  public:
   GatedBackend(int rank, int size) : Backend("gated", rank, size) {}
@@ -84,7 +85,7 @@ class GatedBackend final : public Backend {
   };
 };
 
-/// A group of one rank, and its gate.
+/// A group of one rank with its gate.
 struct GatedGroup {
   std::shared_ptr<GatedBackend> backend = std::make_shared<GatedBackend>(0, 1);
   ProcessGroupPtr group = std::make_shared<ProcessGroup>(std::make_shared<HashStore>(), 0, 1, std::chrono::seconds(60));

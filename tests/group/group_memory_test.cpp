@@ -26,7 +26,7 @@ class GroupMemoryOf : public ::testing::TestWithParam<Ranks> {
 
 TEST_P(GroupMemoryOf, AllocatingIsLocal) {
   GetParam().run([](const ProcessGroupPtr& group) {
-    // Only one rank does, and different amounts: nobody waits for anybody.
+    // Only one rank allocates, and different amounts: no rank waits for another.
     if (group->rank() == 0) {
       const auto sequence = group->sequence_number();
       const auto first = group->allocate(100);
@@ -71,7 +71,7 @@ TEST_P(GroupMemoryOf, MixesWithOrdinaryMemory) {
       group->all_reduce(x);
       const int n = group->size();
       for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(x[i], n * static_cast<int>(i) + n * (n - 1) / 2);
-      // A part of it, off the beginning.
+      // A part that does not start at the beginning.
       group->broadcast(x.subspan(3, 5), {.root = n - 1});
     }
   });
@@ -93,7 +93,7 @@ TEST_P(GroupMemoryOf, OutlivesTheGroup) {
     EXPECT_EQ(x[999], 5 * world->size());
     x[0] = 1;
     EXPECT_EQ(x[0], 1);
-    // Memory made by a group that is gone serves one that lives.
+    // Memory from a group that has been destroyed can be used in another group.
     world->all_reduce(x.first(1));
     EXPECT_EQ(x[0], world->size());
   });
@@ -123,7 +123,7 @@ TEST_P(GroupMemoryOf, TheParentsServesTheChild) {
 TEST_P(GroupMemoryOf, ServesContainers) {
   GetParam().run([](const ProcessGroupPtr& group) {
     std::vector<float, Allocator<float>> v(1000, 1.0F, Allocator<float>(group));
-    v.resize(5000, 1.0F);  // moves
+    v.resize(5000, 1.0F);  // reallocates
     group->all_reduce(v);
     EXPECT_THAT(v, Each(static_cast<float>(group->size())));
     auto copy = v;

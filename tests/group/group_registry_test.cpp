@@ -22,7 +22,7 @@ ProcessGroupPtr fake_group() {
   return new_group("fake", 5s, "cpu", {}, {.store = std::make_shared<HashStore>(), .rank = 0, .size = 2});
 }
 
-/// The registry of the process is left as it was found.
+/// Leaves the registry of the process as it was.
 class GroupRegistry : public ::testing::Test {
  protected:
   void TearDown() override { unregister_all_groups(); }
@@ -93,8 +93,8 @@ TEST_F(GroupRegistry, AnIdOfSeveralRanksInOneProcessIsAmbiguous) {
   });
 }
 
-/// Whoever resolves an id must not be the one to destroy a group with the registry's lock in hand. In a child, since
-/// it would hang.
+/// A thread that resolves an id must not destroy a group while it holds the registry's lock. Runs in a child process,
+/// because a failure would hang.
 TEST_F(GroupRegistry, ResolvingWhileRanksLeave) {
   Process child([] {
     ::alarm(20);
@@ -106,9 +106,9 @@ TEST_F(GroupRegistry, ResolvingWhileRanksLeave) {
         const auto wanted = id.get_future().get();
         while (!is_over) {
           try {
-            resolve_group(wanted);  // the last one left
+            resolve_group(wanted);  // succeeds when only one rank is left
           } catch (const Error&) {
-            is_resolving = true;  // several, or none
+            is_resolving = true;  // several ranks, or none
           }
         }
       });
@@ -139,7 +139,7 @@ TEST_F(GroupRegistry, ScopesAreIsolated) {
       EXPECT_THROW(resolve_group("dp"), Error);
     }
     std::thread([&] { EXPECT_EQ(resolve_group("dp"), outside) << "other threads keep the process's"; }).join();
-    // A thread that works on behalf of this one.
+    // A thread that works on behalf of this one shares its registry.
     std::thread([&] {
       const GroupRegistryScope same(scope);
       EXPECT_EQ(resolve_group("dp"), inside);

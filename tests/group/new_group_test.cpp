@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Groups from the environment, and several groups at a time.
+// Groups from the environment, and several groups at the same time.
 #include <cohort/group_registry.h>
 #include <cohort/new_group.h>
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Ranks as a launcher that only knows torchrun's variables starts them.
+/// Starts ranks like a launcher that sets only torchrun's variables.
 void from_environment(int size, const std::function<void()>& body) {
   const auto port = bound_endpoint(listen_on(Endpoint::tcp("127.0.0.1", 0)).get()).port;
   as_processes(size, [&](int rank) {
@@ -68,7 +68,7 @@ TEST(NewGroup, SeveralFromTheEnvironment) {
       EXPECT_THAT(group->all_gather_bytes(group->id()), ::testing::Each(group->id()));
     }
     EXPECT_EQ(ids.size(), 3U);
-    // In opposite orders, which one group would not forgive.
+    // The ranks use the groups in opposite orders, which would be an error within one group.
     std::vector<int> x{1};
     std::vector<int> y{10};
     auto& one = first->rank() == 0 ? first : third;
@@ -102,7 +102,7 @@ TEST_P(SeveralGroups, OfOneStoreHaveTheirOwnTraffic) {
       groups.push_back(
           new_group(backend, patient, "cpu", {}, {.store = store, .rank = parent->rank(), .size = parent->size()}));
     }
-    // Each group is in another operation at the same time.
+    // Each group runs a different operation at the same time.
     const int size = parent->size();
     std::vector<int> sum(1000, parent->rank());
     std::vector<int> root(7, parent->rank());
@@ -115,7 +115,8 @@ TEST_P(SeveralGroups, OfOneStoreHaveTheirOwnTraffic) {
     EXPECT_EQ(sum, std::vector<int>(1000, size * (size - 1) / 2));
     EXPECT_EQ(root, std::vector<int>(7, size - 1));
     for (int r = 0; r < size; ++r) EXPECT_EQ(all[static_cast<std::size_t>(r)], r * 10);
-    // One that goes does not take the others along; it would take a rank that is still in its broadcast.
+    // Aborting one group does not affect the others. The barrier makes sure that no rank is still in the broadcast of
+    // that group, which would fail.
     parent->barrier();
     groups[1]->abort("not needed");
     groups.erase(groups.begin() + 1);
@@ -125,7 +126,7 @@ TEST_P(SeveralGroups, OfOneStoreHaveTheirOwnTraffic) {
 
 TEST_P(SeveralGroups, ConcurrentCreationsTakeAName) {
   GetParam().run([](const ProcessGroupPtr& parent) {
-    // A blocked call holds up the others on the same handle of a store.
+    // A call that waits would block other calls on the same store handle, so each thread has a clone.
     as_threads(3, [&](int thread) {
       const auto group = new_group(parent->name(), patient, "cpu", {},
                                    {.store = parent->store()->clone(),

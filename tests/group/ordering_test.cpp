@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Collectives run in the order in which they are issued, from whichever thread, and match those of the other ranks.
+// Collectives run in the order in which they are issued, from any thread, and match those of the other ranks.
 #include <algorithm>
 #include <atomic>
 #include <random>
@@ -21,7 +21,7 @@ TEST_P(Ordering, AThousandOutstandingWaitedForInRandomOrder) {
     std::vector<Work> works;
     const auto before = pg->sequence_number();
     for (std::size_t i = 0; i < operations; ++i) {
-      // Sizes differ, so that a mix-up is a mismatch; now and then one that needs chunks.
+      // Sizes differ, so that a wrong order is a mismatch; some of them need several chunks.
       data.emplace_back(i % 100 == 99 ? 6000 + i : i % 50 + 1, static_cast<std::int64_t>(i) * (pg->rank() + 1));
       works.push_back(pg->all_reduce(data.back(), {.async_op = true}));
       EXPECT_EQ(works.back().sequence(), before + i + 1);
@@ -77,7 +77,7 @@ TEST_P(Ordering, DifferentCollectivesMayBeUnderWayTogether) {
 
 TEST_P(Ordering, RanksThatWaitForNobodyDoNotRunTooFarAhead) {
   run([](const ProcessGroupPtr& pg) {
-    // A root of a broadcast or scatter, and all but the root of a reduce or gather, go on at once.
+    // The root of a broadcast or scatter, and all ranks but the root of a reduce or gather, return at once.
     const auto n = pg->size();
     std::mt19937 random(static_cast<unsigned>(pg->rank()));
     for (int i = 0; i < 300; ++i) {
@@ -128,7 +128,7 @@ TEST_P(Ordering, ABlockingOperationTakesItsTurn) {
   run([](const ProcessGroupPtr& pg) {
     std::vector<std::int64_t> x(3000, 1);
     const auto n = static_cast<std::int64_t>(pg->size());
-    // On the same memory: a wrong order shows in the values.
+    // All operations use the same memory, so that a wrong order changes the values.
     const auto first = pg->all_reduce(x, {.async_op = true});
     pg->all_reduce(x, {.op = ReduceOp::product()});
     EXPECT_TRUE(first.is_success());
@@ -140,7 +140,7 @@ TEST_P(Ordering, ABlockingOperationTakesItsTurn) {
 
 TEST_P(Ordering, FromSeveralThreadsOfARank) {
   run([](const ProcessGroupPtr& pg) {
-    // The ranks agree on the order by a token that goes around the threads; the operations themselves overlap.
+    // A token that is passed between the threads gives all ranks the same order; the operations themselves overlap.
     constexpr int threads = 4;
     constexpr int rounds = 40;
     std::atomic<int> turn{0};
@@ -173,7 +173,7 @@ TEST_P(Ordering, FromSeveralThreadsOfARank) {
 
 TEST_P(Ordering, BlockingCallsOfSeveralThreadsInterleave) {
   run([](const ProcessGroupPtr& pg) {
-    // All operations are alike, so any order matches; every one runs exactly once.
+    // All operations are equal, so any order matches; each runs exactly once.
     constexpr int threads = 3;
     constexpr int rounds = 60;
     const auto before = pg->sequence_number();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What ranks contribute, and the memory it lies in.
+// The data that ranks contribute, and the memory that holds it.
 #pragma once
 
 #include <cohort/dtype.h>
@@ -30,29 +30,30 @@ inline std::uint64_t scrambled(std::uint64_t x) {
   return x ^ (x >> 33U);
 }
 
-/// Whether ranks are combined in rank order. Where they are not, contributions are numbers for which no order matters.
+/// Whether reductions combine the ranks in rank order. If not, the contributions are numbers for which the order does
+/// not matter.
 inline bool is_order_known() {
   static const bool is_known = backend_under_test().empty();
   return is_known;
 }
 
-/// Elements first, first + 1, ... of what `rank` contributes. Each depends on its place alone, so that a part of a long
-/// vector can be reduced by itself. Mostly numbers one meets, in which the order of addition shows; now and then any
-/// bits: infinities, NaN, subnormals, extremes. Bools are 0, 1, 2 or 255.
+/// Elements first, first + 1, ... of the contribution of `rank`. Each depends only on its position, so that a part of a
+/// long vector can be reduced separately. Most are ordinary numbers for which the order of addition matters; some are
+/// arbitrary bits: infinities, NaN, subnormals, extremes. Bools are 0, 1, 2 or 255.
 ByteVector values(DType dtype, int rank, std::size_t count, std::size_t first = 0);
 
-/// Where buffers lie. Mixed: those of even ranks in memory of the group, those of odd ranks in ordinary memory.
+/// Where buffers are allocated. Mixed: even ranks use group memory, odd ranks ordinary memory.
 enum class Place { ordinary, group, mixed };
 inline std::vector<Place> places() {
   if (is_over_shared_memory()) return {Place::ordinary, Place::group, Place::mixed};
-  return {Place::ordinary};  // no memory of the group
+  return {Place::ordinary};  // the backend has no group memory
 }
 
 inline std::string to_string(Place place) {
   return place == Place::ordinary ? "ordinary" : place == Place::group ? "group" : "mixed";
 }
 
-/// Memory at a chosen distance from a cache line, between bytes that nobody may touch.
+/// Memory at a given offset from a cache line, between guard bytes that must not change.
 class Memory {
  public:
   Memory(ProcessGroup& group, Place place, std::size_t bytes, std::size_t offset = 0) : bytes_(bytes) {
@@ -100,7 +101,8 @@ class Memory {
   std::uint8_t* data_ = nullptr;
 };
 
-/// Bit for bit, but for the payloads of NaN, which are not promised. Says where they differ first.
+/// Compares bit by bit, except for the payloads of NaN, which are not promised. The message says where the first
+/// difference is.
 inline ::testing::AssertionResult same_bits(DType dtype, const ByteVector& got, const ByteVector& expected) {
   if (got.size() != expected.size()) {
     return ::testing::AssertionFailure() << got.size() << " bytes, not " << expected.size();

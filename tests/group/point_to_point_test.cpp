@@ -81,7 +81,7 @@ TEST_P(PointToPoint, TagsMatchWhateverTheOrder) {
 
 TEST_P(PointToPoint, OneTagKeepsTheOrder) {
   run([](const ProcessGroupPtr& pg) {
-    // Short and long ones in turn: a long one must not be overtaken.
+    // Short and long messages alternate: a long one must not be overtaken.
     constexpr std::size_t messages = 30;
     std::vector<ByteVector> out;
     std::vector<ByteVector> in;
@@ -110,7 +110,7 @@ TEST_P(PointToPoint, AnySourceSaysWhoItWas) {
         std::vector<int> seen;
         for (int i = 1; i < pg->size(); ++i) {
           ByteVector got(count, 255);
-          // One half blocking, one half not.
+          // Half of the calls are blocking.
           const auto work = pg->recv_any_source(got, {.tag = 9, .async_op = i % 2 == 0});
           work.wait();
           seen.push_back(work.source_rank());
@@ -148,16 +148,17 @@ TEST_P(PointToPoint, BlockingAndQueuedCallsMayBeMixed) {
   run([](const ProcessGroupPtr& pg) {
     constexpr std::size_t messages = 200;
     constexpr int tags = 3;
-    // Long ones are never sent blocking: their receiver may be waiting for what comes after them.
+    // Long messages are never sent with a blocking call, because their receiver may be waiting for a later message.
     const auto is_long = [](std::size_t i) { return i % 13 == 12; };
     const auto content = [&](int from, std::size_t i) {
       return ByteVector(is_long(i) ? long_message : i % 60, static_cast<std::uint8_t>(i + index(from) * 7));
     };
-    // Those of one tag in order, the tags in any order.
+    // Messages with the same tag are received in order, the tags in any order.
     std::vector<std::size_t> order(messages);
     std::iota(order.begin(), order.end(), 0);
     std::mt19937 random(static_cast<unsigned>(pg->rank()));
-    // On hybrid a receive from anybody takes what no other receive waits for, so the two are not mixed there.
+    // On hybrid, a receive from any source takes only messages that no other receive waits for, so the two are not
+    // mixed there.
     const bool from_any = !backend_under_test().ends_with("hybrid");
     for (std::size_t i = 0; i + tags <= messages; i += tags) {
       std::shuffle(order.begin() + static_cast<std::ptrdiff_t>(i),
@@ -166,7 +167,8 @@ TEST_P(PointToPoint, BlockingAndQueuedCallsMayBeMixed) {
     for (int from = 0; from < pg->size(); ++from) {
       std::vector<ByteVector> data(messages * index(pg->size()));
       std::vector<ByteVector> got(messages);
-      std::vector<Work> works;  // last: an error waits for what is under way before its memory goes
+      // Declared last: after an error, operations in progress are waited for before their memory is freed.
+      std::vector<Work> works;
       if (pg->rank() == from) {
         for (std::size_t i = 0; i < messages; ++i) {
           for (int to = 0; to < pg->size(); ++to) {
@@ -210,7 +212,8 @@ TEST_P(PointToPoint, FromSeveralThreadsOfARank) {
 
 TEST_P(PointToPoint, LargeMessagesBothWaysAtOnce) {
   run([](const ProcessGroupPtr& pg) {
-    // Everybody sends to everybody, blocking receives first: nothing moves unless both directions do.
+    // Every rank sends to every rank and calls blocking receives first, so that nothing progresses unless both
+    // directions do.
     constexpr std::size_t bytes = 600'000;
     const auto mine = values(DType::u8, pg->rank(), bytes);
     std::vector<Work> works;
@@ -227,7 +230,7 @@ TEST_P(PointToPoint, LargeMessagesBothWaysAtOnce) {
 
 TEST_P(PointToPoint, IsIndependentOfABlockedCollective) {
   run([](const ProcessGroupPtr& pg) {
-    // Rank 0 joins the all-reduce only after it has heard from everybody, who are in it already.
+    // Rank 0 joins the all-reduce only after it has received a message from every other rank; they are in it already.
     std::vector<float> x(10'000, 1);
     if (pg->rank() == 0) {
       for (int peer = 1; peer < pg->size(); ++peer) {
@@ -251,7 +254,7 @@ INSTANTIATE_TEST_SUITE_P(Groups, PointToPoint, every_arrangement(), arrangement_
 
 class PointToPointErrors : public OnEveryArrangement {
  protected:
-  /// That its receiver expected another size.
+  /// Whether the sender gets an error if its receiver expected another size.
   static bool tells_the_sender() {
     const auto& ranks = GetParam();
     const bool share_a_host = ranks.hosts / ranks.size == 0;  // ranks 0 and 1
@@ -260,7 +263,7 @@ class PointToPointErrors : public OnEveryArrangement {
   }
 };
 
-/// When the receiver asks: before the message is sent, whenever it happens to, when it has been waiting already.
+/// When the receive is issued: before the message is sent, at any time, or after the message has arrived.
 enum class Asks { first, sometime, late };
 
 TEST_P(PointToPointErrors, AnotherSizeIsAMismatchAndTheGroupGoesOn) {
@@ -277,7 +280,7 @@ TEST_P(PointToPointErrors, AnotherSizeIsAMismatchAndTheGroupGoesOn) {
           sending.wait();
         };
         if (asks == Asks::first) pg->recv(word, 0, {.tag = 2});
-        // A short message is gone by the time somebody looks at its size.
+        // The send of a short message has completed by the time the receiver sees its size.
         if (sent > shm::message_bytes && tells_the_sender()) {
           EXPECT_ERROR(MismatchError, send(), "rank 0");
         } else {
@@ -307,7 +310,7 @@ TEST_P(PointToPointErrors, AnotherSizeIsAMismatchAndTheGroupGoesOn) {
       check(long_message, long_message - 1, asks);
       check(long_message, 4, asks);
     }
-    // And what comes next with the same tag is not disturbed.
+    // The next message with the same tag is not affected.
     ByteVector x(long_message, pg->rank() == 0 ? 0 : 3);
     if (pg->rank() == 1) pg->send(x, 0, {.tag = 1});
     if (pg->rank() == 0) pg->recv(x, 1, {.tag = 1});
@@ -318,7 +321,7 @@ TEST_P(PointToPointErrors, AnotherSizeIsAMismatchAndTheGroupGoesOn) {
 TEST_P(PointToPointErrors, ALongMessageRefusedLateIsKnownToItsSenderAtOnce) {
   if (!tells_the_sender()) GTEST_SKIP() << "this backend tells the receiver only";
   run([](const ProcessGroupPtr& pg) {
-    // The receiver does nothing more with point-to-point operations once it has refused it.
+    // The receiver issues no further point-to-point operations after it has refused the message.
     std::vector<int> word;
     const ByteVector out(long_message, 1);
     ByteVector in(long_message - 1);
@@ -336,7 +339,8 @@ TEST_P(PointToPointErrors, ALongMessageRefusedLateIsKnownToItsSenderAtOnce) {
 
 TEST_P(PointToPointErrors, TheErrorOfAQueuedCallComesFromItsWork) {
   run([](const ProcessGroupPtr& pg) {
-    // The receive of the second message takes the first one out of the way: its size is known when it is asked for.
+    // Receiving the second message also takes the first one out of the mailbox, so that its size is known when it is
+    // received.
     const std::vector<int> out(2, 1);
     std::vector<int> in(2);
     const auto first = pg->send(out, pg->rank(), {.tag = 1, .async_op = true});

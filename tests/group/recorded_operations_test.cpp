@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What the flight recorder knows of a group's operations. Each test is a process of its own: the recorder is one.
+// What the flight recorder records about a group's operations. Each test runs in a process of its own, because there is
+// one recorder per process.
 #include <cohort/flight_recorder.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,7 +23,7 @@ using nlohmann::json;
 
 void in_process(const std::function<void()>& body) {
   Process child([&] {
-    FlightRecorder::reset_all();  // what the parent has recorded
+    FlightRecorder::reset_all();  // hides what the parent has recorded
     body();
     return 0;
   });

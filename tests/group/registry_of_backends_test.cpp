@@ -26,7 +26,8 @@ struct Request {
   Options options;
 };
 
-/// Registers `name` (backends are never unregistered: one for each test) and keeps what the factory is asked for.
+/// Registers `name` and keeps the arguments that the factory is called with. Backends are never unregistered, so each
+/// test has its own name.
 std::shared_ptr<std::vector<Request>> count_requests(const std::string& name) {
   auto requests = std::make_shared<std::vector<Request>>();
   register_backend(name, [requests](const StorePtr& store, int rank, int size, std::chrono::milliseconds timeout,
@@ -60,7 +61,7 @@ TEST(BackendRegistry, FactorySeesWhatNewGroupWasGiven) {
   EXPECT_EQ(group->name(), "counting");
   EXPECT_EQ(group->bound_device(), Device("cuda:3"));
 
-  // The store is the one that was given, below a prefix.
+  // The store is the given one with a prefix.
   request.store->set("greeting", "hello");
   EXPECT_FALSE(store->check({"greeting"}));
   EXPECT_GT(store->num_keys(), 0);
@@ -85,7 +86,7 @@ TEST(BackendRegistry, FactoryOfOneDeviceSeesThatDevicesOptions) {
   EXPECT_FALSE((*requests)[1].store->check({"key"}));
 }
 
-/// As in the example of backend.h: the factory says nothing about an id.
+/// As in the example in backend.h, the factory gives no id.
 TEST(BackendRegistry, GroupsOfOnesOwnBackendHaveOneIdOnAllRanks) {
   register_backend("of-ones-own", [](const StorePtr& store, int rank, int size, auto, const Device& device, auto&) {
     auto group = std::make_shared<ProcessGroup>(store, rank, size);
@@ -128,7 +129,7 @@ TEST(BackendRegistry, RegisteringFromManyThreads) {
   EXPECT_GE(backend_names().size(), 160U);
 }
 
-/// In a child: the environment is the whole process's.
+/// Runs in a child process, because the environment belongs to the whole process.
 int in_empty_environment(const std::function<void()>& body) {
   return Process([&] {
            ::clearenv();

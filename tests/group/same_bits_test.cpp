@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The same inputs give the same bits, element by element: whatever else is in the vector, wherever it lies, whichever
-// operation reduces it, and whether ranks are threads or processes.
+// The same inputs give the same bits, element by element, whatever else is in the vector, wherever it is in memory,
+// whichever operation reduces it, and whether ranks are threads or processes.
 #include "backends/shm/tuning.h"
 #include "group/arrangements.h"
 #include "group/payload.h"
@@ -23,7 +23,7 @@ class SameBits : public OnEveryArrangement {
 
   static constexpr auto kinds = std::to_array({ReduceOp::Kind::sum, ReduceOp::Kind::avg, ReduceOp::Kind::premul_sum});
 
-  /// What all ranks' elements first, first + 1, ... come to.
+  /// The reduction of the elements first, first + 1, ... of all ranks.
   static ByteVector expected(DType dtype, ReduceOp::Kind kind, std::size_t count, bool backwards = false) {
     std::vector<ByteVector> inputs;
     std::vector<const std::uint8_t*> sources;
@@ -104,7 +104,7 @@ TEST_P(SameBits, WhicheverOperationReducesIt) {
 
 TEST_P(SameBits, AndTheOrderWouldShow) {
   if (size() < 3) GTEST_SKIP() << "two numbers add up to the same either way";
-  // Sums of f16 and bf16 are exact in f32 as long as the numbers are near each other.
+  // Sums of f16 and bf16 are exact in f32 as long as the numbers have similar magnitudes.
   for (const auto dtype : {DType::f32, DType::f64, DType::complex64}) {
     EXPECT_FALSE(same_bits(dtype, expected(dtype, ReduceOp::Kind::sum, 20'000),
                            expected(dtype, ReduceOp::Kind::sum, 20'000, true)));

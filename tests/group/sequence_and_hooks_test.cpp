@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// How operations are counted, and who is told about them.
+// Sequence numbers and hooks.
 #include <cohort/log.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ TEST_P(Sequence, NumbersAdvanceAndAgree) {
     EXPECT_THROW(group->all_gather(x, x), Error);
     expect_agreement(group, 2);
 
-    // A batch of collectives takes one number; point-to-point takes none of these.
+    // A batch of collectives takes one sequence number; point-to-point operations have separate numbers.
     auto batch = group->batch();
     batch.all_reduce(x);
     batch.all_reduce(x);
@@ -89,9 +89,8 @@ TEST(SequenceOfPointToPoint, CountsFromOne) {
 }
 
 // --- hooks
-// ------------------------------------------------------------------------------------------------------------
 
-/// What hooks were told, in order.
+/// The events that hooks were called with, in order.
 struct Told {
   std::mutex mutex;
   std::vector<HookEvent> events;
@@ -221,7 +220,7 @@ TEST(Hooks, ThatThrowAreHarmless) {
                                ::testing::HasSubstr("a bad abort hook")));
 }
 
-/// In a child, which would be gone: an exception that leaves a thread ends the process.
+/// Runs in a child process, because an exception that escapes from a thread would end the process.
 TEST(Hooks, ThatThrowWhatIsNoExceptionAreHarmlessToo) {
   Process child([] {
     const GatedGroup gated;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// How a group ends: in order, at once, or because nobody holds it any more.
+// How a group ends: by shutdown(), by abort(), or by destruction.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -76,12 +76,12 @@ TEST_P(Ends, AfterShutdownEveryOperationIsAnError) {
   });
 }
 
-/// Ranks 0 and 1 of 3 are stuck in an operation that rank 2 does not take part in; another thread of rank 0 aborts.
+/// Ranks 0 and 1 of 3 wait in an operation that rank 2 does not call; another thread of rank 0 aborts.
 void expect_abort_frees(Ranks ranks, const std::function<void(const ProcessGroupPtr&)>& stuck) {
   ranks.size = 3;
   run_breakable(ranks, [&](const ProcessGroupPtr& group) {
     group->barrier();
-    meet(group, "begun");  // an abort ends the barrier of a rank that has not left it yet
+    meet(group, "begun");  // otherwise the abort would end the barrier of a rank that has not left it yet
     group->add_pre_hook([&](const HookEvent&) { say(group, "stuck/" + std::to_string(group->rank())); });
     std::thread aborter;
     if (group->rank() == 0) {
@@ -98,7 +98,7 @@ void expect_abort_frees(Ranks ranks, const std::function<void(const ProcessGroup
       const auto message = message_of<AbortedError>([&] { stuck(group); });
       const auto freed = Clock::now();
       EXPECT_THAT(message, ::testing::HasSubstr("rank 0 aborted the group: the loss is NaN"));
-      // The clock is the host's: it is the same in all processes.
+      // All processes of a host share the steady clock.
       const Clock::time_point began{Clock::duration(std::stoll(group->store()->clone()->get("aborted", patient)))};
       EXPECT_LT(freed - began, promptly);
       ::testing::Test::RecordProperty(
@@ -107,7 +107,7 @@ void expect_abort_frees(Ranks ranks, const std::function<void(const ProcessGroup
     }
     if (aborter.joinable()) aborter.join();
     group->store()->wait({"aborted"}, patient);
-    // The group is over and the process goes on.
+    // The group has ended, and the process continues.
     std::vector<int> x(1);
     EXPECT_THROW(group->all_reduce(x), AbortedError);
     EXPECT_THROW(group->barrier({.async_op = true}).wait(), AbortedError);
@@ -239,8 +239,9 @@ TEST(Destruction, RunsContinuationsToTheEnd) {
   EXPECT_EQ(called, 10);
 }
 
-/// The last handle to a group may be in what an operation keeps alive: then the thread that ran it destroys the group,
-/// and what is behind it must not suffer. In a child, since it may crash.
+/// The last handle to a group may be held by the keep-alive of one of its operations. Then the thread that ran the
+/// operation destroys the group, and later operations must not be affected. Runs in a child process, because a failure
+/// may crash it.
 void expect_operations_may_own_their_group(const std::function<Work(ProcessGroup&, const Buffer&)>& issue) {
   struct Tensor {
     ProcessGroupPtr group;
@@ -248,7 +249,7 @@ void expect_operations_may_own_their_group(const std::function<Work(ProcessGroup
   };
   Process child([&]() -> int {
     ::alarm(20);
-    ::mallopt(M_PERTURB, 0x5a);  // freed memory does not look like a group any more
+    ::mallopt(M_PERTURB, 0x5a);  // freed memory no longer looks like a group
     for (int round = 0; round < 200; ++round) {
       std::shared_ptr<GatedBackend> backend;
       std::weak_ptr<ProcessGroup> watch;
@@ -270,7 +271,7 @@ void expect_operations_may_own_their_group(const std::function<Work(ProcessGroup
       }
       while (!watch.expired()) std::this_thread::yield();
     }
-    // Not as other children leave: the thread of the last round is joined at exit.
+    // Other children call _exit(); this one calls exit(), which joins the thread of the last round.
     std::exit(::testing::Test::HasFailure() ? 1 : 0);
   });
   EXPECT_EQ(child.wait(), 0);

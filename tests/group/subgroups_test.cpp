@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Groups from groups.
+// Groups made from groups: split_group and merge_remote_group.
 #include <cohort/hash_store.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -60,7 +60,7 @@ TEST_P(Subgroups, RanksAreSorted) {
     EXPECT_EQ(child->rank(), group->rank() == 0 ? 0 : group->rank() - 1);
     EXPECT_THAT(child->global_ranks(), ElementsAre(0, 2, 3));
     EXPECT_EQ(child->group_name(), ":split:[0, 2, 3]");
-    // A root of the child is a rank of the child.
+    // The root of an operation in the child is a rank of the child.
     std::vector<int> x{group->rank()};
     child->broadcast(x, {.root = 1});
     EXPECT_EQ(x[0], 2);
@@ -112,7 +112,7 @@ TEST_P(Subgroups, TimeoutNameAndDescription) {
         for (const auto& each : {plain, second, named}) {
           EXPECT_THAT(each->all_gather_bytes(each->id()), ::testing::Each(each->id()));
         }
-        // Stores of their own, though two have the same name.
+        // Each child has its own store, even though two have the same name.
         plain->store()->set("key", "plain's");
         EXPECT_FALSE(named->store()->check({"key"}));
         EXPECT_FALSE(group->store()->check({"key"}));
@@ -135,7 +135,7 @@ TEST_P(Subgroups, StoresOfSplitsWithTheSameNameAreApart) {
 
 TEST_P(Subgroups, DisjointOnesAtOnce) {
   GetParam().run([](const ProcessGroupPtr& group) {
-    // Both halves are split off by everybody; each rank is in one.
+    // All ranks call split_group for both halves; each rank is a member of one.
     const auto low = group->split_group({0, 1});
     const auto high = group->split_group({2, 3});
     const auto& mine = group->rank() < 2 ? low : high;
@@ -154,7 +154,7 @@ TEST_P(Subgroups, OverlappingOnesInAnyOrder) {
     std::vector<int> x(1000, 1);
     std::vector<int> y(1000, 10);
     std::vector<int> z(1000, 100);
-    // Ranks 1 and 2 are in both and begin them in opposite orders.
+    // Ranks 1 and 2 are in both groups and start operations in opposite orders.
     std::vector<Work> works;
     if (group->rank() == 2 && right) works.push_back(right->all_reduce(y, {.async_op = true}));
     if (left) works.push_back(left->all_reduce(x, {.async_op = true}));
@@ -251,7 +251,6 @@ TEST(SubgroupsOfThreads, ManyAtOnce) {
 }
 
 // --- merging
-// ----------------------------------------------------------------------------------------------------------
 
 class Merge : public ::testing::TestWithParam<Ranks> {};
 
@@ -308,7 +307,7 @@ TEST(MergeOfThreads, RanksInOrderOfArrival) {
   const auto store = std::make_shared<HashStore>();
   as_threads(2, [&](int thread) {
     const auto mine = alone();
-    if (thread == 0) store->wait({"mergeGroupRank"}, patient);  // the other one has come
+    if (thread == 0) store->wait({"mergeGroupRank"}, patient);  // the other thread has joined
     EXPECT_EQ(mine->merge_remote_group(store, 2)->rank(), thread == 0 ? 1 : 0);
   });
 }
@@ -316,7 +315,7 @@ TEST(MergeOfThreads, RanksInOrderOfArrival) {
 TEST(MergeOfThreads, OneTooManyIsAnError) {
   const auto store = std::make_shared<HashStore>();
   as_threads(2, [&](int) { alone()->merge_remote_group(store, 2); });
-  EXPECT_ERROR(ValueError, alone()->merge_remote_group(store, 2), "3 processes came to a group of 2");
+  EXPECT_ERROR(ValueError, alone()->merge_remote_group(store, 2), "3 processes joined a group of 2");
 }
 
 TEST(MergeOfThreads, ArgumentErrors) {
@@ -326,7 +325,7 @@ TEST(MergeOfThreads, ArgumentErrors) {
 }
 
 TEST(MergeOfThreads, WaitsForTheOthersNoLongerThanItsTimeout) {
-  // Not as long as the store would.
+  // The timeout is shorter than that of the store.
   const auto store = std::make_shared<HashStore>();
   store->set_timeout(8s);
   const auto took =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Which timeout holds, and what the error says about who is missing.
+// Which timeout applies, and how the error names the missing ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -69,10 +69,10 @@ TEST_P(Timeouts, SetTimeoutIsForLaterOperations) {
   run_breakable(GetParam(), [](const ProcessGroupPtr& group) {
     std::vector<int> x{1};
     if (group->rank() == 0) {
-      const auto before = group->all_reduce(x, {.async_op = true});  // with a minute
+      const auto before = group->all_reduce(x, {.async_op = true});  // with the group's original timeout
       group->set_timeout(150ms);
       EXPECT_EQ(group->timeout(), 150ms);
-      EXPECT_ERROR(OperationTimeoutError, before.wait(400ms), "it goes on");
+      EXPECT_ERROR(OperationTimeoutError, before.wait(400ms), "the operation continues");
       say(group, "waited");
       before.wait();
       EXPECT_EQ(x[0], group->size());
@@ -112,7 +112,7 @@ TEST_P(Timeouts, SayWhoIsMissingAndWhatItDidLast) {
       }
     }
     meet(group, "broken");
-    // From now on it fails with the same cause, for the one that was late too, and at once.
+    // From now on operations fail at once with the same cause, also on the rank that was late.
     const auto took = time_of([&] {
       EXPECT_ERROR(OperationTimeoutError, group->all_reduce(x), "missing: rank 1");
       EXPECT_ERROR(OperationTimeoutError, group->barrier({.async_op = true}).wait(), "all_reduce #3");
@@ -148,7 +148,7 @@ TEST_P(Timeouts, OfPointToPointDoNotBreakTheGroup) {
         const auto work = group->recv(x, 1, {.tag = 5, .async_op = true, .timeout = 100ms});
         EXPECT_ERROR(OperationTimeoutError, work.wait(), "100 ms");
         EXPECT_ERROR(OperationTimeoutError, group->recv_any_source(x, {.tag = 6, .timeout = 100ms}), "any rank");
-        // Larger than what fits a mailbox: nobody takes it. Engines cannot take its memory back.
+        // The message is larger than a mailbox, so the send waits for a receiver. Engines cannot cancel such a send.
         const std::vector<int> large(1'000'000);
         if (backend_under_test().empty()) {
           EXPECT_ERROR(OperationTimeoutError, group->send(large, 1, {.tag = 7, .timeout = 100ms}), "rank 1");
@@ -161,7 +161,7 @@ TEST_P(Timeouts, OfPointToPointDoNotBreakTheGroup) {
     std::vector<int> sum{1};
     group->all_reduce(sum);
     EXPECT_EQ(sum[0], group->size());
-    // What was given up takes nothing that comes later.
+    // Receives that timed out do not take messages that arrive later.
     if (group->rank() == 1) {
       group->send(std::vector<int>{42}, 0, {.tag = 4});
     } else if (group->rank() == 0) {
@@ -176,7 +176,7 @@ TEST_P(Timeouts, OfPointToPointDoNotBreakTheGroup) {
 INSTANTIATE_TEST_SUITE_P(Groups, Timeouts, ::testing::ValuesIn(on_backends({threads(2), processes(2)})),
                          [](const auto& each) { return to_string(each.param); });
 
-/// The deadline counts from the call, also while the operation waits for its turn.
+/// The deadline counts from the call, even while the operation waits for its turn.
 TEST(TimeoutOfACall, CountsWhileQueued) {
   const GatedGroup gated;
   std::vector<int> x(1);

@@ -23,7 +23,6 @@ namespace {
 using namespace std::chrono_literals;
 
 // --- waiting and asking
-// -----------------------------------------------------------------------------------------------
 
 TEST(Work, OfNothingIsCompleted) {
   const Work work;
@@ -125,7 +124,7 @@ TEST(Work, OperationAndSequenceNumber) {
       EXPECT_EQ(works[i].op(), ops[i]);
       EXPECT_EQ(works[i].sequence(), i + 1);
     }
-    // Point-to-point operations have numbers of their own.
+    // Point-to-point operations have their own sequence numbers.
     const auto sending = group->send(x, other, {.async_op = true});
     const auto receiving = group->recv(x, other, {.async_op = true});
     sending.wait();
@@ -164,9 +163,8 @@ TEST(Work, SourceRankIsForReceives) {
 }
 
 // --- results
-// ----------------------------------------------------------------------------------------------------------
 
-/// The addresses of what an operation says are its outputs, blocking and asynchronous.
+/// The addresses of the outputs that result() returns, for blocking and asynchronous operations.
 using Addresses = std::vector<const void*>;
 
 Addresses addresses(const std::vector<Buffer>& buffers) {
@@ -240,7 +238,6 @@ TEST(Work, ResultIsThereWithoutWait) {
 }
 
 // --- continuations
-// ----------------------------------------------------------------------------------------------------
 
 TEST(Continuations, Chain) {
   const GatedGroup gated;
@@ -263,7 +260,7 @@ TEST(Continuations, Chain) {
   EXPECT_EQ(text.value(60s), "10");
   nothing.value(60s);
   EXPECT_EQ(steps, 4);
-  // Of something that is there already, at once and here.
+  // The continuation of a completed Work runs at once, on this thread.
   const auto here = std::this_thread::get_id();
   EXPECT_EQ(work.then([](const auto&) { return std::this_thread::get_id(); }).value(), here);
 }
@@ -320,7 +317,7 @@ TEST(Continuations, NeverRunOnTheThreadThatMakesProgress) {
   const auto blocked = work.then([&](const auto&) { slow.pass(Deadline::never()); });
   gated.gate().open();
   slow.await_arrivals(1);
-  // The continuation stands still; operations go on.
+  // While the continuation is blocked, operations make progress.
   for (int i = 0; i < 3; ++i) gated.group->all_reduce(x, {.async_op = true}).wait();
   gated.group->recv(x, 0, {.async_op = true}).wait();
   EXPECT_FALSE(blocked.is_done());
@@ -361,7 +358,7 @@ TEST(Continuations, MayDestroyTheirGroup) {
 TEST(Continuations, MayDestroyARealGroup) {
   for (int i = 0; i < 5; ++i) {
     with_threads(2, [](const ProcessGroupPtr& group) {
-      // The caller's handle goes when this returns: whichever is last destroys the group.
+      // The caller's handle is destroyed when this returns; whichever handle is last destroys the group.
       std::vector<int> x{1};
       std::vector<int> y{1};
       auto handle = std::make_shared<ProcessGroupPtr>(group->split_group({0, 1}));
@@ -376,14 +373,13 @@ TEST(Continuations, MayDestroyARealGroup) {
 }
 
 // --- memory
-// -----------------------------------------------------------------------------------------------------------
 
 TEST(WorkMemory, DroppingTheLastWorkOfBorrowedMemoryWaits) {
   const GatedGroup gated;
   std::vector<int> x(3);
   auto work = std::make_unique<Work>(gated.group->all_reduce(x, {.async_op = true}));
   auto copy = std::make_unique<Work>(*work);
-  work.reset();  // not the last
+  work.reset();  // not the last copy
   EXPECT_FALSE(copy->is_completed());
   gated.gate().await_arrivals(1);
   std::atomic<bool> is_dropped{false};
@@ -391,7 +387,7 @@ TEST(WorkMemory, DroppingTheLastWorkOfBorrowedMemoryWaits) {
     copy.reset();
     is_dropped = true;
   });
-  // Nothing tells that a thread waits but that it does not come back.
+  // The only sign that a thread waits is that it does not return.
   for (int i = 0; i < 20 && !is_dropped; ++i) std::this_thread::sleep_for(2ms);
   EXPECT_FALSE(is_dropped);
   gated.gate().open();
@@ -410,13 +406,13 @@ TEST(WorkMemory, KeptAliveMemoryDetaches) {
   const GatedGroup gated;
   auto memory = std::make_shared<std::vector<int>>(3);
   const std::weak_ptr<std::vector<int>> watch = memory;
-  // Would never return if it waited: the gate is opened afterwards.
+  // This would never return if it waited, because the gate is opened afterwards.
   gated.group->all_reduce(Buffer(memory->data(), DType::i32, {3}, {}, {}, memory), {.async_op = true});
   memory.reset();
   EXPECT_FALSE(watch.expired()) << "the operation uses it";
   gated.gate().open();
   gated.group->wait_for_pending();
-  while (!watch.expired()) std::this_thread::yield();  // the thread that ran it lets go a moment later
+  while (!watch.expired()) std::this_thread::yield();  // the thread that ran the operation releases it a moment later
 }
 
 TEST(WorkMemory, KeptAliveInputsDetachToo) {
@@ -448,10 +444,9 @@ TEST(WorkMemory, ResultsKeepTheMemoryAlive) {
 }
 
 // --- not blocking
-// -----------------------------------------------------------------------------------------------------
 
 TEST(Async, NeverBlocksTheCaller) {
-  // The peer does nothing until this rank has issued everything.
+  // The peer does nothing until this rank has issued all operations.
   std::latch issued(1);
   with_threads(2, [&](const ProcessGroupPtr& group) {
     constexpr std::size_t count = 100'000;

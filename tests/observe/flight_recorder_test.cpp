@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The recorder of the process. Each test is a process of its own, so that the environment can be set and nothing is
-// left to the next.
+// The recorder of the process. Each test runs in a process of its own, so that it can set the environment and does not
+// affect the next test.
 #include <cohort/env.h>
 #include <cohort/flight_recorder.h>
 #include <cohort/log.h>
@@ -33,7 +33,7 @@ using observe::GroupTrace;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-/// Runs `body` in a child with these variables.
+/// Runs `body` in a child process with these environment variables.
 void in_process(const std::map<std::string, std::string>& variables, const std::function<void()>& body) {
   Process child([&] {
     for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
@@ -59,7 +59,7 @@ observe::GroupInfo rank_three() {
 }
 
 TEST(FlightRecorderTest, IsOnWithoutBeingAsked) {
-  // Forked from a thread that has recorded before, as workers are.
+  // The test process is forked from a thread that has recorded before, as worker processes often are.
   observe::Recorder other({});
   GroupTrace(rank_three(), other).begin({.op = "barrier"});
   in_process({}, [] {
@@ -159,7 +159,7 @@ TEST(FlightRecorderTest, LastWriterWins) {
   });
 }
 
-/// Resolves when a dump comes.
+/// Waits for a dump to be written, and returns its reason.
 struct DumpSeen {
   DumpSeen() {
     FlightRecorder::set_writer(
@@ -227,7 +227,7 @@ TEST(FlightRecorderTest, FileIsReplacedAsAWhole) {
   const TemporaryFolder folder;
   const auto path = folder / "dump";
   observe::write_whole_file(path, "a long first version");
-  std::ifstream reader(path);  // whoever has it open keeps the old one
+  std::ifstream reader(path);  // a reader that has the file open keeps the old content
   observe::write_whole_file(path, "second");
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(reader), {}), "a long first version");
   EXPECT_EQ(content_of(path), "second");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The recorder with rings of its own, so that sizes and overlaps can be chosen.
+// Tests recorders with rings of their own, so that sizes and overlaps can be chosen.
 #include "observe/recorder.h"
 
 #include <gmock/gmock.h>
@@ -160,7 +160,7 @@ TEST(FlightRecorderTest, PointToPointNamesThePeer) {
   EXPECT_EQ(dump["entries"][0]["profiling_name"], "shm:send 1->0");
   EXPECT_EQ(dump["entries"][1]["profiling_name"], "shm:recv 1<-0");
   EXPECT_EQ(dump["entries"][2]["profiling_name"], "shm:recv 1<-any");
-  // Point-to-point is not a collective of the group.
+  // Point-to-point operations do not count as collectives of the group.
   EXPECT_EQ(dump["pg_status"]["0"]["last_enqueued_collective"], -1);
 }
 
@@ -296,7 +296,7 @@ TEST(FlightRecorderTest, StacksAreRecordedOnRequest) {
   EXPECT_EQ(dump_of(recorder, {.stacks = false})["entries"][0]["frames"], json::array());
 }
 
-/// Every record's fields are made from one number, so that a record mixed from two is seen.
+/// All fields of a record are derived from one number, so that a mixture of two records is detected.
 Event event_of(std::int64_t number, const std::vector<std::int64_t>& sizes) {
   return {.op = "all_reduce",
           .starts_at_once = true,
@@ -323,7 +323,7 @@ void expect_whole(const Record& record) {
 TEST(FlightRecorderTest, ThreadsRecordWhileOthersRead) {
   constexpr int writers = 4;
   constexpr std::int64_t each = 100'000;
-  for (const std::size_t capacity : {1U, 4U}) {  // small, so that all meet in the same slots
+  for (const std::size_t capacity : {1U, 4U}) {  // small, so that all threads use the same slots
     Ring ring(capacity, false);
     std::atomic<int> running{writers};
     as_threads(writers + 1, [&](int thread) {

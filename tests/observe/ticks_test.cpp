@@ -18,7 +18,7 @@ TEST(TicksTest, TranslateToTheTimeOfDay) {
   const auto before = now_ns();
   const auto tick = ticks();
   const auto after = now_ns();
-  // Nothing is waited for: the rate has to come out of what little time passes here.
+  // The test does not wait: the rate must be found from the little time that passes here.
   const auto shown = clock.scale().epoch_ns(tick);
   constexpr std::int64_t slack = 1'000'000;
   EXPECT_GE(shown, before - slack);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Runs a test once per instruction set that was compiled in and that this CPU has.
+// Runs a test once for each instruction set that was compiled in and that this CPU supports.
 #pragma once
 
 #include "reduce/targets.h"
@@ -14,7 +14,7 @@ namespace cohort::test {
 
 inline std::vector<std::int64_t> instruction_sets() {
   auto sets = hwy::SupportedAndGeneratedTargets();
-  // The one everything falls back to goes by another name in a Highway built by another compiler.
+  // The fallback instruction set has another name if Highway was built by another compiler.
   if ((hwy::SupportedTargets() & HWY_STATIC_TARGET) == 0) sets.push_back(HWY_STATIC_TARGET);
   return sets;
 }

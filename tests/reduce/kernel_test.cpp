@@ -27,7 +27,7 @@ ReduceOp op_of(Kind kind) {
   return kind == Kind::premul_sum ? ReduceOp::premul_sum(1) : ReduceOp(kind);
 }
 
-/// Memory at a chosen distance from a cache line, with bytes around it that nobody may touch.
+/// Memory at a given offset from a cache line, between guard bytes that must not change.
 class Memory {
  public:
   Memory(std::size_t bytes, std::size_t offset) : storage_(bytes + 3 * line, fence), bytes_(bytes) {
@@ -62,7 +62,7 @@ class Memory {
 
 class KernelTest : public testing::Test {
  protected:
-  /// Mostly numbers one meets, sometimes any bits: infinities, NaN, subnormals, extremes.
+  /// Mostly ordinary numbers, sometimes arbitrary bits: infinities, NaN, subnormals, extremes.
   std::vector<std::uint8_t> random_bytes(DType dtype, std::size_t elements) {
     std::vector<std::uint8_t> bytes(elements * size_of(dtype));
     for (auto& byte : bytes) byte = static_cast<std::uint8_t>(random_());
@@ -98,10 +98,10 @@ class KernelTest : public testing::Test {
 
   struct Layout {
     const char* name = "";
-    std::size_t offset = 0;        ///< of source i: i times this, in bytes
-    std::size_t fresh_offset = 0;  ///< of outputs that are no source
+    std::size_t offset = 0;        ///< source i is misaligned by i times this many bytes
+    std::size_t fresh_offset = 0;  ///< misalignment of outputs that are not a source
     std::size_t fresh_outputs = 1;
-    bool in_place = false;  ///< the middle source is an output too
+    bool in_place = false;  ///< the middle source is also an output
     Kernel (*find)(DType, Kind) = find_kernel;
   };
 
@@ -148,7 +148,8 @@ class KernelTest : public testing::Test {
     });
   }
 
-  /// All ops on these types, numbers of sources and elements, in and out of place, however aligned.
+  /// All ops on these types, with different numbers of sources and elements, in place and out of place, at all
+  /// alignments.
   void check_all(std::initializer_list<DType> dtypes) {
     for (const auto dtype : dtypes) {
       const auto element = size_of(dtype);
@@ -170,7 +171,7 @@ class KernelTest : public testing::Test {
         for (const auto count : std::initializer_list<std::size_t>{1, 2, 3, 5, 8}) {
           for (const auto elements :
                std::initializer_list<std::size_t>{0, 1, 2, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 255, 1000, 4097}) {
-            // The long ones take long, and differ from the others in one layout each.
+            // Long vectors take long, so each is tested in one layout only.
             const auto& one = layouts[(count + elements + static_cast<std::size_t>(kind)) % layouts.size()];
             for (const auto& layout : elements < 255 ? std::span(layouts) : std::span(&one, 1)) {
               SCOPED_TRACE(testing::Message() << to_string(kind) << " of " << count << " times " << elements << " "
@@ -187,7 +188,7 @@ class KernelTest : public testing::Test {
   std::mt19937 random_{20240229};
 };
 
-/// One result per element of `sources[0]`, on the instruction set that is chosen.
+/// Returns one result per element of `sources[0]`, computed with the current instruction set.
 template <class T>
 std::vector<T> reduced(Kind kind, const std::vector<std::vector<T>>& sources, const std::vector<double>& factors = {},
                        double divisor = 1) {
@@ -279,10 +280,10 @@ TEST_F(KernelTest, OfEqualZerosTheFirstIsKept) {
 
 TEST_F(KernelTest, HalvesAreRoundedOnceAtTheEnd) {
   on_every_instruction_set([&] {
-    // One step at a time, each addition of 1 would be a tie and round down again.
+    // If every step were rounded, each addition of 1 would be a tie and round down again.
     EXPECT_EQ(bits_of(reduced<Float16>(Kind::sum, {f16s({2048}), f16s({1}), f16s({1})})), bits_of(f16s({2050})));
     EXPECT_EQ(bits_of(reduced<BFloat16>(Kind::sum, {bf16s({256}), bf16s({1}), bf16s({1})})), bits_of(bf16s({258})));
-    // Overflows in between, not at the end.
+    // The intermediate result would overflow in f16, but the final one does not.
     EXPECT_EQ(bits_of(reduced<Float16>(Kind::sum, {f16s({65504}), f16s({65504}), f16s({-65504})})),
               bits_of(f16s({65504})));
   });
@@ -290,13 +291,14 @@ TEST_F(KernelTest, HalvesAreRoundedOnceAtTheEnd) {
 
 TEST_F(KernelTest, HalvesRoundToNearestEven) {
   on_every_instruction_set([&] {
-    // In f16, 2048 and 2050 are neighbours, 65504 is the largest and 65520 half-way beyond; 2^-24 is the least.
+    // In f16, 2048 and 2050 are neighbours, 65504 is the largest number, 65520 is half a step beyond it, and 2^-24 is
+    // the smallest number.
     EXPECT_EQ(bits_of(reduced<Float16>(
                   Kind::sum, {f16s({2048, 2050, 65504, 65504, 0x1p-24F}), f16s({1, 1, 16, 15.99F, -0x1p-24F})})),
               (std::vector<int>{0x6800, 0x6802, 0x7C00, 0x7BFF, 0}));
     EXPECT_EQ(bits_of(reduced<Float16>(Kind::avg, {f16s({0x1p-24F, 0x3p-24F, -0x1p-24F})}, {}, 2)),
               (std::vector<int>{0, 2, 0x8000}));
-    // In bf16, 256 and 258 are.
+    // In bf16, 256 and 258 are neighbours.
     EXPECT_EQ(bits_of(reduced<BFloat16>(Kind::sum, {bf16s({256, 258, -256}), bf16s({1, 1, -1})})),
               bits_of(bf16s({256, 260, -256})));
     const std::vector<BFloat16> largest = {{0x7F7F}};
@@ -309,7 +311,7 @@ TEST_F(KernelTest, EveryHalfIsReadAndRoundedRight) {
   std::iota(all.begin(), all.end(), std::uint16_t{0});
   const std::vector<const std::uint8_t*> sources = {reinterpret_cast<const std::uint8_t*>(all.data())};
   for (const auto dtype : {DType::f16, DType::bf16}) {
-    // Factors that spread results over everything from nothing to infinity, ties included.
+    // These factors spread the results from zero to infinity, including ties.
     for (const double factor : {1.0, 0.5, 0.25, 0.75, 1.0 / 1024, 1 / 3.0, 1e-3, 1e-7, 1.5, 100.0, -7e4}) {
       const auto expected = with_one_nan(dtype, reference(dtype, Kind::premul_sum, sources, {factor}, 1, all.size()));
       on_every_instruction_set([&] {
@@ -325,7 +327,8 @@ TEST_F(KernelTest, EveryHalfIsReadAndRoundedRight) {
 
 TEST_F(KernelTest, ANaNStaysOneThroughRounding) {
   on_every_instruction_set([&] {
-    // Payloads that only the bits to be cut off hold cannot come from memory, but sign and lowest bit can.
+    // A NaN whose payload is only in the bits that are cut off cannot come from memory, but one with only the sign and
+    // the lowest bit can.
     const std::vector<BFloat16> nans = {{0x7F81}, {0xFFFF}, {0x7FFF}, {0xFF81}};
     for (const auto bits : bits_of(reduced<BFloat16>(Kind::sum, {nans, nans}))) EXPECT_GT(bits & 0x7FFF, 0x7F80);
     const std::vector<Float16> f16_nans = {{0x7C01}, {0xFFFF}, {0x7FFF}, {0xFC01}};
@@ -374,7 +377,7 @@ TEST_F(KernelTest, EachSourceHasItsOwnFactor) {
 }
 
 TEST_F(KernelTest, ProductsAreRoundedBeforeTheyAreAdded) {
-  // (1 + 2^-12)^2 needs 25 bits: rounded to 24 its last one is gone, fused into the addition it would not be.
+  // (1 + 2^-12)^2 needs 25 bits. Rounding to 24 bits drops the last one; a fused multiply-add would keep it.
   const float x = 1 + 0x1p-12F;
   on_every_instruction_set([&] {
     EXPECT_EQ(reduced<float>(Kind::premul_sum, {{-1 - 0x1p-11F}, {x}}, {1.0, static_cast<double>(x)})[0], 0.0F);

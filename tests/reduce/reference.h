@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Reductions as one would explain them: one element at a time, in the order of the sources.
+// Straightforward reductions: one element at a time, in the order of the sources.
 #pragma once
 
 #include <cohort/dtype.h>
@@ -16,7 +16,7 @@
 
 namespace cohort::test {
 
-/// A binary format of 16 bits: what its bits are worth.
+/// A 16-bit binary format, and the value of its bits.
 inline float from_half(std::uint16_t bits, int mantissa_bits) {
   const int ones = (1 << (15 - mantissa_bits)) - 1;
   const int exponent = (bits >> mantissa_bits) & ones;
@@ -33,7 +33,7 @@ inline float from_half(std::uint16_t bits, int mantissa_bits) {
   return std::copysign(value, (bits & 0x8000) != 0 ? -1.0F : 1.0F);
 }
 
-/// Nearest, ties to even: nearbyint() of the value counted in units of its last place.
+/// Rounds to nearest, ties to even: nearbyint() of the value in units of its last place.
 inline std::uint16_t to_half(float value, int mantissa_bits) {
   const int ones = (1 << (15 - mantissa_bits)) - 1;
   const int infinity = ones << mantissa_bits;
@@ -44,12 +44,12 @@ inline std::uint16_t to_half(float value, int mantissa_bits) {
   const int least = 1 - ones / 2;
   const int exponent = std::max(std::ilogb(value), least);
   const double units = std::nearbyint(std::ldexp(std::fabs(static_cast<double>(value)), mantissa_bits - exponent));
-  // The leading bit of a normal number adds one to the exponent; a subnormal one has none.
+  // The leading bit of a normal number adds one to the exponent; a subnormal number has no such bit.
   const double bits = units + std::ldexp(exponent - least, mantissa_bits);
   return static_cast<std::uint16_t>(sign | static_cast<int>(std::min(bits, static_cast<double>(infinity))));
 }
 
-/// What is computed with, and the way there and back.
+/// The type that is computed with, and the conversions to and from it.
 template <class T>
 struct Arithmetic {
   using Number = T;
@@ -83,7 +83,7 @@ N combine(ReduceOp::Kind kind, N a, N b) {
     if (kind == Kind::bxor) return a != b;
     return a && b;
   } else if constexpr (std::is_integral_v<N>) {
-    // Multiplied as 64 unsigned bits: wraps, and never overflows as an int would.
+    // Multiplied as 64-bit unsigned numbers, which wrap around; an int would overflow.
     const auto x = static_cast<std::uint64_t>(a);
     const auto y = static_cast<std::uint64_t>(b);
     if (kind == Kind::sum) return static_cast<N>(x + y);
@@ -105,7 +105,7 @@ N combine(ReduceOp::Kind kind, N a, N b) {
   }
 }
 
-/// `reals` of type T in each source (twice the elements, if they are complex), at any address.
+/// Each source holds `reals` numbers of type T (twice the elements for complex numbers), at any address.
 template <class T>
 std::vector<std::uint8_t> reference_of(ReduceOp::Kind kind, const std::vector<const std::uint8_t*>& sources,
                                        const std::vector<double>& factors, double divisor, std::size_t reals) {
@@ -168,7 +168,7 @@ inline std::vector<std::uint8_t> reference(DType dtype, ReduceOp::Kind kind,
   return {};
 }
 
-/// Every NaN becomes the same one: their payloads are not promised.
+/// Replaces every NaN by the same one, because their payloads are not promised.
 inline std::vector<std::uint8_t> with_one_nan(DType dtype, std::vector<std::uint8_t> bytes) {
   const auto unify = [&]<class T>(T nan, auto is_nan) {
     for (std::size_t at = 0; at < bytes.size(); at += sizeof(T)) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Certificates made on the spot, good and bad ones.
+// Generates valid and invalid certificates.
 #pragma once
 
 #include <openssl/evp.h>
@@ -32,7 +32,8 @@ inline void add_extension(X509* certificate, X509* issuer, int nid, const std::s
     throw std::runtime_error("certificate extension");
 }
 
-/// `issuer` null: signs itself. `names`: as in "DNS:localhost,IP:127.0.0.1"; empty: an authority.
+/// If `issuer` is null, the certificate is self-signed. `names` is a list like "DNS:localhost,IP:127.0.0.1"; empty for
+/// an authority.
 inline Identity make_identity(const std::string& common_name, const std::string& names, const Identity* issuer,
                               long valid_from = -3600, long valid_for = 3600) {
   const Key key(EVP_EC_gen("P-256"), &EVP_PKEY_free);

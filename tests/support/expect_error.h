@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What an error says is part of what users rely on: these check its type and its text.
+// Users rely on the texts of errors, so these functions check both type and text.
 #pragma once
 
 #include <cohort/error.h>
@@ -13,7 +13,7 @@
 
 namespace cohort::test {
 
-/// Runs `body`; the message of the E it throws. Anything else fails the test.
+/// Runs `body` and returns the message of the E that it throws. Anything else fails the test.
 template <class E>
 std::string message_of(const std::function<void()>& body) {
   try {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The same body as the ranks of a group, on threads (which ThreadSanitizer sees) and in processes (which can be
-// killed).
+// Runs the same body as the ranks of a group, in threads (which ThreadSanitizer can check) and in processes (which can
+// be killed).
 #pragma once
 
 #include <cohort/hash_store.h>
@@ -49,7 +49,8 @@ inline ProcessGroupPtr join_processes(const ProcessStore& store, int rank, int s
   return new_group(backend, timeout, "cpu", {}, {.store = store.open(rank), .rank = rank, .size = size});
 }
 
-/// Has this process think that there are so many hosts, the first ranks on the first; 0: the one there is.
+/// Makes this process believe that there are this many hosts, with the first ranks on the first host; 0: the real host
+/// only.
 inline void name_host(int rank, int size, int hosts) {
   if (hosts > 0) ::setenv("COHORT_HOST_ID", ("host" + std::to_string(rank * hosts / size)).c_str(), 1);
 }
@@ -61,25 +62,25 @@ inline void with_processes(int size, const GroupBody& body, std::chrono::millise
     name_host(rank, size, hosts);
     const auto group = join_processes(store, rank, size, timeout, backend);
     body(group);
-    group->barrier();  // rank 0's store stays until all are through
+    group->barrier();  // rank 0 hosts the store until all ranks are done
     return 0;
   });
 }
 
-/// As one rank of a world that somebody else has launched (mpirun, srun, cohort run --nnodes).
+/// Runs the body as one rank of a job that a launcher has started (mpirun, srun, cohort run --nnodes).
 inline void with_launched(const GroupBody& body, std::chrono::milliseconds timeout, const std::string& backend) {
   const auto group = new_group(backend, timeout, "cpu");
   body(group);
   group->barrier();
 }
 
-/// How the ranks of a test run. ThreadSanitizer does not see processes, and does not like many forks.
+/// How the ranks of a test run. ThreadSanitizer cannot check several processes, and has problems with many forks.
 struct Ranks {
   enum class Are { threads, processes, launched };
 
   Are are = Are::threads;
   int size = 1;
-  std::string backend = "shm";  ///< of processes
+  std::string backend = "shm";  ///< for processes
   int hosts = 0;
 
   bool are_processes() const { return are == Are::processes; }
@@ -99,12 +100,13 @@ struct Ranks {
     return (ranks.backend == "shm" ? "" : ranks.backend) + (ranks.are == Are::processes ? "Processes" : "Launched") +
            number;
   }
-  /// ctest shows it beside a test's name.
+  /// ctest shows this text beside the name of a test.
   friend void PrintTo(const Ranks& ranks, std::ostream* out) { *out << to_string(ranks); }
 };
 
-/// COHORT_TEST_BACKEND=gloo, or =launched:mpi for one rank of a world that is there already (of COHORT_TEST_SIZE
-/// ranks): then the tests are the conformance suite of that backend (tests/conformance). Without it, threads and shm.
+/// COHORT_TEST_BACKEND=gloo, or =launched:mpi for one rank of a job that is already running (with COHORT_TEST_SIZE
+/// ranks), makes the tests the conformance suite of that backend (tests/conformance). Without it, they run on threads
+/// and shm.
 inline constexpr std::string_view launched = "launched:";
 inline std::string test_backend_variable() {
   const char* const name = std::getenv("COHORT_TEST_BACKEND");
@@ -113,11 +115,11 @@ inline std::string test_backend_variable() {
 inline bool is_launched() {
   return test_backend_variable().starts_with(launched);
 }
-/// The backend that is tested; empty: threads and shm.
+/// The backend under test; empty: threads and shm.
 inline std::string backend_under_test() {
   return test_backend_variable().substr(is_launched() ? launched.size() : 0);
 }
-/// Whether ranks of one host share memory on it.
+/// Whether the ranks of one host share memory on the backend under test.
 inline bool is_over_shared_memory() {
   const auto backend = backend_under_test();
   return backend.empty() || backend == "shm" || backend == "hybrid" || backend == "auto";
@@ -134,7 +136,7 @@ inline Ranks processes(int size) {
   return {.are = Ranks::Are::processes, .size = size};
 }
 
-/// These, or as many ranks of the backend under test.
+/// Returns these arrangements, or as many ranks of the backend under test.
 inline std::vector<Ranks> on_backends(std::vector<Ranks> usual) {
   const auto backend = backend_under_test();
   if (backend.empty()) return usual;

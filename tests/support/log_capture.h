@@ -8,7 +8,7 @@
 
 namespace cohort::test {
 
-/// What is logged while it lives. One at a time.
+/// Captures what is logged during its lifetime. Only one may exist at a time.
 class LogCapture {
  public:
   LogCapture() {

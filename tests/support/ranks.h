@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The same body as several ranks: as threads, which ThreadSanitizer sees, or as processes, which can be killed.
+// Runs the same body as several ranks: as threads, which ThreadSanitizer can check, or as processes, which can be
+// killed.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +21,7 @@
 
 namespace cohort::test {
 
-/// Runs body(0) ... body(n - 1) on threads; an exception of any fails the test, naming the rank.
+/// Runs body(0) ... body(n - 1) on threads. An exception on any of them fails the test and names the rank.
 inline void as_threads(int ranks, const std::function<void(int)>& body) {
   std::mutex mutex;
   std::vector<std::string> failures;
@@ -39,7 +40,7 @@ inline void as_threads(int ranks, const std::function<void(int)>& body) {
   for (const auto& failure : failures) ADD_FAILURE() << failure;
 }
 
-/// A child process that runs `body` and leaves with its result; killed if it outlives this object.
+/// A child process that runs `body` and exits with its result. It is killed if it outlives this object.
 class Process {
  public:
   explicit Process(const std::function<int()>& body) : pid_(::fork()) {
@@ -51,7 +52,7 @@ class Process {
     } catch (const std::exception& e) {
       std::fprintf(stderr, "child: %s\n", e.what());
     }
-    // No exit handlers of the parent's, no destructors of its threads' data.
+    // Skips the parent's exit handlers and the destructors of its threads' data.
     ::_exit(::testing::Test::HasFailure() ? 98 : status);
   }
   Process(Process&& other) noexcept : pid_(other.pid_) { other.pid_ = -1; }
@@ -66,7 +67,7 @@ class Process {
 
   pid_t pid() const { return pid_; }
   void signal(int number) const { ::kill(pid_, number); }
-  /// Exit status, or 128 + signal.
+  /// Returns the exit status, or 128 + signal.
   int wait() {
     int status = 0;
     while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {

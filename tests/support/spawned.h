@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A program started anew, with the environment it is given, that leaves as programs do: through exit().
+// Starts a program in a new process with a given environment. Unlike a forked child, it ends through exit().
 #pragma once
 
 #include <fcntl.h>
@@ -48,11 +48,11 @@ class Spawned {
     }
   }
 
-  /// Readable once it has written something or ended.
+  /// A file descriptor that is readable once the program has written something or ended.
   int output() const { return output_; }
 
   struct Result {
-    int status;  ///< exit status, or 128 + signal
+    int status;  ///< the exit status, or 128 + signal
     std::string output;
   };
   Result finish() {

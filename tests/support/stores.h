@@ -33,7 +33,7 @@ inline TcpStoreOptions client_of(const TcpStore& host) {
   return {.endpoint = host.endpoint(), .timeout = std::chrono::seconds(20)};
 }
 
-/// A kind of store: the first handle, and how another process or thread gets at the same data.
+/// A kind of store: how to make the first handle, and how another process or thread opens the same data.
 class StoreKind {
  public:
   virtual ~StoreKind() = default;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A folder that is gone when the test is over.
+// A folder that is removed when the test is over.
 #pragma once
 
 #include <ftw.h>
@@ -21,7 +21,7 @@ class TemporaryFolder {
     path_ = pattern;
   }
   ~TemporaryFolder() {
-    // Not std::filesystem::remove_all: the one that PyTorch's own builds of libtorch export crashes.
+    // std::filesystem::remove_all is not used, because the one that PyTorch's builds of libtorch export crashes.
     const auto remove_one = [](const char* name, const struct stat* /*what*/, int /*type*/, struct FTW* /*where*/) {
       return ::remove(name);
     };

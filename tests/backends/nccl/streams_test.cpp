@@ -93,7 +93,7 @@ TEST_F(NcclStreams, WaitWithATimeoutBlocksTheHost) {
   OnDevice<float> x({1});
   gpu.hold_kernels(true);
   const auto work = group->all_reduce(x.buffer(), {.async_op = true});
-  EXPECT_ERROR(OperationTimeoutError, work.wait(20ms), "it goes on");
+  EXPECT_ERROR(OperationTimeoutError, work.wait(20ms), "the operation continues");
   std::thread later([&] { gpu.hold_kernels(false); });
   work.wait(30s);
   EXPECT_TRUE(work.is_completed());

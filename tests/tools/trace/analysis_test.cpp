@@ -17,7 +17,7 @@ using trace::analyse;
 using trace::FindingKind;
 using trace::TraceDump;
 
-/// A job of some ranks in one group, "g", unless a test makes more.
+/// A job of several ranks in one group, "g", unless a test adds more groups.
 class Job {
  public:
   explicit Job(int ranks) {
@@ -210,7 +210,7 @@ TEST(TraceAnalysisTest, SendAndReceiveFromAny) {
 
 TEST(TraceAnalysisTest, LateRankIsNotAtFaultWhileNobodyWaits) {
   Job job(2);
-  run(job.group(0), {.op = "broadcast", .sequence = 1});  // the root has sent and gone on
+  run(job.group(0), {.op = "broadcast", .sequence = 1});  // the root has sent its data and continued
   EXPECT_TRUE(analyse(job.dumps()).is_fine);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Dumps of ranks that never ran, made through the recorder itself.
+// Dumps of simulated ranks, made with the recorder itself.
 #pragma once
 
 #include <cohort/dtype.h>
@@ -19,7 +19,7 @@
 
 namespace cohort::test {
 
-/// One rank of a job, recorded by a recorder of its own.
+/// One rank of a job, with a recorder of its own.
 class MadeRank {
  public:
   explicit MadeRank(int rank) : rank_(rank) {}
@@ -60,7 +60,7 @@ struct Call {
   std::int64_t sequence = 1;
   std::vector<std::int64_t> sizes{4};
   DType dtype = DType::f32;
-  int peer = -1;  ///< in the group; with is_p2p
+  int peer = -1;  ///< the peer's rank in the group, if is_p2p
   bool is_p2p = false;
 };
 

@@ -74,8 +74,8 @@ TEST(TraceReaderTest, SaysWhatIsWrong) {
   };
   refuse("", "empty");
   refuse("hello", "neither JSON nor CBOR");
-  refuse("{\"version\": ", "breaks off");
-  refuse("\xa1\x61", "breaks off");
+  refuse("{\"version\": ", "cut off");
+  refuse("\xa1\x61", "cut off");
   refuse("{}", "version");
   refuse(R"({"version": "3.0"})", "version 3.0");
   refuse(R"({"version": 2})", "\"version\" is not text");
@@ -85,7 +85,7 @@ TEST(TraceReaderTest, SaysWhatIsWrong) {
   refuse(R"({"version": "2.10", "entries": [{"process_group": ["a", "b"], "state": "tired"}]})", "tired");
   refuse(R"({"version": "2.10", "entries": [{"process_group": ["a", "b"], "op_id": []}]})",
          "\"op_id\" is not a number");
-  refuse(R"({"version": "2.10", "entries": [{"process_group": ["a", "b"], "input_sizes": [[-1]]}]})", "no size");
+  refuse(R"({"version": "2.10", "entries": [{"process_group": ["a", "b"], "input_sizes": [[-1]]}]})", "not a size");
   refuse(R"({"version": "2.10", "pg_config": {"g": {"ranks": "[0, x]"}}})", "ranks");
 }
 

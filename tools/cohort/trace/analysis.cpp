@@ -24,14 +24,14 @@ using Entries = std::vector<const TraceEntry*>;
 struct Member {
   int rank = -1;
   bool has_dump = false;
-  std::map<std::int64_t, Entries> collectives{};  ///< by sequence; several where they were batched
+  std::map<std::int64_t, Entries> collectives{};  ///< by sequence number; several for a batch
   Entries p2p{};
   const TraceStatus* status = nullptr;
 };
 
 struct Group {
   TraceGroup info{};
-  std::string label{};  ///< how sentences call it
+  std::string label{};  ///< the group's name in messages
   std::vector<Member> members{};
 };
 
@@ -56,7 +56,7 @@ bool is_one_of(std::string_view op, std::initializer_list<std::string_view> ops)
   return std::find(ops.begin(), ops.end(), op) != ops.end();
 }
 
-/// The side of an operation on which ranks must agree; null where they need not.
+/// The buffers of an operation on which ranks must agree (inputs or outputs); null if they need not agree.
 const TraceBuffers* side_that_agrees(const TraceEntry& entry) {
   const auto given = [](const TraceBuffers& buffers) { return buffers.sizes.empty() ? nullptr : &buffers; };
   if (is_one_of(entry.op, {"all_reduce", "all_reduce_coalesced", "reduce", "broadcast"})) {
@@ -117,7 +117,7 @@ Stage stage_at(const Member& member, std::int64_t sequence) {
   return has_newer ? Stage::forgotten : Stage::not_reached;
 }
 
-/// The last collective that went well here.
+/// The last collective that completed on this rank.
 std::pair<std::int64_t, std::string> last_completed(const Member& member) {
   std::pair<std::int64_t, std::string> last{-1, {}};
   for (const auto& [sequence, entries] : member.collectives) {
@@ -150,7 +150,7 @@ class Analysis {
     }
     report.missing_ranks.assign(missing.begin(), missing.end());
     std::stable_sort(report.findings.begin(), report.findings.end(), [](const Finding& a, const Finding& b) {
-      // What is merely under way comes behind what is wrong.
+      // Operations that are merely in progress come after failures.
       return std::tuple(a.kind == FindingKind::in_progress, a.time_ns) <
              std::tuple(b.kind == FindingKind::in_progress, b.time_ns);
     });
@@ -262,7 +262,7 @@ class Analysis {
     return fmt::format("{} of group {}", text, label_of(entry.group));
   }
 
-  /// What a rank that is missed somewhere does instead: "it is in ...", or the last thing it finished there.
+  /// What a missing rank is doing instead: "it is in ...", or the last operation that it completed in the group.
   std::string excuse(const Member& member) const {
     for (const auto& group : groups_) {
       for (const auto& other : group.members) {
@@ -324,7 +324,7 @@ class Analysis {
         camps.push_back({{member.rank}, &it->second});
     }
     if (camps.size() < 2) return std::nullopt;
-    // The few are more likely at fault than the many.
+    // The minority is more likely to be at fault.
     std::stable_sort(camps.begin(), camps.end(),
                      [](const Camp& a, const Camp& b) { return a.ranks.size() < b.ranks.size(); });
     std::vector<std::string> parts;
@@ -388,7 +388,7 @@ class Analysis {
       for (const auto* const entry : member.p2p) {
         if (entry->state == TraceState::completed) continue;
         findings.push_back(p2p_finding(group, *entry));
-        break;  // what comes behind it on this rank may only be waiting for it
+        break;  // later operations on this rank may only be waiting for this one
       }
     }
   }

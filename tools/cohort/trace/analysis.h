@@ -54,8 +54,8 @@ struct TraceReport {
   std::vector<int> missing_ranks{};  ///< members of a group without a dump
 };
 
-/// `only_group`: an id or a name; empty: all. An unknown one is a ValueError that lists them. Two dumps of one rank are
-/// a ValueError too.
+/// `only_group` is the id or name of a group; empty: all groups. Throws a ValueError that lists the groups if it is
+/// unknown, and a ValueError if there are two dumps of one rank.
 TraceReport analyse(const std::vector<TraceDump>& dumps, const std::string& only_group = {});
 
 /// "all_reduce [4] f32"

@@ -31,7 +31,7 @@ std::int64_t begin_of(const TraceEntry& entry) {
 /// Viewers expect the events of a track not to overlap: each event goes to the first track that is free.
 class Tracks {
  public:
-  /// Its index among the tracks of its group.
+  /// Returns the index of the event's track among the tracks of its group.
   std::size_t place(const Span& span) {
     for (std::size_t i = 0; i < busy_until_.size(); ++i) {
       if (busy_until_[i] <= span.begin) {
@@ -78,7 +78,7 @@ json event_of(const Span& span, std::int64_t origin, int pid, int tid, const std
 std::string chrome_trace(const std::vector<TraceDump>& dumps) {
   auto first = std::numeric_limits<std::int64_t>::max();
   std::int64_t last = 0;
-  std::map<std::string, std::string> names;                             // of groups
+  std::map<std::string, std::string> names;                             // of groups, by id
   std::map<int, std::string> hosts;                                     // of ranks
   std::map<std::pair<int, std::string>, std::vector<Span>> by_track{};  // rank and group
   for (const auto& dump : dumps) {

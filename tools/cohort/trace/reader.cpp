@@ -25,7 +25,7 @@ using nlohmann::json;
 
 constexpr std::size_t longest_file = std::size_t{1} << 30U;
 constexpr std::size_t longest_text = 256;
-/// The dump itself needs 5.
+/// The deepest nesting that is accepted; a dump needs 5 levels.
 constexpr int deepest = 32;
 constexpr int highest_rank = 1 << 24;
 
@@ -33,8 +33,8 @@ class Malformed : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Passes over a document without keeping it, to see that it is not nested deeper than decoders can stand: the one for
-/// CBOR calls itself for every level.
+/// Parses a document without storing it, to check that it is not nested too deeply for the CBOR decoder, which calls
+/// itself for every level.
 class DepthCheck : public nlohmann::json_sax<json> {
  public:
   bool null() override { return true; }
@@ -50,7 +50,7 @@ class DepthCheck : public nlohmann::json_sax<json> {
   bool start_array(std::size_t /*size*/) override { return ++depth_ <= deepest; }
   bool end_array() override { return --depth_ >= 0; }
   bool parse_error(std::size_t position, const std::string& /*token*/, const json::exception& /*error*/) override {
-    throw Malformed(fmt::format("it breaks off or makes no sense at byte {}", position));
+    throw Malformed(fmt::format("it is cut off or malformed at byte {}", position));
   }
 
  private:
@@ -157,7 +157,7 @@ TraceGroup read_group(const std::string& id, const json& config) {
   return group;
 }
 
-/// Which rank of the job a member of a group is, where the dump knows.
+/// The global rank of a member of a group, if the dump contains it.
 int global_rank(const TraceDump& dump, const std::string& group, std::int64_t member_rank) {
   const auto it = dump.groups.find(group);
   if (it == dump.groups.end() || member_rank < 0) return -1;
@@ -194,7 +194,7 @@ TraceBuffers read_buffers(const json& entry, const char* sizes_key, const char* 
     auto& dims = buffers.sizes.emplace_back();
     for (const auto& size : buffer) {
       const auto n = number(size);
-      if (!n || *n < 0) throw Malformed(fmt::format("\"{}\" holds something that is no size", sizes_key));
+      if (!n || *n < 0) throw Malformed(fmt::format("\"{}\" contains a value that is not a size", sizes_key));
       dims.push_back(*n);
     }
   }
@@ -266,8 +266,8 @@ int rank_in_name(const std::string& file) {
 
 TraceDump read_document(const json& document, const std::string& file) {
   const auto version = text(document, "version");
-  if (version.empty()) throw Malformed("it says no \"version\"");
-  if (!version.starts_with("2.")) throw Malformed(fmt::format("version {}, and this reads 2", version));
+  if (version.empty()) throw Malformed("it has no \"version\"");
+  if (!version.starts_with("2.")) throw Malformed(fmt::format("version {} is not supported, only version 2", version));
   TraceDump dump;
   dump.file = file;
   dump.rank = checked_rank(number(document, "rank", rank_in_name(file)));

@@ -54,7 +54,7 @@ struct TraceGroup {
   std::vector<int> ranks{};  ///< global ranks of the members
 };
 
-/// The last collective of a group on one rank that reached each stage; -1: none.
+/// The sequence numbers of the last collectives that reached each stage on one rank of a group; -1: none.
 struct TraceStatus {
   std::string group{};
   int rank = -1;
