@@ -9,6 +9,7 @@
 
 #include <cstring>
 
+#include "core/rank_index.h"
 #include "group/process_group_state.h"
 
 namespace cohort {
@@ -27,7 +28,7 @@ Bytes bytes_of_value(T& value) {
 }
 
 std::vector<std::string> gather_strings(Backend& backend, std::string_view mine, Call& call) {
-  const auto n = static_cast<std::size_t>(backend.size());
+  const auto n = index_of(backend.size());
   std::uint64_t length = mine.size();
   std::vector<std::uint64_t> lengths(n);
   std::vector<Bytes> places;
@@ -90,7 +91,7 @@ void ProcessGroup::all_ok(const std::function<void()>& fn, Timeout timeout) {
   }
   const auto all = all_gather_bytes(failure, {.timeout = timeout});
   for (int rank = 0; rank < size_; ++rank) {
-    const auto& message = all[static_cast<std::size_t>(rank)];
+    const auto& message = all[index_of(rank)];
     if (message.empty()) continue;
     throw DistributedError(fmt::format("rank {} failed: {}", rank, message),
                            {.group = id(), .op = "all_ok", .rank = rank, .cause = own});
@@ -114,11 +115,11 @@ void ProcessGroup::monitored_barrier(const MonitoredBarrierOptions& options) {
     return {.group = id(), .op = "monitored_barrier", .sequence = round, .rank = rank};
   };
   // One entry per rank: nonzero if the rank is missing.
-  std::string missing(static_cast<std::size_t>(size_), '\0');
+  std::string missing(index_of(size_), '\0');
   const auto throw_if_missing = [&] {
     std::vector<int> ranks;
     for (int rank = 0; rank < size_; ++rank) {
-      if (missing[static_cast<std::size_t>(rank)] != 0) ranks.push_back(rank);
+      if (missing[index_of(rank)] != 0) ranks.push_back(rank);
     }
     if (ranks.empty()) return;
     throw OperationTimeoutError(fmt::format("monitored_barrier: rank{} {} did not join within {} ms",
@@ -148,14 +149,14 @@ void ProcessGroup::monitored_barrier(const MonitoredBarrierOptions& options) {
       while (number < round && !call.deadline().expired()) {
         backend->perform(Operation::recv(bytes_of_value(number), rank, arrival_tag), call);
       }
-      if (number < round) missing[static_cast<std::size_t>(rank)] = 1;
+      if (number < round) missing[index_of(rank)] = 1;
     } catch (const OperationTimeoutError&) {
-      missing[static_cast<std::size_t>(rank)] = 1;
+      missing[index_of(rank)] = 1;
       if (!options.wait_all_ranks) break;
     }
   }
   for (int rank = 1; rank < size_; ++rank) {
-    if (missing[static_cast<std::size_t>(rank)] != 0) continue;
+    if (missing[index_of(rank)] != 0) continue;
     Call call(OpType::barrier, round, Deadline::after(std::chrono::seconds(1)));
     try {
       backend->perform(Operation::send(bytes_of(missing), rank, answer_tag), call);

@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/rank_index.h"
+
 namespace cohort {
 
 namespace {
@@ -194,7 +196,7 @@ std::vector<std::string> differences(std::string_view a, std::string_view b) {
 }  // namespace
 
 void compare_on_all_ranks(Backend& backend, const Operation& op, Call& call) {
-  const auto n = static_cast<std::size_t>(backend.size());
+  const auto n = index_of(backend.size());
   const auto mine = full_description(op, call.sequence());
   std::vector<std::string> all(n, std::string(longest, '\0'));
   std::vector<Bytes> places;

@@ -31,7 +31,7 @@ OpRecord::OpRecord(detail::GroupState& state, const Operation& op, std::uint64_t
   event_ = HookEvent{.op = op.type,
                      .sequence = sequence,
                      .group = state.id,
-                     .bytes = detail::bytes_of(op),
+                     .bytes = detail::payload_bytes(op),
                      .started = std::chrono::steady_clock::now()};
   std::vector<Hook> hooks;
   {

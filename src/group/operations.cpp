@@ -10,6 +10,7 @@
 #include <array>
 #include <numeric>
 
+#include "core/rank_index.h"
 #include "group/submit.h"
 
 namespace cohort {
@@ -222,7 +223,7 @@ Work Operations::all_gather(const BufferList& outputs, const ConstBuffer& input,
   check_length(type, outputs.size(), size_, "a list");
   check_list(type, outputs);
   check_same_dtypes(type, outputs, input);
-  check_count(type, outputs[static_cast<std::size_t>(rank_)].count(), input.count(), "this rank's output");
+  check_count(type, outputs[index_of(rank_)].count(), input.count(), "this rank's output");
   Operation op{.type = type, .dtype = input.dtype()};
   op.ins.push_back(bytes_of(input));
   for (const auto& output : outputs) op.outs.push_back(bytes_of(output));
@@ -332,7 +333,7 @@ Work Operations::reduce_scatter(const Buffer& output, const ConstBufferList& inp
   check_list(type, inputs);
   check_same_dtypes(type, inputs, output);
   check_reducible(output.dtype(), options.op);
-  check_count(type, inputs[static_cast<std::size_t>(rank_)].count(), output.count(), "this rank's input");
+  check_count(type, inputs[index_of(rank_)].count(), output.count(), "this rank's input");
   Operation op{.type = type, .dtype = output.dtype(), .reduce = options.op};
   for (const auto& input : inputs) op.ins.push_back(bytes_of(input));
   op.outs.push_back(bytes_of(output));

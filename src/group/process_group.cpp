@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "core/immortal.h"
+#include "core/rank_index.h"
 #include "group/group_ids.h"
 #include "group/process_group_state.h"
 
@@ -108,7 +109,7 @@ ProcessGroup::ProcessGroup(StorePtr store, int rank, int size, std::chrono::mill
   state_->store = std::move(store);
   state_->timeout = timeout;
   state_->id = id.empty() ? local_id() : std::move(id);
-  state_->global_ranks.resize(static_cast<std::size_t>(size));
+  state_->global_ranks.resize(index_of(size));
   std::iota(state_->global_ranks.begin(), state_->global_ranks.end(), 0);
 }
 

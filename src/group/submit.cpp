@@ -21,9 +21,9 @@ namespace cohort {
 
 using detail::SubmitOptions;
 
-std::size_t detail::bytes_of(const Operation& op) {
+std::size_t detail::payload_bytes(const Operation& op) {
   std::size_t bytes = 0;
-  for (const auto& member : op.members) bytes += bytes_of(member);
+  for (const auto& member : op.members) bytes += payload_bytes(member);
   for (const auto& in : op.ins) bytes += in.size();
   if (op.ins.empty()) {
     for (const auto& out : op.outs) bytes += out.size();

@@ -48,6 +48,6 @@ class OwnedOperation {
 };
 
 /// The size of this rank's inputs, or of its outputs if it has no inputs.
-std::size_t bytes_of(const Operation& op);
+std::size_t payload_bytes(const Operation& op);
 
 }  // namespace cohort::detail

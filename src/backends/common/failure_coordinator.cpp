@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/log_format.h"
+#include "core/rank_index.h"
 
 namespace cohort {
 
@@ -139,7 +140,7 @@ void FailureCoordinator::diagnose_timeout() {
   int first_in = -1;
   std::optional<Failure> mismatch;
   for (int each = 0; each < group_.size; ++each) {
-    const auto& note = notes[static_cast<std::size_t>(each)];
+    const auto& note = notes[index_of(each)];
     if (note && note->is_in) {
       if (first_in < 0) first_in = each;
       const auto& other = *notes[static_cast<std::size_t>(first_in)];

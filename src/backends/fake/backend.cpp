@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backends/common/shared_bytes.h"
+#include "core/rank_index.h"
 #include "reduce/copy.h"
 #include "reduce/kernels.h"
 
@@ -50,7 +51,7 @@ int FakeBackend::perform(const Operation& op, Call& call) {
 void FakeBackend::combine_uniform(ConstBytes in, const Operation& op) const {
   if (!options_.simulate_uniform_ranks) return copy(op.out(), in);
   // One source per rank, all of them the same memory: this gives the same bits as ranks that share memory.
-  const auto n = static_cast<std::size_t>(size());
+  const auto n = index_of(size());
   const std::vector<const void*> sources(n, in.data());
   const std::vector<double> factors(n, op.reduce.factor());
   void* const out = op.out().data();
@@ -73,13 +74,13 @@ void FakeBackend::gather(const Operation& op, Call& /*call*/) {
   for (const auto& out : op.outs) copy(out, op.in());
 }
 void FakeBackend::scatter(const Operation& op, Call& /*call*/) {
-  if (rank() == op.root) copy(op.out(), op.ins[static_cast<std::size_t>(rank())]);
+  if (rank() == op.root) copy(op.out(), op.ins[index_of(rank())]);
 }
 void FakeBackend::reduce_scatter(const Operation& op, Call& /*call*/) {
-  combine_uniform(op.ins[static_cast<std::size_t>(rank())], op);
+  combine_uniform(op.ins[index_of(rank())], op);
 }
 void FakeBackend::all_to_all(const Operation& op, Call& /*call*/) {
-  const auto own = static_cast<std::size_t>(rank());
+  const auto own = index_of(rank());
   for (std::size_t peer = 0; peer < op.outs.size(); ++peer) {
     // With uniform ranks, every rank sends to this one what it sends to itself; otherwise what is sent to a peer comes
     // back.

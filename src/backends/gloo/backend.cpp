@@ -15,6 +15,7 @@
 #include "backends/gloo/slots.h"
 #include "core/log_format.h"
 #include "core/random.h"
+#include "core/rank_index.h"
 #include "group/transfer_timeout.h"
 #include "store/handshake.h"
 
@@ -44,10 +45,6 @@ bool is_one_block(std::span<const Bytes> pieces) {
 
 void copy(ConstBytes from, Bytes to) {
   if (!from.empty() && from.data() != to.data()) std::memmove(to.data(), from.data(), from.size());
-}
-
-std::size_t index_of(int rank) {
-  return static_cast<std::size_t>(rank);
 }
 
 }  // namespace

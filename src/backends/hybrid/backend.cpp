@@ -11,6 +11,7 @@
 #include "backends/common/arithmetic.h"
 #include "backends/hybrid/parts.h"
 #include "backends/hybrid/transfers.h"
+#include "core/rank_index.h"
 #include "group/transfer_timeout.h"
 
 namespace cohort::hybrid {
@@ -28,10 +29,6 @@ constexpr std::size_t sliced_bytes = std::size_t{64} << 10U;
 constexpr std::size_t part_bytes = std::size_t{16} << 20U;
 constexpr std::size_t most_parts = 4;
 
-std::size_t at(int rank) {
-  return static_cast<std::size_t>(rank);
-}
-
 /// How an operation divides into one within a host and one between hosts: factors are applied within the host, and the
 /// division of an average is done last, over all ranks.
 ReduceOp op_on_host(ReduceOp op) {
@@ -44,18 +41,20 @@ ReduceOp op_between_hosts(ReduceOp op) {
 }  // namespace
 
 /// The elements, cut into slices for the first `leaders` ranks of each host.
-struct HybridBackend::Slices {
+struct HybridBackend::LeaderSlices {
   std::size_t count;
   std::size_t element;
   int leaders;
 
-  Slices(std::size_t elements, std::size_t element_bytes, const Placement& placement)
+  LeaderSlices(std::size_t elements, std::size_t element_bytes, const Placement& placement)
       : count(elements),
         element(element_bytes),
         leaders(elements * element_bytes < sliced_bytes ? 1 : placement.fewest()) {}
 
   bool is_leader(int local_rank) const { return local_rank < leaders; }
-  std::size_t first(int local_rank) const { return count * at(std::min(local_rank, leaders)) / at(leaders); }
+  std::size_t first(int local_rank) const {
+    return count * index_of(std::min(local_rank, leaders)) / index_of(leaders);
+  }
   std::size_t elements(int local_rank) const { return first(local_rank + 1) - first(local_rank); }
   template <class Byte>
   std::span<Byte> part(Byte* data, int local_rank) const {
@@ -143,11 +142,11 @@ Failure HybridBackend::translated(const BackendError& error) const {
   Failure failure{.kind = error.kind(), .rank = whose.rank.value_or(-1), .text = error.message()};
   if (parts_.world == nullptr || !whose.rank) return failure;
   if (whose.group == local_id(parts_.group, placement)) {
-    failure.rank = placement.here().at(at(*whose.rank));
+    failure.rank = placement.here().at(index_of(*whose.rank));
     failure.text +=
         fmt::format(" (numbered within this host, whose ranks in the group are {})", fmt::join(placement.here(), ", "));
   } else if (whose.group == rail_id(parts_.group, placement.local_rank())) {
-    failure.rank = placement.hosts().at(at(*whose.rank)).at(at(placement.local_rank()));
+    failure.rank = placement.hosts().at(index_of(*whose.rank)).at(index_of(placement.local_rank()));
     failure.text += fmt::format(" (numbered by host; it is rank {} of the group)", failure.rank);
   }
   return failure;
@@ -171,7 +170,7 @@ void HybridBackend::explain_transfer(const BackendError& error, const Call& call
 
 // --- reductions
 
-void HybridBackend::reduce_on_host(const Operation& op, const Slices& slices, void* mine, Call& call) {
+void HybridBackend::reduce_on_host(const Operation& op, const LeaderSlices& slices, void* mine, Call& call) {
   const auto me = parts_.placement.local_rank();
   const Bytes out(static_cast<std::byte*>(mine), mine == nullptr ? 0 : slices.elements(me) * slices.element);
   if (slices.leaders == 1) {
@@ -184,7 +183,7 @@ void HybridBackend::reduce_on_host(const Operation& op, const Slices& slices, vo
 
 void HybridBackend::reduce_between_hosts(const Operation& op, Call& call) {
   const auto me = parts_.placement.local_rank();
-  const Slices slices(op.count_of(op.out()), size_of(op.dtype), parts_.placement);
+  const LeaderSlices slices(op.count_of(op.out()), size_of(op.dtype), parts_.placement);
   if (!slices.is_leader(me)) return;
   const auto mine = slices.part(op.out().data(), me);
   parts_.rail->perform(Operation::all_reduce(mine, mine, op.dtype, op_between_hosts(op.reduce)), call);
@@ -198,7 +197,7 @@ void HybridBackend::all_reduce(const Operation& op, Call& call) {
     if (count == 0) return barrier_of_all(call);
     const auto element = size_of(op.dtype);
     const auto slices_of = [&](const Operation& part) {
-      return Slices(part.count_of(part.out()), element, parts_.placement);
+      return LeaderSlices(part.count_of(part.out()), element, parts_.placement);
     };
     const auto combine = [&](const Operation& part) {
       const auto slices = slices_of(part);
@@ -255,13 +254,13 @@ Future<void> HybridBackend::start_between_hosts(const Operation& op, Call& call)
   return done.future();
 }
 
-void HybridBackend::spread_on_host(Bytes data, const Slices& slices, Call& call) {
+void HybridBackend::spread_on_host(Bytes data, const LeaderSlices& slices, Call& call) {
   if (slices.leaders == 1) {
     local().perform(Operation::broadcast(data, 0), call);
     return;
   }
   const auto parts = slices.parts(data.data(), parts_.placement.here().size());
-  local().perform(Operation::all_gather(parts[at(parts_.placement.local_rank())], parts), call);
+  local().perform(Operation::all_gather(parts[index_of(parts_.placement.local_rank())], parts), call);
 }
 
 void HybridBackend::reduce(const Operation& op, Call& call) {
@@ -270,7 +269,7 @@ void HybridBackend::reduce(const Operation& op, Call& call) {
     const auto count = op.count_of(op.in());
     if (count == 0) return barrier_of_all(call);
     const auto me = placement.local_rank();
-    const Slices slices(count, size_of(op.dtype), placement);
+    const LeaderSlices slices(count, size_of(op.dtype), placement);
     auto* const out = op.out().data();
     Bytes mine;
     if (slices.is_leader(me)) {
@@ -295,7 +294,7 @@ void HybridBackend::reduce(const Operation& op, Call& call) {
     // A gather of pieces that differ in size is an all-to-all in which most ranks send nothing.
     std::vector<ConstBytes> sent(placement.here().size());
     std::vector<Bytes> got(placement.here().size());
-    sent[at(placement.local_rank_of(op.root))] = mine;
+    sent[index_of(placement.local_rank_of(op.root))] = mine;
     if (out != nullptr) got = slices.parts(out, placement.here().size());
     local().perform(Operation::all_to_all(sent, got), call);
   });
@@ -309,12 +308,12 @@ void HybridBackend::reduce_scatter(const Operation& op, Call& call) {
     const auto& placement = parts_.placement;
     const auto& hosts = placement.hosts();
     const auto here = placement.here().size();
-    const auto me = at(placement.local_rank());
+    const auto me = index_of(placement.local_rank());
     // Room for this host's contributions to the ranks that this rank is responsible for, one after another, followed by
     // what the other hosts contribute to this rank.
     std::size_t own_share = 0;
     for (const auto& host : hosts) {
-      for (auto i = me; i < host.size(); i += here) own_share += ins[at(host[i])].size();
+      for (auto i = me; i < host.size(); i += here) own_share += ins[index_of(host[i])].size();
     }
     const auto bytes = op.out().size();
     scratch_.resize(std::max(scratch_.size(), own_share + hosts.size() * bytes));
@@ -323,10 +322,10 @@ void HybridBackend::reduce_scatter(const Operation& op, Call& call) {
     for (const auto& host : hosts) {
       for (std::size_t first = 0; first < host.size(); first += here) {
         std::vector<ConstBytes> pieces(here);
-        for (std::size_t i = 0; i < here && first + i < host.size(); ++i) pieces[i] = ins[at(host[first + i])];
+        for (std::size_t i = 0; i < here && first + i < host.size(); ++i) pieces[i] = ins[index_of(host[first + i])];
         const auto mine = room.first(pieces[me].size());
         local().perform(Operation::reduce_scatter(pieces, mine, op.dtype, op_on_host(op.reduce)), call);
-        if (first + me < host.size()) partial[at(host[first + me])] = mine;
+        if (first + me < host.size()) partial[index_of(host[first + me])] = mine;
         room = room.subspan(mine.size());
       }
     }
@@ -334,14 +333,14 @@ void HybridBackend::reduce_scatter(const Operation& op, Call& call) {
     std::vector<Bytes> got(ins.size());
     std::vector<const void*> sources;
     for (int to = 0; to < size(); ++to) {
-      if (!placement.is_here(to)) sent[at(to)] = partial[at(to)];
+      if (!placement.is_here(to)) sent[index_of(to)] = partial[index_of(to)];
     }
     for (std::size_t host = 0; host < hosts.size(); ++host) {
       if (host == placement.host()) {
-        sources.push_back(partial[at(rank())].data());
+        sources.push_back(partial[index_of(rank())].data());
         continue;
       }
-      const auto from = at(hosts[host][me % hosts[host].size()]);
+      const auto from = index_of(hosts[host][me % hosts[host].size()]);
       got[from] = room.first(bytes);
       room = room.subspan(bytes);
       sources.push_back(got[from].data());
@@ -365,7 +364,7 @@ void HybridBackend::broadcast(const Operation& op, Call& call) {
     if (data.empty()) return barrier_of_all(call);
     const bool is_home = placement.is_here(op.root);
     if (is_home) local().perform(Operation::broadcast(data, placement.local_rank_of(op.root)), call);
-    const Slices slices(data.size(), 1, placement);
+    const LeaderSlices slices(data.size(), 1, placement);
     if (slices.is_leader(placement.local_rank())) {
       parts_.rail->perform(Operation::broadcast(slices.part(data.data(), placement.local_rank()),
                                                 static_cast<int>(placement.host_of(op.root))),
@@ -384,24 +383,24 @@ void HybridBackend::all_gather(const Operation& op, Call& call) {
     const auto& here = placement.here();
     std::vector<Bytes> outs_here;
     outs_here.reserve(here.size());
-    for (const int each : here) outs_here.push_back(outs[at(each)]);
+    for (const int each : here) outs_here.push_back(outs[index_of(each)]);
     const auto delegate = [&](int of, const std::vector<int>& host) {
-      return host[at(placement.local_rank_of(of)) % host.size()];
+      return host[index_of(placement.local_rank_of(of)) % host.size()];
     };
     std::vector<ConstBytes> sent(outs.size());
     std::vector<Bytes> got(outs.size());
     for (const auto& host : placement.hosts()) {
-      if (host != here) sent[at(delegate(rank(), host))] = in;
+      if (host != here) sent[index_of(delegate(rank(), host))] = in;
     }
     for (int from = 0; from < size(); ++from) {
-      if (!placement.is_here(from) && delegate(from, here) == rank()) got[at(from)] = outs[at(from)];
+      if (!placement.is_here(from) && delegate(from, here) == rank()) got[index_of(from)] = outs[index_of(from)];
     }
     parts_.world->perform(Operation::all_to_all(sent, got), call);
     local().perform(Operation::all_gather(in, outs_here), call);
     if (here.size() == 1) return;
     for (int from = 0; from < size(); ++from) {
       if (placement.is_here(from)) continue;
-      local().perform(Operation::broadcast(outs[at(from)], placement.local_rank_of(delegate(from, here))), call);
+      local().perform(Operation::broadcast(outs[index_of(from)], placement.local_rank_of(delegate(from, here))), call);
     }
   });
 }
@@ -412,7 +411,7 @@ void HybridBackend::gather(const Operation& op, Call& call) {
     std::vector<Bytes> far(op.outs.begin(), op.outs.end());
     std::vector<Bytes> near;
     if (rank() == op.root) {
-      for (const int each : placement.here()) near.push_back(std::exchange(far[at(each)], Bytes()));
+      for (const int each : placement.here()) near.push_back(std::exchange(far[index_of(each)], Bytes()));
     }
     const bool is_home = placement.is_here(op.root);
     parts_.world->perform(Operation::gather(is_home ? ConstBytes() : op.in(), far, op.root), call);
@@ -426,7 +425,7 @@ void HybridBackend::scatter(const Operation& op, Call& call) {
     std::vector<ConstBytes> far(op.ins.begin(), op.ins.end());
     std::vector<ConstBytes> near;
     if (rank() == op.root) {
-      for (const int each : placement.here()) near.push_back(std::exchange(far[at(each)], ConstBytes()));
+      for (const int each : placement.here()) near.push_back(std::exchange(far[index_of(each)], ConstBytes()));
     }
     const bool is_home = placement.is_here(op.root);
     parts_.world->perform(Operation::scatter(far, is_home ? Bytes() : op.out(), op.root), call);
@@ -441,8 +440,8 @@ void HybridBackend::all_to_all(const Operation& op, Call& call) {
     std::vector<ConstBytes> near_ins;
     std::vector<Bytes> near_outs;
     for (const int each : parts_.placement.here()) {
-      near_ins.push_back(std::exchange(far_ins[at(each)], ConstBytes()));
-      near_outs.push_back(std::exchange(far_outs[at(each)], Bytes()));
+      near_ins.push_back(std::exchange(far_ins[index_of(each)], ConstBytes()));
+      near_outs.push_back(std::exchange(far_outs[index_of(each)], Bytes()));
     }
     parts_.world->perform(Operation::all_to_all(far_ins, far_outs), call);
     local().perform(Operation::all_to_all(near_ins, near_outs), call);

@@ -66,7 +66,7 @@ class HybridBackend final : public Backend {
 
  private:
   /// The division of the elements among the leaders of a host.
-  struct Slices;
+  struct LeaderSlices;
 
   Backend& local() { return *parts_.local; }
   void all_reduce(const Operation& op, Call& call) override;
@@ -82,13 +82,13 @@ class HybridBackend final : public Backend {
   int recv(const Operation& op, Call& call) override;
 
   /// Combines the contributions of this host's ranks; a leader's slice of the result goes into `mine`.
-  void reduce_on_host(const Operation& op, const Slices& slices, void* mine, Call& call);
+  void reduce_on_host(const Operation& op, const LeaderSlices& slices, void* mine, Call& call);
   /// Reduces a leader's slice over all hosts, in place.
   void reduce_between_hosts(const Operation& op, Call& call);
   /// The same on a separate thread, one reduction after another.
   Future<void> start_between_hosts(const Operation& op, Call& call);
   /// Distributes the leaders' slices to all ranks of this host.
-  void spread_on_host(Bytes data, const Slices& slices, Call& call);
+  void spread_on_host(Bytes data, const LeaderSlices& slices, Call& call);
   void barrier_of_all(Call& call);
   /// Runs an operation: errors of its parts become errors about ranks of this group. A group on one host passes the
   /// operation on to shared memory unchanged.

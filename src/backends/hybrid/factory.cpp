@@ -16,6 +16,7 @@
 #include "core/bytes.h"
 #include "core/log_format.h"
 #include "core/random.h"
+#include "core/rank_index.h"
 #include "group/factories.h"
 #include "group/group_ids.h"
 
@@ -54,8 +55,8 @@ Placement confirm(Store& store, const Placement& guess, const Mapped& mapped, in
   const auto outcomes = store.multi_get(keys, deadline);
   std::vector<std::vector<int>> hosts;
   for (const auto& host : guess.hosts()) {
-    const auto failed = std::find_if(host.begin(), host.end(),
-                                     [&](int each) { return outcomes[static_cast<std::size_t>(each)] != "yes"; });
+    const auto failed =
+        std::find_if(host.begin(), host.end(), [&](int each) { return outcomes[index_of(each)] != "yes"; });
     if (failed == host.end()) {
       hosts.push_back(host);
       continue;
@@ -106,8 +107,7 @@ HybridParts make_parts(const StorePtr& store, int rank, int size, const std::str
   for (const auto& name : names) hosts.push_back(name.substr(0, name.size() - nonce.size() - 1));
   const Placement guess(hosts, rank);
   bool are_threads = guess.here().size() > 1;
-  for (const int each : guess.here())
-    are_threads = are_threads && names[static_cast<std::size_t>(each)].ends_with(nonce);
+  for (const int each : guess.here()) are_threads = are_threads && names[index_of(each)].ends_with(nonce);
   auto mapped = map_host(store, guess, parts.group, are_threads, deadline);
   parts.placement = confirm(*store, guess, mapped, rank, deadline);
   if (parts.placement.here() != guess.here() || mapped.backend == nullptr) {

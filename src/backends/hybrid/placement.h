@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "core/rank_index.h"
+
 namespace cohort::hybrid {
 
 /// Hosts are in the order of their lowest ranks, the ranks of a host are ascending, and every rank is on exactly one
@@ -27,8 +29,8 @@ class Placement {
   std::size_t host() const { return host_; }
   /// The index of this rank among the ranks of its host.
   int local_rank() const { return local_rank_; }
-  std::size_t host_of(int rank) const { return host_of_[static_cast<std::size_t>(rank)]; }
-  int local_rank_of(int rank) const { return local_rank_of_[static_cast<std::size_t>(rank)]; }
+  std::size_t host_of(int rank) const { return host_of_[index_of(rank)]; }
+  int local_rank_of(int rank) const { return local_rank_of_[index_of(rank)]; }
   bool is_here(int rank) const { return host_of(rank) == host_; }
   int size() const { return static_cast<int>(host_of_.size()); }
   /// The number of ranks on the host that has the fewest; every host has as many leaders.

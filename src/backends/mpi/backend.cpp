@@ -161,13 +161,13 @@ void MpiBackend::all_gather(const Operation& op, Call& call) {
   const auto in = op.in();
   const auto& outs = op.outs;
   check(call);
-  const auto own = place_of(rank());
+  const auto own = index_of(rank());
   const auto total = total_of(outs);
   if (size() == 1) return copy_bytes(outs[0].data(), in.data(), in.size());
   if (total == 0) return barrier(op, call);
   if (total > largest_count_) {
     copy_bytes(outs[own].data(), in.data(), in.size());
-    for (int root = 0; root < size(); ++root) broadcast_pieces(outs[place_of(root)], root, call);
+    for (int root = 0; root < size(); ++root) broadcast_pieces(outs[index_of(root)], root, call);
     return;
   }
   const auto start = packed_start(outs);
@@ -207,13 +207,13 @@ void MpiBackend::gather(const Operation& op, Call& call) {
   const int root = op.root;
   check(call);
   if (size() == 1) return copy_bytes(outs[0].data(), in.data(), in.size());
-  std::vector<Piece> sent(place_of(size()));
-  std::vector<Piece> received(place_of(size()));
-  if (rank() != root) sent[place_of(root)] = {in.data(), in.size()};
+  std::vector<Piece> sent(index_of(size()));
+  std::vector<Piece> received(index_of(size()));
+  if (rank() != root) sent[index_of(root)] = {in.data(), in.size()};
   for (std::size_t i = 0; i < outs.size(); ++i) received[i] = {outs[i].data(), outs[i].size()};
   if (rank() == root) {
-    received[place_of(root)] = {};
-    copy_bytes(outs[place_of(root)].data(), in.data(), in.size());
+    received[index_of(root)] = {};
+    copy_bytes(outs[index_of(root)].data(), in.data(), in.size());
   }
   exchange(sent, received, root, call);
 }
@@ -224,13 +224,13 @@ void MpiBackend::scatter(const Operation& op, Call& call) {
   const int root = op.root;
   check(call);
   if (size() == 1) return copy_bytes(out.data(), ins[0].data(), out.size());
-  std::vector<Piece> sent(place_of(size()));
-  std::vector<Piece> received(place_of(size()));
-  if (rank() != root) received[place_of(root)] = {out.data(), out.size()};
+  std::vector<Piece> sent(index_of(size()));
+  std::vector<Piece> received(index_of(size()));
+  if (rank() != root) received[index_of(root)] = {out.data(), out.size()};
   for (std::size_t i = 0; i < ins.size(); ++i) sent[i] = {ins[i].data(), ins[i].size()};
   if (rank() == root) {
-    sent[place_of(root)] = {};
-    copy_bytes(out.data(), ins[place_of(root)].data(), out.size());
+    sent[index_of(root)] = {};
+    copy_bytes(out.data(), ins[index_of(root)].data(), out.size());
   }
   exchange(sent, received, root, call);
 }
@@ -323,7 +323,7 @@ BackendPtr MpiBackend::split(const BackendSplit& split, Deadline deadline) {
                  .rank = static_cast<int>(place - split.ranks.begin()),
                  .group = split.id,
                  .own_cpus = own_cpus_};
-  for (const int each : split.ranks) parts.world_ranks.push_back(world_ranks_[place_of(each)]);
+  for (const int each : split.ranks) parts.world_ranks.push_back(world_ranks_[index_of(each)]);
   parts.communicator = create_communicator(runtime_, parts.world_ranks, split.id, deadline);
   return std::make_shared<MpiBackend>(std::move(parts));
 }

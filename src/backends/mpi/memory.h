@@ -9,13 +9,10 @@
 #include <optional>
 #include <vector>
 
+#include "core/rank_index.h"
 #include "reduce/copy.h"
 
 namespace cohort::mpi {
-
-inline std::size_t place_of(int rank) {
-  return static_cast<std::size_t>(rank);
-}
 
 inline void copy_bytes(void* to, const void* from, std::size_t bytes) {
   if (bytes > 0 && to != from) reduce::copy(to, from, bytes);

@@ -11,6 +11,7 @@
 
 #include "core/cpus.h"
 #include "core/parse.h"
+#include "core/rank_index.h"
 
 namespace cohort::mpi {
 
@@ -71,7 +72,7 @@ std::vector<ProcessInfo> exchange_process_info(Store& store, const ProcessInfo& 
                                                const std::string& group, Deadline deadline) {
   store.set(key_of(rank), encode(self), deadline);
   std::vector<ProcessInfo> all;
-  all.reserve(static_cast<std::size_t>(size));
+  all.reserve(index_of(size));
   for (int each = 0; each < size; ++each) {
     try {
       all.push_back(decode_process_info(store.get(key_of(each), deadline)));

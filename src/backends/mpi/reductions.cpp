@@ -304,14 +304,14 @@ void MpiBackend::reduce_scatter(const Operation& op, Call& call) {
   const auto& ins = op.ins;
   const auto result = op.out();
   check(call);
-  const auto own = place_of(rank());
+  const auto own = index_of(rank());
   if (size() == 1) return reduce_alone(ins[0], op);
   const auto total = total_of(ins) / size_of(op.dtype);
   if (total == 0) return barrier(op, call);
   const auto mpi_reduction = mpi_reduction_for(op.dtype, op.reduce.kind());
   if (total * mpi_reduction.per_value > largest_count_) {
     for (int root = 0; root < size(); ++root) {
-      reduce(Operation::reduce_to(root, ins[place_of(root)], root == rank() ? result : Bytes(), op.dtype, op.reduce),
+      reduce(Operation::reduce_to(root, ins[index_of(root)], root == rank() ? result : Bytes(), op.dtype, op.reduce),
              call);
     }
     return;
@@ -345,7 +345,7 @@ void MpiBackend::reduce_scatter(const Operation& op, Call& call) {
   }
   void* const to = result.empty() ? somewhere()
                    : mpi_reduction.is_wide || !is_aligned(out, mpi_reduction.width)
-                       ? scratch_->get(Scratch::Use::out, place_of(counts[own]) * mpi_reduction.width)
+                       ? scratch_->get(Scratch::Use::out, index_of(counts[own]) * mpi_reduction.width)
                        : result.data();
   run(call, total * size_of(op.dtype), -1, [&] {
     return library_.reduce_scatter(in, to, counts, mpi_reduction.element, mpi_reduction.op_in(runtime_), communicator_);

@@ -11,6 +11,8 @@
 #include <mutex>
 #include <utility>
 
+#include "core/rank_index.h"
+
 namespace cohort::nccl {
 
 using namespace std::chrono_literals;
@@ -298,7 +300,7 @@ void NcclBackend::all_gather(const Operation& op, Call& call) {
     }
     together(launch, [&] {
       for (int root = 0; root < size(); ++root) {
-        const auto out = op.outs[static_cast<std::size_t>(root)];
+        const auto out = op.outs[index_of(root)];
         if (out.empty()) continue;
         launch.did(launch.calls().broadcast(root == rank() ? in.data() : out.data(), out.data(), out.size(),
                                             DataType::uint8, root, launch.comm, launch.stream),
@@ -327,16 +329,16 @@ void NcclBackend::exchange(Launch& launch, std::span<const ConstBytes> to, std::
 
 void NcclBackend::gather(const Operation& op, Call& call) {
   enqueue(call, [&](Launch& launch) {
-    std::vector<ConstBytes> to(static_cast<std::size_t>(size()));
-    to[static_cast<std::size_t>(op.root)] = op.in();
+    std::vector<ConstBytes> to(index_of(size()));
+    to[index_of(op.root)] = op.in();
     exchange(launch, to, op.outs);
   });
 }
 
 void NcclBackend::scatter(const Operation& op, Call& call) {
   enqueue(call, [&](Launch& launch) {
-    std::vector<Bytes> from(static_cast<std::size_t>(size()));
-    from[static_cast<std::size_t>(op.root)] = op.out();
+    std::vector<Bytes> from(index_of(size()));
+    from[index_of(op.root)] = op.out();
     exchange(launch, op.ins, from);
   });
 }
@@ -356,7 +358,7 @@ void NcclBackend::reduce_scatter(const Operation& op, Call& call) {
       }
       together(launch, [&] {
         for (int root = 0; root < size(); ++root) {
-          const auto in = op.ins[static_cast<std::size_t>(root)];
+          const auto in = op.ins[index_of(root)];
           if (in.empty()) continue;
           launch.did(launch.calls().reduce(in.data(), root == rank() ? op.out().data() : nullptr,
                                            op.count_of(in) * how.per_element, how.type, operation, root, launch.comm,

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "backends/nccl/backend.h"
+#include "core/rank_index.h"
 #include "group/group_ids.h"
 #include "group/process_group_state.h"
 
@@ -56,7 +57,7 @@ ProcessGroupPtr make_group(const Engine& engine, const StorePtr& store, int rank
   if (device.type != DeviceType::cuda) {
     throw ValueError(fmt::format("backend nccl is for cuda memory, not for {}", to_string(device)));
   }
-  if (!chosen.global_ranks.empty() && chosen.global_ranks.size() != static_cast<std::size_t>(size)) {
+  if (!chosen.global_ranks.empty() && chosen.global_ranks.size() != index_of(size)) {
     throw ValueError(
         fmt::format("nccl: global_ranks_in_group has {} entries for a group of {}", chosen.global_ranks.size(), size));
   }

@@ -44,7 +44,7 @@ class AgreementBoard {
   /// 1 + the rank whose proposal was adopted; 0 while there is none.
   std::atomic<std::uint32_t>& winner(std::size_t round) const { return word(3 * n_ + round); }
   /// 0: open, 1: final, 2: called off.
-  std::atomic<std::uint32_t>& verdict(std::size_t round) const { return word(3 * n_ + rounds(n_) + round); }
+  std::atomic<std::uint32_t>& outcome(std::size_t round) const { return word(3 * n_ + rounds(n_) + round); }
   /// round * 2, plus 1 if `rank` stays in the group according to `proposer`.
   std::atomic<std::uint32_t>& proposal(std::size_t proposer, std::size_t rank) const {
     return word(3 * n_ + 2 * rounds(n_) + proposer * n_ + rank);

@@ -10,6 +10,7 @@
 
 #include "backends/shm/backend.h"
 #include "backends/shm/exchange.h"
+#include "core/rank_index.h"
 #include "reduce/copy.h"
 
 namespace cohort::shm {
@@ -20,13 +21,13 @@ void LocalBackend::all_gather(const Operation& op, Call& call) {
   std::size_t longest = 0;
   for (const auto& out : outs) longest = std::max(longest, out.size());
   Collective collective(engine_, op, call);
-  copy_own(outs[static_cast<std::size_t>(rank())], in);
+  copy_own(outs[index_of(rank())], in);
   if (longest <= post_bytes) {
     reduce::copy(collective.payload(in.size()), in.data(), in.size());
     collective.publish(false, static_cast<double>(in.size()));
     collective.await_all();
     for (int each = 0; each < size(); ++each) {
-      const auto out = outs[static_cast<std::size_t>(each)];
+      const auto out = outs[index_of(each)];
       if (each == rank()) continue;
       if (collective.number_of(each) != static_cast<double>(out.size())) {
         collective.mismatch(each, fmt::format("rank {} gives {} bytes where rank {} expects {}", each,

@@ -17,6 +17,7 @@
 #include "backends/shm/pipeline.h"
 #include "backends/shm/slices.h"
 #include "backends/shm/tuning.h"
+#include "core/rank_index.h"
 #include "reduce/copy.h"
 #include "reduce/kernels.h"
 
@@ -65,15 +66,13 @@ class ReduceToAllOrOne {
     mine->out = is_reachable ? *out : reinterpret_cast<std::uint64_t>(out_.data());
     collective_.publish(is_reachable, factor_);
     collective_.await_all();
-    for (int rank = 0; rank < size_; ++rank) operands_.factors[index(rank)] = collective_.number_of(rank);
+    for (int rank = 0; rank < size_; ++rank) operands_.factors[index_of(rank)] = collective_.number_of(rank);
     collective_.all_reachable() ? direct() : staged();
   }
 
  private:
-  static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
-
   void combine(void* const* outputs, std::size_t output_count, std::size_t elements) {
-    kernel_({.data = operands_.data.data(), .factors = operands_.factors.data(), .count = index(size_)},
+    kernel_({.data = operands_.data.data(), .factors = operands_.factors.data(), .count = index_of(size_)},
             {.data = outputs, .count = output_count}, elements, static_cast<double>(size_));
   }
 
@@ -84,8 +83,8 @@ class ReduceToAllOrOne {
     if (!takes_) return;
     collective_.await_all();
     for (int rank = 0; rank < size_; ++rank) {
-      operands_.data[index(rank)] = rank == rank_ ? in_.data() : collective_.payload_of(rank, bytes);
-      operands_.factors[index(rank)] = collective_.number_of(rank);
+      operands_.data[index_of(rank)] = rank == rank_ ? in_.data() : collective_.payload_of(rank, bytes);
+      operands_.factors[index_of(rank)] = collective_.number_of(rank);
     }
     void* const out = out_.data();
     if (bytes > 0) combine(&out, 1, count_);
@@ -99,7 +98,7 @@ class ReduceToAllOrOne {
     std::size_t output_count = 0;
     for (int rank = 0; rank < size_; ++rank) {
       const auto theirs = locations_of(rank);
-      operands_.data[index(rank)] = collective_.find(rank, theirs.in, bytes) + at;
+      operands_.data[index_of(rank)] = collective_.find(rank, theirs.in, bytes) + at;
       if (root_ == everybody || root_ == rank) {
         outputs[output_count++] = collective_.find(rank, theirs.out, bytes) + at;
       }
@@ -135,7 +134,7 @@ class ReduceToAllOrOne {
       const Slices slices(elements_of(c), element_, size_);
       const auto at = slices.begin(rank_) * element_;
       for (int rank = 0; rank < size_; ++rank) {
-        operands_.data[index(rank)] = rank == rank_ ? in_.data() + offset_of(c) + at : board_.stage_in(rank, c) + at;
+        operands_.data[index_of(rank)] = rank == rank_ ? in_.data() + offset_of(c) + at : board_.stage_in(rank, c) + at;
       }
       std::array<void*, 2> outputs;
       std::size_t count = 0;

@@ -3,6 +3,7 @@
 // All-to-all: an exchange (exchange.h) in which each rank has one lane for every other rank.
 #include "backends/shm/backend.h"
 #include "backends/shm/exchange.h"
+#include "core/rank_index.h"
 
 namespace cohort::shm {
 
@@ -11,9 +12,9 @@ void LocalBackend::all_to_all(const Operation& op, Call& call) {
   const auto& outs = op.outs;
 
   Collective collective(engine_, op, call);
-  const auto own = static_cast<std::size_t>(rank());
+  const auto own = index_of(rank());
   copy_own(outs[own], ins[own]);
-  Exchange(engine_, collective, ins, static_cast<std::size_t>(size()), outs).run();
+  Exchange(engine_, collective, ins, index_of(size()), outs).run();
 }
 
 }  // namespace cohort::shm

@@ -13,6 +13,7 @@
 #include "backends/shm/process_memory.h"
 #include "core/immortal.h"
 #include "core/random.h"
+#include "core/rank_index.h"
 
 namespace cohort::shm {
 
@@ -158,13 +159,13 @@ std::optional<std::uint64_t> ArenaPeerMemory::locate(const void* data, std::size
 
 std::byte* ArenaPeerMemory::find(int rank, std::uint64_t location, std::size_t bytes) const {
   if (rank == rank_) return own_ == nullptr ? nullptr : own_->find(location, bytes);
-  const auto& segment = peers_[static_cast<std::size_t>(rank)];
+  const auto& segment = peers_[index_of(rank)];
   if (segment == nullptr || location > segment->size() || bytes > segment->size() - location) return nullptr;
   return segment->base() + location;
 }
 
 void ArenaPeerMemory::read(int rank, std::uint64_t address, void* to, std::size_t bytes) const {
-  read_process(pids_[static_cast<std::size_t>(rank)], address, to, bytes);
+  read_process(pids_[index_of(rank)], address, to, bytes);
 }
 
 GroupMemory ArenaPeerMemory::allocate(std::size_t bytes) {

@@ -24,6 +24,7 @@
 #include "backends/shm/flags.h"
 #include "backends/shm/posts.h"
 #include "backends/shm/segment.h"
+#include "core/rank_index.h"
 
 namespace cohort::shm {
 
@@ -126,8 +127,7 @@ class Board {
 
   PairRing& ring(int from, int to) const {
     const auto n = static_cast<std::size_t>(ranks_);
-    const auto at =
-        rings_at(n) + (static_cast<std::size_t>(from) * n + static_cast<std::size_t>(to)) * sizeof(PairRing);
+    const auto at = rings_at(n) + (index_of(from) * n + index_of(to)) * sizeof(PairRing);
     return *reinterpret_cast<PairRing*>(segment_->base() + at);
   }
   void reserve_ring(int from, int to) const { segment_->reserve(offset_of(&ring(from, to)), sizeof(PairRing)); }
@@ -160,12 +160,10 @@ class Board {
   static constexpr std::size_t rings_at(std::size_t n) { return stages_at(n) + n * 2 * stage_depth_ * stage_bytes; }
   static constexpr std::size_t agreement_at(std::size_t n) { return up(rings_at(n) + n * n * sizeof(PairRing)); }
 
-  RankArea& area(int rank) const {
-    return reinterpret_cast<RankArea*>(segment_->base() + areas_at())[static_cast<std::size_t>(rank)];
-  }
+  RankArea& area(int rank) const { return reinterpret_cast<RankArea*>(segment_->base() + areas_at())[index_of(rank)]; }
   std::byte* stage(int rank, std::size_t slot) const {
     return segment_->base() + stages_at(static_cast<std::size_t>(ranks_)) +
-           (static_cast<std::size_t>(rank) * 2 * stage_depth_ + slot) * stage_bytes;
+           (index_of(rank) * 2 * stage_depth_ + slot) * stage_bytes;
   }
   std::size_t offset_of(const void* at) const {
     return static_cast<std::size_t>(static_cast<const std::byte*>(at) - segment_->base());

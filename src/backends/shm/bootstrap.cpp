@@ -7,9 +7,9 @@
 //                                              <--  hello: rank, the ticket's token, CPUs, its arena's memfd
 //   the arenas of all ranks and the segment    -->
 //                                              <--  mapped, or why not
-//   verdict: go, or which rank failed and why  -->
+//   decision: go, or which rank failed and why  -->
 //
-// If a rank has not joined by the deadline, or left before, the verdict that all others receive names it.
+// If a rank has not joined by the deadline, or left before, the decision that all others receive names it.
 #include "backends/shm/bootstrap.h"
 
 #include <cohort/error.h>
@@ -33,6 +33,7 @@
 #include "core/cpus.h"
 #include "core/parse.h"
 #include "core/random.h"
+#include "core/rank_index.h"
 
 namespace cohort::shm {
 
@@ -58,7 +59,7 @@ struct Hello {
   cpu_set_t cpus{};
 };
 
-enum class Kind : std::uint32_t { welcome = 1, verdict = 2 };
+enum class Kind : std::uint32_t { welcome = 1, decision = 2 };
 
 /// One of a series of messages: it carries the descriptors of `count` arenas from rank `first` on. The first message
 /// also carries the descriptor of the segment.
@@ -81,8 +82,8 @@ struct Reply {
   std::uint32_t reads_root = 0;
 };
 
-struct Verdict {
-  Kind kind = Kind::verdict;
+struct BootstrapDecision {
+  Kind kind = Kind::decision;
   std::uint32_t is_go = 0;
   std::uint32_t all_reach_all = 0;
   std::uint32_t all_read_all = 0;
@@ -171,7 +172,7 @@ struct PeerArenas {
   std::vector<std::shared_ptr<Segment>> mapped{};
   bool reaches_all = true;
 
-  explicit PeerArenas(int size) : mapped(static_cast<std::size_t>(size)) {}
+  explicit PeerArenas(int size) : mapped(index_of(size)) {}
   void add(std::size_t rank, const ArenaId& id, FileDescriptor fd) {
     try {
       mapped[rank] = map_peer_arena(id, std::move(fd));
@@ -252,7 +253,7 @@ class BootstrapRoot {
   std::vector<int> missing() const {
     std::vector<int> ranks;
     for (int rank = 1; rank < bootstrap_.size; ++rank) {
-      if (!members_[static_cast<std::size_t>(rank)].socket) ranks.push_back(rank);
+      if (!members_[index_of(rank)].socket) ranks.push_back(rank);
     }
     return ranks;
   }
@@ -308,7 +309,7 @@ class BootstrapRoot {
   void welcome(int segment_fd) {
     std::string table;
     for (int rank = 0; rank < bootstrap_.size; ++rank) {
-      const auto& hello = rank == 0 ? own_hello_ : members_[static_cast<std::size_t>(rank)].hello;
+      const auto& hello = rank == 0 ? own_hello_ : members_[index_of(rank)].hello;
       table += as_bytes(ArenaEntry{.id = hello.arena, .exists = hello.has_arena});
     }
     for (int first = 0; first < bootstrap_.size;) {
@@ -317,7 +318,7 @@ class BootstrapRoot {
       const Welcome head{.first = first, .count = count, .has_segment = first == 0};
       if (first == 0) fds.push_back(segment_fd);
       for (int rank = first; rank < first + count; ++rank) {
-        const auto& arena = members_[static_cast<std::size_t>(rank)].arena;
+        const auto& arena = members_[index_of(rank)].arena;
         if (rank == 0 ? arena_ != nullptr : static_cast<bool>(arena))
           fds.push_back(rank == 0 ? arena_->fd() : arena.get());
       }
@@ -328,9 +329,9 @@ class BootstrapRoot {
     }
     arenas_.reaches_all = arena_ != nullptr;
     for (int rank = 1; rank < bootstrap_.size; ++rank) {
-      auto& member = members_[static_cast<std::size_t>(rank)];
+      auto& member = members_[index_of(rank)];
       if (member.arena) {
-        arenas_.add(static_cast<std::size_t>(rank), member.hello.arena, std::move(member.arena));
+        arenas_.add(index_of(rank), member.hello.arena, std::move(member.arena));
       } else {
         arenas_.reaches_all = false;
       }
@@ -355,7 +356,7 @@ class BootstrapRoot {
         arenas_.reaches_all = arenas_.reaches_all && reply->reaches_all != 0;
         // The kernel's rule is the same for all processes of a user, so the result for the root holds for every other
         // rank.
-        const auto& hello = members_[static_cast<std::size_t>(rank)].hello;
+        const auto& hello = members_[index_of(rank)].hello;
         all_read_all_ = all_read_all_ && reply->reads_root != 0 && can_read(peer_pid(fd), hello.probe);
       });
     }
@@ -365,7 +366,7 @@ class BootstrapRoot {
   template <class Do>
   void with_member(int rank, Do&& with) {
     try {
-      with(members_[static_cast<std::size_t>(rank)].socket.get());
+      with(members_[index_of(rank)].socket.get());
     } catch (const NetworkError& e) {
       const bool is_late = e.kind() == ErrorKind::timeout;
       throw Refusal{{.kind = is_late ? ErrorKind::timeout : ErrorKind::peer_lost,
@@ -375,12 +376,13 @@ class BootstrapRoot {
     }
   }
 
-  void tell(const Verdict& verdict, std::string_view text) {
+  void tell(const BootstrapDecision& decision, std::string_view text) {
     for (const auto& member : members_) {
       if (!member.socket) continue;
       try {
-        // A verdict fits into the buffer of any socket, so this does not wait for anybody.
-        send_message(member.socket.get(), as_bytes(verdict, text), {}, Deadline::after(std::chrono::milliseconds(100)));
+        // A decision fits into the buffer of any socket, so this does not wait for anybody.
+        send_message(member.socket.get(), as_bytes(decision, text), {},
+                     Deadline::after(std::chrono::milliseconds(100)));
       } catch (const NetworkError&) {
         continue;  // it has gone in the meantime; the survivors will detect its death in the group
       }
@@ -391,7 +393,7 @@ class BootstrapRoot {
     cpu_set_t all = own_hello_.cpus;
     double quota = own_hello_.quota;
     for (int rank = 1; rank < bootstrap_.size; ++rank) {
-      const auto& hello = members_[static_cast<std::size_t>(rank)].hello;
+      const auto& hello = members_[index_of(rank)].hello;
       CPU_OR(&all, &all, &hello.cpus);
       quota = std::max(quota, hello.quota);
     }
@@ -416,11 +418,11 @@ class BootstrapRoot {
   bool all_read_all_ = true;
 };
 
-[[noreturn]] void throw_verdict(const std::string& bytes, const ErrorContext& context) {
-  const auto verdict = from_bytes<Verdict>(bytes).value_or(Verdict{});
-  throw_failure({.kind = static_cast<ErrorKind>(verdict.error),
-                 .rank = verdict.rank,
-                 .text = bytes.substr(std::min(bytes.size(), sizeof(Verdict)))},
+[[noreturn]] void throw_decision(const std::string& bytes, const ErrorContext& context) {
+  const auto decision = from_bytes<BootstrapDecision>(bytes).value_or(BootstrapDecision{});
+  throw_failure({.kind = static_cast<ErrorKind>(decision.error),
+                 .rank = decision.rank,
+                 .text = bytes.substr(std::min(bytes.size(), sizeof(BootstrapDecision)))},
                 context);
 }
 
@@ -445,7 +447,7 @@ Outcome join_root(const Bootstrap& bootstrap) {
     for (int next = 0; next < bootstrap.size;) {
       auto message = receive_message(socket.get(), bootstrap.deadline);
       if (message.bytes.empty()) throw root_left();
-      if (from_bytes<Kind>(message.bytes) == Kind::verdict) throw_verdict(message.bytes, context);
+      if (from_bytes<Kind>(message.bytes) == Kind::decision) throw_decision(message.bytes, context);
       const auto head = from_bytes<Welcome>(message.bytes);
       std::size_t fd = 0;
       if (head) reads_root = can_read(peer_pid(socket.get()), head->probe);
@@ -457,14 +459,14 @@ Outcome join_root(const Bootstrap& bootstrap) {
         }
       }
       for (int rank = next; head && rank < head->first + head->count; ++rank) {
-        const auto at = sizeof(Welcome) + static_cast<std::size_t>(rank) * sizeof(ArenaEntry);
+        const auto at = sizeof(Welcome) + index_of(rank) * sizeof(ArenaEntry);
         const auto entry =
             from_bytes<ArenaEntry>(std::string_view(message.bytes).substr(std::min(at, message.bytes.size())));
         if (!entry || entry->exists == 0 || fd >= message.fds.size()) {
           arenas.reaches_all = false;
           continue;
         }
-        if (rank != bootstrap.rank) arenas.add(static_cast<std::size_t>(rank), entry->id, std::move(message.fds[fd]));
+        if (rank != bootstrap.rank) arenas.add(index_of(rank), entry->id, std::move(message.fds[fd]));
         ++fd;
       }
       next = head ? std::max(next + 1, head->first + head->count) : bootstrap.size;
@@ -487,13 +489,13 @@ Outcome join_root(const Bootstrap& bootstrap) {
         as_bytes(Reply{.is_ok = problem.empty(), .reaches_all = arenas.reaches_all, .reads_root = reads_root}, problem),
         {}, bootstrap.deadline);
     const auto message = receive_message(socket.get(), bootstrap.deadline);
-    const auto verdict = from_bytes<Verdict>(message.bytes);
-    if (!verdict) throw root_left();
-    if (verdict->is_go == 0) throw_verdict(message.bytes, context);
+    const auto decision = from_bytes<BootstrapDecision>(message.bytes);
+    if (!decision) throw root_left();
+    if (decision->is_go == 0) throw_decision(message.bytes, context);
     outcome.arenas = std::move(arenas.mapped);
-    outcome.all_reach_all = verdict->all_reach_all != 0;
-    outcome.all_read_all = verdict->all_read_all != 0;
-    outcome.own_cpus = verdict->own_cpus != 0;
+    outcome.all_reach_all = decision->all_reach_all != 0;
+    outcome.all_read_all = decision->all_read_all != 0;
+    outcome.own_cpus = decision->own_cpus != 0;
     return outcome;
   } catch (const TimeoutError&) {
     throw OperationTimeoutError("rank 0 did not answer in time", context);

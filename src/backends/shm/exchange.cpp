@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "backends/shm/pipeline.h"
+#include "core/rank_index.h"
 #include "reduce/copy.h"
 
 namespace cohort::shm {
@@ -131,7 +132,7 @@ void Exchange::take_staged(std::uint64_t longest) {
       const auto [at, bytes] = part(to.size(), c);
       if (bytes == 0 || collective_.is_reachable(rank)) continue;
       await_filled(rank);
-      const auto lane = tables_.lanes() == 1 ? 0 : static_cast<std::size_t>(rank_);
+      const auto lane = tables_.lanes() == 1 ? 0 : index_of(rank_);
       copy_out(to.data() + at, board_.stage_in(rank, c) + lane * width, bytes);
     }
   };

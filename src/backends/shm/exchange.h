@@ -21,6 +21,7 @@
 
 #include "backends/shm/collective.h"
 #include "backends/shm/tuning.h"
+#include "core/rank_index.h"
 
 namespace cohort::shm {
 
@@ -59,7 +60,7 @@ class LaneTables {
   /// What `from` offers to `to`; valid once the post of `from` has arrived.
   Lane lane(int from, int to) const {
     Lane lane{};
-    const auto i = lanes_ == 1 ? 0 : static_cast<std::size_t>(to);
+    const auto i = lanes_ == 1 ? 0 : index_of(to);
     std::memcpy(&lane, collective_.payload_of(from, bytes()) + i * sizeof(Lane), sizeof(lane));
     return lane;
   }
@@ -120,7 +121,7 @@ class Exchange {
   AutoTuner::Way preference() const;
   bool goes_by_reading(std::size_t longest) const;
   std::uint64_t longest_from(int rank) const { return source_ == all || source_ == rank ? tables_.longest(rank) : 0; }
-  Bytes take(int rank) const { return takes_.empty() ? Bytes() : takes_[static_cast<std::size_t>(rank)]; }
+  Bytes take(int rank) const { return takes_.empty() ? Bytes() : takes_[index_of(rank)]; }
   void check_sizes();
   void take_directly();
   void take_by_reading();
@@ -142,8 +143,8 @@ class Exchange {
 /// A list with one entry per rank, of which only one is set.
 class OnlyFrom {
  public:
-  OnlyFrom(int size, int rank, Bytes bytes) : size_(size) { all_[static_cast<std::size_t>(rank)] = bytes; }
-  std::span<const Bytes> get() const { return {all_.data(), static_cast<std::size_t>(size_)}; }
+  OnlyFrom(int size, int rank, Bytes bytes) : size_(size) { all_[index_of(rank)] = bytes; }
+  std::span<const Bytes> get() const { return {all_.data(), index_of(size_)}; }
 
  private:
   int size_;

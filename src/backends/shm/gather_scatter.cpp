@@ -6,6 +6,7 @@
 //   larger   an exchange (exchange.h) with one taker, or one source
 #include "backends/shm/backend.h"
 #include "backends/shm/exchange.h"
+#include "core/rank_index.h"
 #include "reduce/copy.h"
 
 namespace cohort::shm {
@@ -15,14 +16,14 @@ void LocalBackend::gather(const Operation& op, Call& call) {
   const auto& outs = op.outs;
   const int root = op.root;
   Collective collective(engine_, op, call);
-  if (rank() == root) copy_own(outs[static_cast<std::size_t>(rank())], in);
+  if (rank() == root) copy_own(outs[index_of(rank())], in);
   if (in.size() <= post_bytes) {
     if (rank() != root) reduce::copy(collective.payload(in.size()), in.data(), in.size());
     collective.publish();
     if (rank() != root) return;
     collective.await_all();
     for (int each = 0; each < size(); ++each) {
-      const auto out = outs[static_cast<std::size_t>(each)];
+      const auto out = outs[index_of(each)];
       if (each != rank()) reduce::copy(out.data(), collective.payload_of(each, out.size()), out.size());
     }
     return;
@@ -36,8 +37,8 @@ void LocalBackend::scatter(const Operation& op, Call& call) {
   const auto out = op.out();
   const int root = op.root;
   Collective collective(engine_, op, call);
-  const auto total = out.size() * static_cast<std::size_t>(size());
-  if (rank() == root) copy_own(out, ins[static_cast<std::size_t>(rank())]);
+  const auto total = out.size() * index_of(size());
+  if (rank() == root) copy_own(out, ins[index_of(rank())]);
   if (total <= post_bytes) {
     if (rank() == root) {
       auto* to = collective.payload(total);
@@ -49,11 +50,10 @@ void LocalBackend::scatter(const Operation& op, Call& call) {
     collective.publish();
     if (rank() == root) return;
     collective.await(root);
-    reduce::copy(out.data(), collective.payload_of(root, total) + static_cast<std::size_t>(rank()) * out.size(),
-                 out.size());
+    reduce::copy(out.data(), collective.payload_of(root, total) + index_of(rank()) * out.size(), out.size());
     return;
   }
-  const auto lanes = static_cast<std::size_t>(size());
+  const auto lanes = index_of(size());
   if (rank() == root) {
     Exchange(engine_, collective, ins, lanes, {}).run();
   } else {

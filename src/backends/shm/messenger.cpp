@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/rank_index.h"
 #include "reduce/copy.h"
 
 namespace cohort::shm {
@@ -75,7 +76,7 @@ Messenger::Messenger(Engine& engine)
 
 bool Messenger::send_now(ConstBytes data, int peer, int tag) {
   const std::lock_guard lock(mutex_);
-  auto& to = peers_[static_cast<std::size_t>(peer)];
+  auto& to = peers_[index_of(peer)];
   if (data.size() > message_bytes || !to.queue.empty() || !to.notices.empty()) return false;
   Outgoing message{.data = data, .peer = peer, .tag = tag};
   return write_next(peer, message);
@@ -83,7 +84,7 @@ bool Messenger::send_now(ConstBytes data, int peer, int tag) {
 
 bool Messenger::recv_now(Bytes data, int peer, int tag) {
   const std::lock_guard lock(mutex_);
-  auto& from = peers_[static_cast<std::size_t>(peer)];
+  auto& from = peers_[index_of(peer)];
   if (!from.has_in_ring || !posted_.empty() || !from.unexpected.empty()) return false;
   auto& ring_in = board_.ring(peer, rank_);
   auto& slot = ring_in.slots[from.next_in % message_depth];
@@ -144,7 +145,7 @@ Messenger::OutgoingPtr Messenger::post_send(const Operation& op, const Call& cal
   message->peer = op.peer;
   message->tag = op.tag;
   const std::lock_guard lock(mutex_);
-  auto& to = peers_[static_cast<std::size_t>(op.peer)];
+  auto& to = peers_[index_of(op.peer)];
   message->id = ++to.next_id;
   to.queue.push_back(message);
   flush(op.peer);
@@ -261,7 +262,7 @@ bool Messenger::progress(int peer_or_any) {
 }
 
 bool Messenger::progress_peer(int peer) {
-  const auto& with = peers_[static_cast<std::size_t>(peer)];
+  const auto& with = peers_[index_of(peer)];
   // Rings are read only if something may arrive that this rank waits for; messages without a receive stay where they
   // are. The exception is a rank that is stuck sending: its peer may be stuck as well until its messages are taken out
   // of the ring.
@@ -271,7 +272,7 @@ bool Messenger::progress_peer(int peer) {
 }
 
 bool Messenger::has_room(int peer) {
-  auto& to = peers_[static_cast<std::size_t>(peer)];
+  auto& to = peers_[index_of(peer)];
   if (!to.has_out_ring) {
     board_.reserve_ring(rank_, peer);
     to.has_out_ring = true;
@@ -282,12 +283,12 @@ bool Messenger::has_room(int peer) {
 
 Part* Messenger::next_part(int peer) {
   if (!has_room(peer)) return nullptr;
-  const auto next = peers_[static_cast<std::size_t>(peer)].next_out;
+  const auto next = peers_[index_of(peer)].next_out;
   return &board_.ring(rank_, peer).slots[next % message_depth].part;
 }
 
 void Messenger::publish(int peer, Part& part) {
-  part.number.store(++peers_[static_cast<std::size_t>(peer)].next_out, std::memory_order_release);
+  part.number.store(++peers_[index_of(peer)].next_out, std::memory_order_release);
   ring(peer);
 }
 
@@ -300,7 +301,7 @@ void Messenger::ring(int peer) {
 }
 
 bool Messenger::flush(int peer) {
-  auto& to = peers_[static_cast<std::size_t>(peer)];
+  auto& to = peers_[index_of(peer)];
   bool moved = false;
   while (!to.notices.empty()) {
     auto* const part = next_part(peer);
@@ -342,7 +343,7 @@ bool Messenger::write_next(int peer, Outgoing& message) {
     message.is_announced = true;
   } else {
     const auto bytes = std::min(message_bytes, message.data.size() - message.sent);
-    auto& slot = board_.ring(rank_, peer).slots[peers_[static_cast<std::size_t>(peer)].next_out % message_depth];
+    auto& slot = board_.ring(rank_, peer).slots[peers_[index_of(peer)].next_out % message_depth];
     part->kind = static_cast<std::uint32_t>(message.is_cleared ? Kind::fragment : Kind::eager);
     part->bytes = static_cast<std::uint32_t>(bytes);
     reduce::copy(payload_of(slot, bytes), message.data.data() + message.sent, bytes);
@@ -354,7 +355,7 @@ bool Messenger::write_next(int peer, Outgoing& message) {
 }
 
 bool Messenger::drain(int peer) {
-  auto& from = peers_[static_cast<std::size_t>(peer)];
+  auto& from = peers_[index_of(peer)];
   if (!from.has_in_ring) {
     board_.reserve_ring(peer, rank_);
     from.has_in_ring = true;
@@ -374,7 +375,7 @@ bool Messenger::drain(int peer) {
 }
 
 void Messenger::take(int peer, const Part& part, const std::byte* payload) {
-  auto& from = peers_[static_cast<std::size_t>(peer)];
+  auto& from = peers_[index_of(peer)];
   switch (static_cast<Kind>(part.kind)) {
     case Kind::eager:
       if (const auto message = match(peer, part.tag)) {
@@ -449,7 +450,7 @@ Messenger::IncomingPtr Messenger::match(int peer, int tag) {
 bool Messenger::match_unexpected(const IncomingPtr& message) {
   for (int peer = 0; peer < engine_.size(); ++peer) {
     if (message->peer_or_any != Backend::any_source && message->peer_or_any != peer) continue;
-    auto& waiting = peers_[static_cast<std::size_t>(peer)].unexpected;
+    auto& waiting = peers_[index_of(peer)].unexpected;
     const auto it =
         std::find_if(waiting.begin(), waiting.end(), [&](const Unexpected& each) { return each.tag == message->tag; });
     if (it == waiting.end()) continue;
@@ -479,7 +480,7 @@ void Messenger::deliver(int peer, const IncomingPtr& message, const Part& part, 
 }
 
 void Messenger::accept_announced(int peer, const IncomingPtr& message, std::uint64_t id, std::uint64_t total) {
-  auto& from = peers_[static_cast<std::size_t>(peer)];
+  auto& from = peers_[index_of(peer)];
   if (total != message->data.size()) {
     message->error = wrong_size(peer, total, message->data.size());
     message->is_done = true;

@@ -14,6 +14,7 @@
 #include "backends/shm/exchange.h"
 #include "backends/shm/pipeline.h"
 #include "backends/shm/tuning.h"
+#include "core/rank_index.h"
 #include "reduce/copy.h"
 #include "reduce/kernels.h"
 
@@ -23,7 +24,7 @@ void LocalBackend::reduce_scatter(const Operation& op, Call& call) {
   const auto& ins = op.ins;
   const auto output = op.out();
   Collective collective(engine_, op, call);
-  const auto lanes = static_cast<std::size_t>(size());
+  const auto lanes = index_of(size());
   LaneTables tables(engine_, collective, lanes);
   const bool is_reachable = tables.write(ins);
   collective.publish(is_reachable, op.reduce.factor());
@@ -32,7 +33,7 @@ void LocalBackend::reduce_scatter(const Operation& op, Call& call) {
   std::array<double, most_ranks> factors;
   std::uint64_t longest = 0;
   for (int each = 0; each < size(); ++each) {
-    factors[static_cast<std::size_t>(each)] = collective.number_of(each);
+    factors[index_of(each)] = collective.number_of(each);
     for (int to = 0; to < size(); ++to) longest = std::max(longest, tables.lane(each, to).bytes);
     if (const auto offered = tables.lane(each, rank()).bytes; offered != output.size()) {
       collective.mismatch(each, fmt::format("rank {} gives {} bytes for rank {}, which expects {}", each, offered,
@@ -47,12 +48,11 @@ void LocalBackend::reduce_scatter(const Operation& op, Call& call) {
     kernel({.data = sources.data(), .factors = factors.data(), .count = lanes}, {.data = &out, .count = 1}, elements,
            static_cast<double>(size()));
   };
-  const auto* const own = ins[static_cast<std::size_t>(rank())].data();
+  const auto* const own = ins[index_of(rank())].data();
 
   if (collective.all_reachable()) {
     for (int each = 0; each < size(); ++each) {
-      sources[static_cast<std::size_t>(each)] =
-          collective.find(each, tables.lane(each, rank()).location, output.size());
+      sources[index_of(each)] = collective.find(each, tables.lane(each, rank()).location, output.size());
     }
     combine(output.data(), op.count_of(output));
     collective.meet();
@@ -80,11 +80,11 @@ void LocalBackend::reduce_scatter(const Operation& op, Call& call) {
     const auto [at, bytes] = part(output.size(), c);
     for (int each = 0; each < size(); ++each) {
       if (each == rank()) {
-        sources[static_cast<std::size_t>(each)] = own + at;
+        sources[index_of(each)] = own + at;
         continue;
       }
       await_filled(each);
-      sources[static_cast<std::size_t>(each)] = board.stage_in(each, c) + static_cast<std::size_t>(rank()) * width;
+      sources[index_of(each)] = board.stage_in(each, c) + index_of(rank()) * width;
     }
     combine(output.data() + at, bytes / element);
   };

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "core/rank_index.h"
+
 namespace cohort::shm {
 
 /// Elements divided among ranks. Every slice but the last is a whole number of cache lines, so that no two ranks write
@@ -15,7 +17,7 @@ class Slices {
     const auto n = static_cast<std::size_t>(ranks);
     each_ = ((count + n - 1) / n + line - 1) / line * line;
   }
-  std::size_t begin(int rank) const { return std::min(count_, static_cast<std::size_t>(rank) * each_); }
+  std::size_t begin(int rank) const { return std::min(count_, index_of(rank) * each_); }
   std::size_t size(int rank) const { return begin(rank + 1) - begin(rank); }
 
  private:

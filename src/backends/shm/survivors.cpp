@@ -11,6 +11,8 @@
 #include <cstring>
 #include <thread>
 
+#include "core/rank_index.h"
+
 namespace cohort::shm {
 
 namespace {
@@ -115,7 +117,7 @@ std::string Survivors::exchange(const std::vector<int>& members, std::string_vie
 
 std::optional<Failure> Survivors::lost_among(const std::vector<int>& members) {
   for (const int rank : members) {
-    if (!is_out(static_cast<std::size_t>(rank))) continue;
+    if (!is_out(index_of(rank))) continue;
     return Failure{.kind = ErrorKind::peer_lost,
                    .rank = rank,
                    .reporter = static_cast<int>(rank_),
@@ -125,10 +127,10 @@ std::optional<Failure> Survivors::lost_among(const std::vector<int>& members) {
 }
 
 bool Survivors::confirm(const std::vector<int>& members, bool is_ready) {
-  auto& verdict = board_.verdict(round_);
+  auto& outcome = board_.outcome(round_);
   const auto settle = [&](std::uint32_t to) {
     std::uint32_t expected = open;
-    verdict.compare_exchange_strong(expected, to, std::memory_order_acq_rel);
+    outcome.compare_exchange_strong(expected, to, std::memory_order_acq_rel);
   };
   if (is_ready) {
     board_.ready(rank_).store(round_, std::memory_order_release);
@@ -138,21 +140,21 @@ bool Survivors::confirm(const std::vector<int>& members, bool is_ready) {
   poll_until(
       deadline_,
       [&] {
-        if (verdict.load(std::memory_order_acquire) != open) return true;
+        if (outcome.load(std::memory_order_acquire) != open) return true;
         const auto ready = [&](int rank) {
-          return board_.ready(static_cast<std::size_t>(rank)).load(std::memory_order_acquire) >= round_;
+          return board_.ready(index_of(rank)).load(std::memory_order_acquire) >= round_;
         };
         if (std::all_of(members.begin(), members.end(), ready)) settle(final_);
         // A member that announced itself ready and died since does not prevent this: the new group will report its
         // death.
         if (std::any_of(members.begin(), members.end(),
-                        [&](int rank) { return !ready(rank) && is_out(static_cast<std::size_t>(rank)); })) {
+                        [&](int rank) { return !ready(rank) && is_out(index_of(rank)); })) {
           settle(called_off);
         }
         return false;
       },
       [&] { settle(called_off); });
-  return verdict.load(std::memory_order_acquire) == final_;
+  return outcome.load(std::memory_order_acquire) == final_;
 }
 
 SurvivorGroup Survivors::form_group(BootstrapFunction bootstrap, const std::string& name) {
