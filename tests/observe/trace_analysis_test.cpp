@@ -180,8 +180,8 @@ TEST(TraceAnalysisTest, ReceiveWithoutSend) {
   begin(job.group(1), receive);
   auto report = analyse(job.dumps());
   EXPECT_EQ(report.verdict,
-            "rank 1 waits in recv #3 [4] f32 from rank 0 of group g, and rank 0 has no send to it under way (last it "
-            "finished: #5 barrier)");
+            "rank 1 waits in recv #3 [4] f32 from rank 0 of group g, and rank 0 has no send to it under way (it last "
+            "finished #5 barrier)");
   EXPECT_EQ(report.findings[0].kind, FindingKind::unmatched);
   EXPECT_THAT(report.findings[0].ranks, ElementsAre(0));
   EXPECT_THAT(analyse(job.dumps_without(0)).verdict, HasSubstr("no dump of rank 0"));
