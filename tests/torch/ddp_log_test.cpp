@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // Where buckets lie, and what is logged of them.
+#include <cohort/backend.h>
 #include <cohort/torch/hooks.h>
 
 #include <algorithm>
