@@ -2,7 +2,7 @@
 //
 // What a group's backend supports, so that callers can ask before they try:
 //
-//   if (pg->capabilities().group_memory) memory = pg->allocate(bytes);
+//   if (pg->capabilities().group_memory) use(pg->allocate(bytes));
 #pragma once
 
 #include <cohort/export.h>

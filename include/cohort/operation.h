@@ -4,12 +4,12 @@
 // the hooks, mismatch detection and error messages are derived from it. The operation's circumstances (sequence number,
 // deadline, stream) are in a Call.
 //
-//   void all_reduce(const cohort::Operation& op, cohort::Call& call) override {       // in a Backend; see backend.h
-//     combine(op.dtype, op.reduce, op.in(), op.out());
-//   }
+//   const auto op = cohort::Operation::broadcast(memory, root);    // the library makes them from users' calls
+//   backend->perform(op, call);                                    // backend.h
 //
 // The memory of each type of operation, on rank r of n:
 //
+// ```text
 //   type                      ins                            outs
 //   all_reduce                the operand                    the result; may be the same memory
 //   reduce                    the operand                    the result on the root, none elsewhere
@@ -23,6 +23,7 @@
 //   send                      the message                    none
 //   recv, recv_any_source     none                           the message
 //   barrier                   none                           none
+// ```
 //
 // The types that end in _single are the same, but their pieces are consecutive parts of one buffer. A coalesced
 // operation has no memory of its own: its members are performed one after another, as one operation.

@@ -9,10 +9,10 @@
 //
 // env:// works under cohort run, torchrun, Open MPI, MPICH, SLURM and Kubernetes (launch.h), or with RANK, WORLD_SIZE,
 // MASTER_ADDR and MASTER_PORT set by hand. The store is
-//   - the launcher's own, under cohort run;
-//   - on one host, a unix socket that rank 0 hosts; its name contains the user and the job, and the kernel vouches for
-//     the user of each process;
-//   - on several hosts, a TCP port on rank 0's host, with the secret in COHORT_SECRET_FILE (docs/security.md).
+// - the launcher's own, under cohort run;
+// - on one host, a unix socket that rank 0 hosts; its name contains the user and the job, and the kernel vouches for
+//  the user of each process;
+// - on several hosts, a TCP port on rank 0's host, with the secret in COHORT_SECRET_FILE (docs/security.md).
 // If rank 0 hosts the store, it waits when it exits until the other processes have left.
 //
 // The keys of a rendezvous are prefixed with its number: how many times this rank has begun one on the same store. All

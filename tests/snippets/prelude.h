@@ -4,7 +4,9 @@
 // examples are compiled, not run.
 #pragma once
 
+#include <cohort/backend.h>
 #include <cohort/cohort.h>
+#include <cohort/secret.h>
 
 #include <cassert>
 #include <chrono>
@@ -31,6 +33,8 @@ extern cohort::ProcessGroupFactory factory;
 // Memory: what is sent and received.
 extern std::vector<float> x, y, a, b, c, mine, everything, left, right, gradients;
 extern std::size_t bytes;
+extern std::span<std::byte> memory;
+void use(const cohort::GroupMemory& memory);
 extern float* pointer;
 extern std::int64_t rows, cols;
 extern std::shared_ptr<void> owner;
@@ -69,6 +73,11 @@ struct Image {
   std::uint8_t* pixels;
   std::int64_t height, width;
 };
+
+// A backend, and the circumstances of an operation.
+extern cohort::BackendPtr backend;
+extern cohort::Call call;
+extern const int root;
 
 /// An operation of a stream-ordered backend that is under way.
 struct Pending : cohort::Completion {
