@@ -54,7 +54,7 @@ configure() {
     return 1
   }
 }
-tests=(nccl/gpu/nccl_gpu_test)
+tests=(backends/nccl/gpu/nccl_gpu_test)
 with_torch=OFF
 if [[ -n $torch ]]; then
   tests+=(torch/gpu/torch_gpu_test)
