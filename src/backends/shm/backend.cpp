@@ -31,6 +31,11 @@ Capabilities LocalBackend::capabilities() const {
 }
 
 int LocalBackend::perform(const Operation& op, Call& call) {
+  if (op.type == OpType::send) {
+    messenger_.send(op, call);
+    return -1;
+  }
+  if (is_p2p(op.type)) return messenger_.recv(op, call);
   try {
     return Backend::perform(op, call);
   } catch (...) {
@@ -38,10 +43,8 @@ int LocalBackend::perform(const Operation& op, Call& call) {
     const auto abandon = [&](ConstBytes piece) {
       if (!piece.empty()) engine_.peer_memory().abandon(piece.data());
     };
-    if (!is_p2p(op.type)) {
-      std::ranges::for_each(op.ins, abandon);
-      std::ranges::for_each(op.outs, abandon);
-    }
+    std::ranges::for_each(op.ins, abandon);
+    std::ranges::for_each(op.outs, abandon);
     throw;
   }
 }
@@ -51,12 +54,6 @@ std::unique_ptr<Transfer> LocalBackend::start_send(const Operation& op, Call& ca
 }
 std::unique_ptr<Transfer> LocalBackend::start_recv(const Operation& op, Call& call) {
   return messenger_.start_recv(op, call);
-}
-void LocalBackend::send(const Operation& op, Call& call) {
-  messenger_.send(op, call);
-}
-int LocalBackend::recv(const Operation& op, Call& call) {
-  return messenger_.recv(op, call);
 }
 void LocalBackend::rest(Deadline until) {
   messenger_.rest(until);

@@ -45,8 +45,6 @@ class LocalBackend final : public Backend {
   void reduce_scatter(const Operation& op, Call& call) override;
   void all_to_all(const Operation& op, Call& call) override;
   void barrier(const Operation& op, Call& call) override;
-  void send(const Operation& op, Call& call) override;
-  int recv(const Operation& op, Call& call) override;
 
   /// The reason why ranks of a new group can never join, if there is one.
   std::optional<Failure> trouble_among(const std::vector<int>& ranks);
