@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // Which backend performs an operation, and what happens if that backend does not support it.
+#include <cohort/backend.h>
 #include <cohort/hash_store.h>
 #include <cohort/new_group.h>
 #include <gmock/gmock.h>
