@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include <cohort/backend.h>
 #include <cohort/hash_store.h>
 #include <cohort/new_group.h>
 #include <gmock/gmock.h>
