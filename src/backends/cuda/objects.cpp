@@ -99,4 +99,16 @@ Memory::~Memory() {
   }
 }
 
+void check_devices(const Context& context, const Operation& op, const std::string& group) {
+  const auto check = [&](const ConstBuffer& buffer) {
+    const auto& device = buffer.device();
+    if (device.index < 0 || device.index == context.device()) return;
+    throw ValueError(
+        fmt::format("{}: memory of {} in a group of cuda:{}", to_string(op.type), to_string(device), context.device()),
+        {.group = group, .op = std::string(to_string(op.type))});
+  };
+  std::ranges::for_each(op.input_buffers, check);
+  std::ranges::for_each(op.output_buffers, check);
+}
+
 }  // namespace cohort::cuda

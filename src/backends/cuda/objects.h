@@ -3,10 +3,13 @@
 // Owners of the driver's objects. None outlives its Context, because each holds a reference to it.
 #pragma once
 
+#include <cohort/operation.h>
+
 #include <bit>
 #include <cstddef>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "backends/cuda/driver.h"
@@ -120,5 +123,8 @@ class Memory {
   Address address_ = 0;
   std::size_t bytes_;
 };
+
+/// A ValueError if a buffer of the operation is on another device than the context's.
+void check_devices(const Context& context, const Operation& op, const std::string& group);
 
 }  // namespace cohort::cuda

@@ -92,15 +92,7 @@ Capabilities NcclBackend::capabilities() const {
 
 void NcclBackend::check_arguments(const Operation& op) const {
   const auto context = [&] { return context_of(to_string(op.type)); };
-  const auto check_device = [&](const ConstBuffer& buffer) {
-    const auto& device = buffer.device();
-    if (device.index < 0 || device.index == context_->device()) return;
-    throw ValueError(fmt::format("{}: memory of {} in a group of cuda:{}", to_string(op.type), to_string(device),
-                                 context_->device()),
-                     context());
-  };
-  std::ranges::for_each(op.input_buffers, check_device);
-  std::ranges::for_each(op.output_buffers, check_device);
+  cuda::check_devices(*context_, op, group());
   switch (op.type) {
     case OpType::all_reduce:
     case OpType::reduce:

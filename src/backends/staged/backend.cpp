@@ -65,18 +65,10 @@ Capabilities StagedBackend::capabilities() const {
 }
 
 void StagedBackend::check_arguments(const Operation& op) const {
-  const int own = resources_->context->device();
-  const ErrorContext context{.group = host_->id(), .op = std::string(to_string(op.type))};
-  const auto check_device = [&](const ConstBuffer& buffer) {
-    const auto& device = buffer.device();
-    if (device.index < 0 || device.index == own) return;
-    throw ValueError(fmt::format("{}: memory of {} in a group of cuda:{}", to_string(op.type), to_string(device), own),
-                     context);
-  };
-  std::ranges::for_each(op.input_buffers, check_device);
-  std::ranges::for_each(op.output_buffers, check_device);
+  cuda::check_devices(*resources_->context, op, host_->id());
   if (op.type == OpType::recv_any_source) {
-    throw NotSupportedError("receiving device memory from any source is not supported: name the peer", context);
+    throw NotSupportedError("receiving device memory from any source is not supported: name the peer",
+                            {.group = host_->id(), .op = std::string(to_string(op.type))});
   }
 }
 
