@@ -16,10 +16,11 @@ inline OperationTimeoutError transfer_timeout(const Call& call, int peer, ErrorC
   const bool sends = call.op() == OpType::send;
   const auto whom = peer < 0 ? std::string("any rank") : fmt::format("rank {}", peer);
   if (peer >= 0) context.rank = peer;
-  return OperationTimeoutError(
+  OperationTimeoutError error(
       fmt::format("{} {} {} did not end within {} ms: {} has not {}", to_string(call.op()), sends ? "to" : "from", whom,
                   call.timeout().count(), whom, sends ? "received it" : "sent it"),
       std::move(context));
+  return error;
 }
 
 }  // namespace cohort

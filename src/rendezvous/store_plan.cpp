@@ -52,9 +52,10 @@ ValueError missing(std::string_view variable, const Launch& launch) {
       hint = "; \"cohort run\" sets all that is needed";
       break;
   }
-  return ValueError(fmt::format("env:// rendezvous of {} processes started {}{}: {} is missing or empty{}", launch.size,
-                                launch.launcher == Launcher::by_hand ? "" : "by ", to_string(launch.launcher), variable,
-                                hint));
+  ValueError error(fmt::format("env:// rendezvous of {} processes started {}{}: {} is missing or empty{}", launch.size,
+                               launch.launcher == Launcher::by_hand ? "" : "by ", to_string(launch.launcher), variable,
+                               hint));
+  return error;
 }
 
 StorePlan on_one_host(const Launch& launch) {

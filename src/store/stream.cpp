@@ -17,8 +17,9 @@ namespace cohort {
 namespace {
 
 NetworkError broken(int error) {
-  return NetworkError(error == 0 ? "the connection was closed by the other side"
+  NetworkError thrown(error == 0 ? "the connection was closed by the other side"
                                  : fmt::format("the connection failed: {}", std::generic_category().message(error)));
+  return thrown;
 }
 
 }  // namespace

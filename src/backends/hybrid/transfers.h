@@ -56,8 +56,8 @@ class TranslatedTransfer final : public Transfer {
 /// no other receive waits for.
 class ReceiveFromEither final : public Transfer {
  public:
-  ReceiveFromEither(Backend& local, std::vector<int> here, Backend& world, const Operation& op, const Call& call)
-      : local_(local), here_(std::move(here)), world_(world), op_(op), call_(call) {}
+  ReceiveFromEither(Backend& local, std::vector<int> here, Backend& world, Operation op, const Call& call)
+      : local_(local), here_(std::move(here)), world_(world), op_(std::move(op)), call_(call) {}
 
   bool advance() override {
     for (int looks = 0; looks < 2; ++looks) {

@@ -135,6 +135,7 @@ int drive_threads(int size, const MakeSystem& make) {
     });
   }
   std::vector<int> lines;
+  lines.reserve(ends.size());
   for (const auto& end : ends) lines.push_back(end.get());
   failures[0] = failure_of(0, make, distributing(std::move(lines)));
   ends.clear();

@@ -60,7 +60,7 @@ void Report::print(const std::string& title) {
                row.peer ? fmt::format("{}: {} {}", row.peer_name, number(*row.peer), row.unit) : "-",
                comparison_text(row), bar_text(row), result_text(row), row.note.empty() ? "" : " (" + row.note + ")");
   }
-  std::fflush(stdout);
+  static_cast<void>(std::fflush(stdout));
 }
 
 void Report::write_json(const std::string& file) const {
