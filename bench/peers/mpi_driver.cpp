@@ -149,7 +149,7 @@ class MpiSystem final : public System {
 class Commands {
  public:
   explicit Commands(int rank) : rank_(rank) {
-    // Of its own: else the waiting broadcast would be one that measured operations have to step over.
+    // A communicator of its own: otherwise measured operations would have to step over the waiting broadcast.
     MPI_Comm_dup(MPI_COMM_WORLD, &world_);
   }
 

@@ -73,7 +73,7 @@ class Worker {
     return times;
   }
 
-  /// Of all gradients, and of the largest.
+  /// The bytes of all gradients, and of the largest one.
   std::pair<std::size_t, std::size_t> gradient_bytes() const {
     std::size_t all = 0;
     std::size_t largest = 0;

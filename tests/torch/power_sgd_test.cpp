@@ -163,7 +163,7 @@ TEST(PowerSgd, ErrorFeedbackLosesNothingInTheLongRun) {
 
 TEST(PowerSgd, WarmStartFindsTheBestApproximation) {
   with_torch_threads(2, [](const ProcessGroupPtr& group) {
-    // Of a gradient that stays the same the warm-started factors become the leading singular vectors (the power
+    // For a gradient that stays the same, the warm-started factors become the leading singular vectors (the power
     // method); from a random Q at each step they do not.
     const auto expected = mean_of_random(2, {20, 15});
     const auto singular = at::linalg_svdvals(expected);
@@ -209,7 +209,7 @@ TEST(PowerSgd, StackingEqualShapesChangesNothing) {
       const auto hook = hooks::power_sgd(state);
       std::vector<at::Tensor> results;
       for (std::uint64_t step = 0; step < 4; ++step) {
-        // Of full column space in 3 dimensions: the result is exact, whatever Q was drawn for which.
+        // The columns span all 3 dimensions, so the result is exact whatever Q was drawn.
         const auto seed = 40 + 10 * step;
         HookBucket bucket({low_rank(20, 20, 3, group->rank(), seed), low_rank(30, 20, 3, group->rank(), seed),
                            low_rank(20, 20, 3, group->rank(), seed + 5), random({4}, seed)});
