@@ -53,7 +53,7 @@ class UnderMpirun : public ::testing::TestWithParam<MpiRun> {
 TEST_P(UnderMpirun, Suite) {
   for (const auto* const backend : {"shm", "auto", "gloo"}) {
     SCOPED_TRACE(backend);
-    expect_all_passed(run({GROUP_TEST, "--gtest_brief=1"}, suite_on(backend)));
+    expect_all_passed(run({GROUP_TEST, "--gtest_filter=Groups/*", "--gtest_brief=1"}, suite_on(backend)));
   }
 }
 
@@ -74,7 +74,7 @@ TEST(UnderSlurm, SuiteAndExample) {
   expect_example_ran(slurm.run(flags, {EXAMPLE}));
   for (const auto* const backend : {"auto", "gloo"}) {
     SCOPED_TRACE(backend);
-    expect_all_passed(slurm.run(flags, {GROUP_TEST, "--gtest_brief=1"}, suite_on(backend)));
+    expect_all_passed(slurm.run(flags, {GROUP_TEST, "--gtest_filter=Groups/*", "--gtest_brief=1"}, suite_on(backend)));
   }
 }
 

@@ -28,7 +28,7 @@ TEST_P(SuiteOnHosts, Passes) {
   if (!Hosts::what_is_missing().empty()) GTEST_SKIP() << Hosts::what_is_missing();
   const auto [backend, count] = GetParam();
   const Hosts hosts(count);
-  Job job(hosts, {GROUP_TEST, "--gtest_brief=1"},
+  Job job(hosts, {GROUP_TEST, "--gtest_filter=Groups/*", "--gtest_brief=1"},
           {.variables = {{"COHORT_TEST_BACKEND", "launched:" + backend},
                          {"COHORT_TEST_SIZE", std::to_string(2 * count)},
                          {"COHORT_LOG", "info"}}});
