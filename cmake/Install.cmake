@@ -1,4 +1,5 @@
-# What `cmake --install` puts where: library, headers, the CMake package (find_package(cohort)) and cohort.pc.
+# What `cmake --install` puts where: library, headers, the CMake package (find_package(cohort)), cohort.pc and
+# cohort-torch.pc.
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/cohort)
@@ -45,3 +46,16 @@ else()
 endif()
 configure_file(cmake/cohort.pc.in ${PROJECT_BINARY_DIR}/cohort.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/cohort.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+if(COHORT_HAS_TORCH)
+  # libtorch has no .pc file of its own, so this one names what was found when Cohort was configured.
+  get_filename_component(torch_libdir ${TORCH_LIBRARY} DIRECTORY)
+  set(pc_torch_libs "-L${torch_libdir} -ltorch -ltorch_cpu -lc10")
+  if(TARGET torch_cuda)
+    string(APPEND pc_torch_libs " -ltorch_cuda -lc10_cuda")
+  endif()
+  list(TRANSFORM TORCH_INCLUDE_DIRS PREPEND "-I" OUTPUT_VARIABLE pc_torch_cflags)
+  string(JOIN " " pc_torch_cflags ${pc_torch_cflags} ${TORCH_CXX_FLAGS})
+  configure_file(cmake/cohort-torch.pc.in ${PROJECT_BINARY_DIR}/cohort-torch.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/cohort-torch.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endif()

@@ -44,6 +44,12 @@ MPI_Datatype type_of(DType dtype) {
       return MPI_INT32_T;
     case DType::i64:
       return MPI_INT64_T;
+    case DType::u16:
+      return MPI_UINT16_T;
+    case DType::u32:
+      return MPI_UINT32_T;
+    case DType::u64:
+      return MPI_UINT64_T;
     default:
       return MPI_DATATYPE_NULL;
   }

@@ -11,12 +11,25 @@
 //   auto tensor = cohort::Buffer::from_dlpack(managed);               // owned through its deleter
 //   cohort::Buffer columns(pointer, cohort::DType::f32, {rows, cols}, {1, rows}, "cpu", owner);  // strides in elements
 //
+// A range of structs, or of other trivially copyable objects that have no dtype, becomes a Buffer of dtype `raw` with
+// one row of bytes per object. It can be moved; a reduction needs a function of your own (reduction.h):
+//
+//   struct Token { std::int64_t id; float score; };
+//   std::vector<Token> tokens(64);
+//   pg->broadcast(tokens);
+//
+// All ranks must represent such objects in the same way (the same struct, compiler and kind of CPU), and a pointer in
+// them means nothing on another rank.
+//
 // A type of your own becomes convertible by specialising BufferTraits:
 //
 //   template <> struct cohort::BufferTraits<Image> {
 //     static cohort::Buffer buffer(Image& i) { return {i.pixels, DType::u8, {i.height, i.width}}; }
 //     static cohort::ConstBuffer const_buffer(const Image& i) { return {i.pixels, DType::u8, {i.height, i.width}}; }
 //   };
+//
+// A handle whose buffer keeps the memory alive, as a tensor is, also has `static constexpr bool is_handle = true;`.
+// Operations then accept temporaries of it.
 #pragma once
 
 #include <cohort/device.h>
@@ -83,7 +96,29 @@ COHORT_API std::string to_string(const Dims& dims);
 template <class T>
 struct BufferTraits {};
 
+class ConstBuffer;
+
 namespace detail {
+
+/// Trivially copyable types without a dtype, moved as bytes. Pointers are excluded because they mean nothing elsewhere,
+/// and ranges and types that are buffers themselves because a range of those is a list of buffers.
+template <class T>
+concept MovedAsBytes =
+    std::is_trivially_copyable_v<T> && !Element<T> && !std::is_pointer_v<T> && !std::is_member_pointer_v<T> &&
+    !std::is_null_pointer_v<T> && !std::ranges::range<T> && !std::is_convertible_v<T&, ConstBuffer>;
+
+template <class R>
+concept RangeOfMemory = std::ranges::contiguous_range<R> && std::ranges::sized_range<R> &&
+                        (Element<std::ranges::range_value_t<R>> || MovedAsBytes<std::ranges::range_value_t<R>>);
+
+template <class T>
+constexpr DType dtype_or_raw() {
+  if constexpr (Element<T>) {
+    return dtype_of<T>;
+  } else {
+    return DType::raw;
+  }
+}
 
 /// A DLTensor from any copy of dlpack.h (DLPack's own, ATen's, a framework's). It is recognised by its members, so that
 /// the core needs no DLPack header and conflicts with none.
@@ -108,6 +143,9 @@ concept DLManagedTensorLike = requires(T& t) {
   { t.deleter(&t) };
 };
 
+template <class T>
+concept Handle = requires { requires BufferTraits<T>::is_handle; };
+
 /// The address, type and device of a DLTensor, checked and translated.
 struct DLPackView {
   void* data;
@@ -131,11 +169,10 @@ class COHORT_API ConstBuffer {
 
   /// Contiguous ranges of elements: vector, array, span and others, but not vector<bool>, which does not store bools.
   template <class R>
-    requires(std::ranges::contiguous_range<const R> && std::ranges::sized_range<const R> &&
-             Element<std::ranges::range_value_t<const R>>)
+    requires(detail::RangeOfMemory<const R>)
   explicit(false) ConstBuffer(const R& range)
-      : ConstBuffer(std::ranges::data(range), dtype_of<std::ranges::range_value_t<const R>>,
-                    Dims{static_cast<std::int64_t>(std::ranges::size(range))}) {}
+      : ConstBuffer(std::ranges::data(range), detail::dtype_or_raw<std::ranges::range_value_t<const R>>(),
+                    sizes_of<std::ranges::range_value_t<const R>>(std::ranges::size(range))) {}
 
   template <class T>
     requires requires(const T& t) { BufferTraits<T>::const_buffer(t); }
@@ -153,6 +190,18 @@ class COHORT_API ConstBuffer {
   std::int64_t count() const noexcept { return count_; }
   std::size_t bytes() const noexcept { return static_cast<std::size_t>(count_) * size_of(dtype_); }
   bool is_contiguous() const noexcept { return strides_.empty(); }
+
+ protected:
+  /// The sizes of a range of so many objects of type T.
+  template <class T>
+  static Dims sizes_of(std::size_t objects) {
+    const auto rows = static_cast<std::int64_t>(objects);
+    if constexpr (Element<T>) {
+      return {rows};
+    } else {
+      return {rows, static_cast<std::int64_t>(sizeof(T))};
+    }
+  }
 
  private:
   const void* data_ = nullptr;
@@ -175,17 +224,17 @@ class COHORT_API Buffer : public ConstBuffer {
   /// Accepts lvalues, and views such as span of any value category. A temporary vector is refused because it would be
   /// destroyed before the operation ends.
   template <class R>
-    requires(std::ranges::contiguous_range<R> && std::ranges::sized_range<R> &&
-             (std::is_lvalue_reference_v<R> || std::ranges::borrowed_range<R>) &&
-             !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>> &&
-             Element<std::ranges::range_value_t<R>>)
+    requires(detail::RangeOfMemory<R> && (std::is_lvalue_reference_v<R> || std::ranges::borrowed_range<R>) &&
+             !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>>)
   explicit(false) Buffer(R&& range)
-      : Buffer(std::ranges::data(range), dtype_of<std::ranges::range_value_t<R>>,
-               Dims{static_cast<std::int64_t>(std::ranges::size(range))}) {}
+      : Buffer(std::ranges::data(range), detail::dtype_or_raw<std::ranges::range_value_t<R>>(),
+               sizes_of<std::ranges::range_value_t<R>>(std::ranges::size(range))) {}
 
+  /// Temporaries are accepted of handles only.
   template <class T>
-    requires requires(T& t) { BufferTraits<std::remove_cv_t<T>>::buffer(t); }
-  explicit(false) Buffer(T& object) : Buffer(BufferTraits<std::remove_cv_t<T>>::buffer(object)) {}
+    requires(requires(T& t) { BufferTraits<std::remove_cvref_t<T>>::buffer(t); } &&
+             (std::is_lvalue_reference_v<T> || detail::Handle<std::remove_cvref_t<T>>))
+  explicit(false) Buffer(T&& object) : Buffer(BufferTraits<std::remove_cvref_t<T>>::buffer(object)) {}
 
   void* data() const noexcept { return const_cast<void*>(ConstBuffer::data()); }
 

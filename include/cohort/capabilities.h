@@ -20,6 +20,7 @@ struct COHORT_API Capabilities {
   bool shrinking = false;            ///< shrink()
   bool aborting = false;             ///< abort() ends operations that wait
   bool premul_sum = false;           ///< ReduceOp::premul_sum
+  bool user_reductions = false;      ///< Reduction; set by the group, not by the backend
   bool deterministic_order = false;  ///< reductions combine the ranks in rank order
   bool stream_ordered = false;       ///< operations on device memory are enqueued; the host does not wait
 

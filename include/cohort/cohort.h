@@ -28,6 +28,7 @@
 #include <cohort/prefix_store.h>
 #include <cohort/process_group.h>
 #include <cohort/reduce_op.h>
+#include <cohort/reduction.h>
 #include <cohort/store.h>
 #include <cohort/tcp_store.h>
 #include <cohort/timeout.h>

@@ -4,6 +4,10 @@
 //
 //   static_assert(cohort::size_of(cohort::DType::bf16) == 2);
 //   static_assert(cohort::dtype_of<float> == cohort::DType::f32);
+//   static_assert(cohort::dtype_of<std::uint32_t> == cohort::DType::u32);
+//
+// Objects of any other trivially copyable type (a struct of numbers) are moved as bytes of the dtype `raw`, which has no
+// arithmetic: only a reduction of your own (reduction.h) combines them.
 #pragma once
 
 #include <cohort/export.h>
@@ -16,7 +20,24 @@
 
 namespace cohort {
 
-enum class DType : std::uint8_t { f16, bf16, f32, f64, i8, u8, i16, i32, i64, boolean, complex64, complex128 };
+enum class DType : std::uint8_t {
+  f16,
+  bf16,
+  f32,
+  f64,
+  i8,
+  u8,
+  i16,
+  i32,
+  i64,
+  boolean,
+  complex64,
+  complex128,
+  u16,
+  u32,
+  u64,
+  raw,  ///< bytes of trivially copyable objects, counted in bytes
+};
 
 /// The bits of an IEEE binary16 number. It has no arithmetic, because C++20 has no such type.
 struct Float16 {
@@ -32,16 +53,20 @@ constexpr std::size_t size_of(DType dtype) noexcept {
     case DType::i8:
     case DType::u8:
     case DType::boolean:
+    case DType::raw:
       return 1;
     case DType::f16:
     case DType::bf16:
     case DType::i16:
+    case DType::u16:
       return 2;
     case DType::f32:
     case DType::i32:
+    case DType::u32:
       return 4;
     case DType::f64:
     case DType::i64:
+    case DType::u64:
     case DType::complex64:
       return 8;
     case DType::complex128:
@@ -61,15 +86,13 @@ namespace detail {
 template <class T>
 constexpr DType integer_dtype() {
   if constexpr (sizeof(T) == 1) return std::is_signed_v<T> ? DType::i8 : DType::u8;
-  if constexpr (sizeof(T) == 2) return DType::i16;
-  if constexpr (sizeof(T) == 4) return DType::i32;
-  return DType::i64;
+  if constexpr (sizeof(T) == 2) return std::is_signed_v<T> ? DType::i16 : DType::u16;
+  if constexpr (sizeof(T) == 4) return std::is_signed_v<T> ? DType::i32 : DType::u32;
+  return std::is_signed_v<T> ? DType::i64 : DType::u64;
 }
 
-/// Unsigned integers wider than a byte have no dtype, because their reductions would differ from the signed ones.
 template <class T>
-inline constexpr bool is_integer_element =
-    std::is_integral_v<T> && !std::is_same_v<T, bool> && (sizeof(T) == 1 || std::is_signed_v<T>)&&sizeof(T) <= 8;
+inline constexpr bool is_integer_element = std::is_integral_v<T> && !std::is_same_v<T, bool> && sizeof(T) <= 8;
 
 template <class T, class = void>
 struct DTypeOf {};
@@ -94,7 +117,7 @@ struct DTypeOf<T, std::enable_if_t<is_integer_element<T>>> : std::integral_const
 
 }  // namespace detail
 
-/// Types that can be the element of a Buffer.
+/// Types that have a dtype.
 template <class T>
 concept Element = requires { detail::DTypeOf<std::remove_cv_t<T>>::value; };
 

@@ -2,7 +2,8 @@
 //
 // Creates process groups, and registers backends for them.
 //
-//   auto pg = cohort::new_group("shm", 30s, "cpu");                       // under `cohort run`: env:// rendezvous
+//   auto pg = cohort::new_group("shm", 30s, "cpu");                       // env:// rendezvous: what `cohort run` set;
+//                                                                         // started alone: a group of one
 //   auto both = cohort::new_group("cpu:shm,cuda:nccl", 60s, "cuda:0");    // one backend per device type
 //   auto own = cohort::new_group("thread", 5s, "cpu", {}, {.store = store, .rank = r, .size = n});
 //

@@ -8,6 +8,8 @@
 //   pg->all_gather(everything, mine);                             // one buffer: the concatenation of all inputs
 //   pg->all_gather({a, b, c}, mine);                              // a list: one buffer per rank; sizes may differ
 //   pg->send(x, 1, {.tag = 7});    pg->recv(y, 0, {.tag = 7});
+//   if (rank == 0) pg->gather({a, b, c}, mine, {.uneven = true});  // sizes that differ between ranks
+//   if (rank != 0) pg->gather({}, mine, {.uneven = true});
 //
 // Ranks are numbered within the group. Memory must be contiguous; strided memory is refused. Arguments are checked
 // before anything happens: a call that throws ValueError, TypeError or Error because of its arguments has taken no
@@ -18,13 +20,15 @@
 // async_op it runs concurrently with that stream until Work::wait() makes the stream wait for it. Work::wait(timeout)
 // blocks the host, and so does a barrier without async_op.
 //
-// reduce_op.h lists the reductions of each dtype.
+// reduce_op.h lists the reductions of each dtype. Structs, and trivially copyable objects of other types that have no
+// dtype, can be moved by every operation, and reduced by functions of your own (reduction.h).
 #pragma once
 
 #include <cohort/buffer.h>
 #include <cohort/export.h>
 #include <cohort/op_type.h>
 #include <cohort/reduce_op.h>
+#include <cohort/reduction.h>
 #include <cohort/timeout.h>
 #include <cohort/work.h>
 
@@ -63,6 +67,9 @@ struct BroadcastOptions {
 };
 struct GatherOptions {
   int root = 0;
+  /// Whether the sizes may differ between ranks; equal on all ranks, of which only the root knows the sizes. Such a
+  /// gather is performed, recorded and reported as an all_to_all in which only the root receives.
+  bool uneven = false;
   bool async_op = false;
   Timeout timeout{};
   void* stream = nullptr;
@@ -134,6 +141,43 @@ using ConstBufferList = ListOf<ConstBuffer>;
 struct Operation;
 namespace detail {
 struct SubmitOptions;
+
+template <class T>
+concept NoBuffer = !std::convertible_to<T, Buffer>;
+template <class T>
+concept NoConstBuffer = !std::convertible_to<T, ConstBuffer>;
+template <class T>
+concept NeitherBufferNorList = !std::convertible_to<T, Buffer> && !std::convertible_to<T, BufferList>;
+template <class T>
+concept NeitherConstBufferNorList = !std::convertible_to<T, ConstBuffer> && !std::convertible_to<T, ConstBufferList>;
+template <class R>
+concept RangeOfStructs =
+    RangeOfMemory<R> && MovedAsBytes<std::ranges::range_value_t<R>> && std::convertible_to<R, Buffer>;
+
+template <class... T>
+inline constexpr bool is_allowed = false;
+
+template <class... T>
+Work refuse_arguments() {
+  static_assert(is_allowed<T...>,
+                "cohort: an argument is not memory that this operation can use. Allowed are contiguous ranges "
+                "(std::vector, std::array, std::span, ...) whose elements are floating-point numbers, integers of 8 to "
+                "64 bits, bool, std::byte, std::complex, cohort::Float16, cohort::BFloat16 or trivially copyable "
+                "structs; cohort::Buffer; tensors, with <cohort/torch/tensor.h>; and types with cohort::BufferTraits. "
+                "What is written to must not be const, and a container must not be a temporary. A single value is "
+                "std::span(&value, 1), and std::vector<bool> has no elements in memory: use std::vector<char>.");
+  return {};
+}
+
+template <class... T>
+Work refuse_sum_of_structs() {
+  static_assert(is_allowed<T...>,
+                "cohort: structs have no sum. The built-in reductions are for floating-point numbers, integers of 8 to "
+                "64 bits, bool, std::byte, std::complex, cohort::Float16 and cohort::BFloat16. To reduce objects of "
+                "another trivially copyable type, pass a function of your own: {.op = reduction}, with a "
+                "cohort::Reduction<T> (cohort/reduction.h).");
+  return {};
+}
 }  // namespace detail
 
 class COHORT_API Operations {
@@ -167,7 +211,8 @@ class COHORT_API Operations {
   Work all_gather_coalesced(const BufferList& outputs, const ConstBufferList& inputs,
                             const AllGatherOptions& options = {});
 
-  /// On the root, outputs[r] = rank r's input; on the other ranks, `outputs` must be empty.
+  /// On the root, outputs[r] = rank r's input; on the other ranks, `outputs` must be empty. All inputs have the same
+  /// size, unless the options say `uneven`.
   Work gather(const BufferList& outputs, const ConstBuffer& input, const GatherOptions& options = {});
 
   /// output = the root's inputs[rank()]; on the other ranks, `inputs` must be empty.
@@ -194,6 +239,69 @@ class COHORT_API Operations {
   Work recv(const Buffer& buffer, int peer, const RecvOptions& options = {});
   /// Receives from the first rank that sends; Work::source_rank() returns which one it was.
   Work recv_any_source(const Buffer& buffer, const RecvOptions& options = {});
+
+  // Arguments that are no memory do not compile, and the messages say what does. So does a sum of structs.
+  template <detail::NeitherBufferNorList T>
+  Work all_reduce(T&& /*buffer*/, const AllReduceOptions& /*options*/ = {}) {
+    return detail::refuse_arguments<T>();
+  }
+  template <detail::RangeOfStructs T>
+  Work all_reduce(T&& /*buffer*/) {
+    return detail::refuse_sum_of_structs<T>();
+  }
+  template <detail::NoBuffer T>
+  Work reduce(T&& /*buffer*/, const ReduceOptions& /*options*/ = {}) {
+    return detail::refuse_arguments<T>();
+  }
+  template <detail::RangeOfStructs T>
+  Work reduce(T&& /*buffer*/) {
+    return detail::refuse_sum_of_structs<T>();
+  }
+  template <detail::NoBuffer T>
+  Work broadcast(T&& /*buffer*/, const BroadcastOptions& /*options*/ = {}) {
+    return detail::refuse_arguments<T>();
+  }
+  template <class O, class I>
+    requires(detail::NeitherBufferNorList<O> || detail::NeitherConstBufferNorList<I>)
+  Work all_gather(O&& /*outputs*/, I&& /*input*/, const AllGatherOptions& /*options*/ = {}) {
+    return detail::refuse_arguments<O, I>();
+  }
+  template <class O, class I>
+    requires(detail::NeitherBufferNorList<O> || detail::NeitherConstBufferNorList<I>)
+  Work gather(O&& /*outputs*/, I&& /*input*/, const GatherOptions& /*options*/ = {}) {
+    return detail::refuse_arguments<O, I>();
+  }
+  template <class O, class I>
+    requires(detail::NeitherBufferNorList<O> || detail::NeitherConstBufferNorList<I>)
+  Work scatter(O&& /*output*/, I&& /*inputs*/, const ScatterOptions& /*options*/ = {}) {
+    return detail::refuse_arguments<O, I>();
+  }
+  template <class O, class I>
+    requires(detail::NeitherBufferNorList<O> || detail::NeitherConstBufferNorList<I>)
+  Work reduce_scatter(O&& /*output*/, I&& /*inputs*/, const ReduceScatterOptions& /*options*/ = {}) {
+    return detail::refuse_arguments<O, I>();
+  }
+  template <detail::RangeOfStructs O, class I>
+  Work reduce_scatter(O&& /*output*/, I&& /*inputs*/) {
+    return detail::refuse_sum_of_structs<O, I>();
+  }
+  template <class O, class I>
+    requires(detail::NeitherBufferNorList<O> || detail::NeitherConstBufferNorList<I>)
+  Work all_to_all(O&& /*outputs*/, I&& /*inputs*/, const AllToAllOptions& /*options*/ = {}) {
+    return detail::refuse_arguments<O, I>();
+  }
+  template <detail::NoConstBuffer T>
+  Work send(T&& /*buffer*/, int /*peer*/, const SendOptions& /*options*/ = {}) {
+    return detail::refuse_arguments<T>();
+  }
+  template <detail::NoBuffer T>
+  Work recv(T&& /*buffer*/, int /*peer*/, const RecvOptions& /*options*/ = {}) {
+    return detail::refuse_arguments<T>();
+  }
+  template <detail::NoBuffer T>
+  Work recv_any_source(T&& /*buffer*/, const RecvOptions& /*options*/ = {}) {
+    return detail::refuse_arguments<T>();
+  }
 
  protected:
   Operations(int rank, int size) : rank_(rank), size_(size) {}

@@ -163,6 +163,8 @@ class COHORT_API ProcessGroup : public Operations, public std::enable_shared_fro
   void monitored_barrier(const MonitoredBarrierOptions& options = {});
   /// Returns the bytes of every rank, in rank order. Lengths may differ.
   std::vector<std::string> all_gather_bytes(std::string_view mine, const AllGatherOptions& options = {});
+  /// Returns the bytes of every rank, in rank order, on the root, and nothing on the other ranks. Lengths may differ.
+  std::vector<std::string> gather_bytes(std::string_view mine, const GatherOptions& options = {});
   /// Returns the root's bytes. `mine` is ignored on the other ranks.
   std::string broadcast_bytes(std::string_view mine, const BroadcastOptions& options = {});
   /// Calls `fn` on every rank. If it throws on any rank, every rank gets an Error that names the lowest such rank and

@@ -8,7 +8,8 @@
 //   auto by_file = cohort::rendezvous("file:///shared/job17?rank=1&world_size=4");
 //
 // env:// works under cohort run, torchrun, Open MPI, MPICH, SLURM and Kubernetes (launch.h), or with RANK, WORLD_SIZE,
-// MASTER_ADDR and MASTER_PORT set by hand. The store is
+// MASTER_ADDR and MASTER_PORT set by hand. A process for which no launcher has set anything is a job of its own, rank 0
+// of 1, with a store in its memory. Otherwise the store is
 // - the launcher's own, under cohort run;
 // - on one host, a unix socket that rank 0 hosts; its name contains the user and the job, and the kernel vouches for
 //  the user of each process;

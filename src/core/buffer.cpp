@@ -96,6 +96,9 @@ DType dlpack_dtype(int code, int bits) {
       break;
     case kDLUInt:
       if (bits == 8) return DType::u8;
+      if (bits == 16) return DType::u16;
+      if (bits == 32) return DType::u32;
+      if (bits == 64) return DType::u64;
       break;
     case kDLFloat:
       if (bits == 16) return DType::f16;

@@ -15,7 +15,7 @@ namespace cohort {
 namespace {
 
 /// The first name of a type is its own; the others are accepted.
-constexpr std::array<std::pair<std::string_view, DType>, 31> dtype_names = {{
+constexpr std::array<std::pair<std::string_view, DType>, 38> dtype_names = {{
     {"f16", DType::f16},
     {"float16", DType::f16},
     {"half", DType::f16},
@@ -47,6 +47,13 @@ constexpr std::array<std::pair<std::string_view, DType>, 31> dtype_names = {{
     {"cfloat", DType::complex64},
     {"complex128", DType::complex128},
     {"cdouble", DType::complex128},
+    {"u16", DType::u16},
+    {"uint16", DType::u16},
+    {"u32", DType::u32},
+    {"uint32", DType::u32},
+    {"u64", DType::u64},
+    {"uint64", DType::u64},
+    {"raw", DType::raw},
 }};
 
 }  // namespace

@@ -33,6 +33,10 @@ Work Batch::submit(const Operation& op, const detail::SubmitOptions& options) {
     throw ValueError("in a batch, async_op, timeout and stream are given to run()",
                      {.op = std::string(to_string(op.type))});
   }
+  if (op.reduce.user() != nullptr) {
+    throw NotSupportedError("a reduction of your own cannot be part of a batch",
+                            {.op = std::string(to_string(op.type))});
+  }
   // A barrier has no device and can be combined with operations on any device.
   if (!content_->device) {
     content_->device = options.device;

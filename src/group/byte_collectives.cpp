@@ -27,6 +27,11 @@ Bytes bytes_of_value(T& value) {
   return std::as_writable_bytes(std::span(&value, 1));
 }
 
+void check_root(std::string_view function, int root, int size) {
+  if (root >= 0 && root < size) return;
+  throw ValueError(fmt::format("{}: root {} is not a rank of this group: 0 to {}", function, root, size - 1));
+}
+
 std::vector<std::string> gather_strings(Backend& backend, std::string_view mine, Call& call) {
   const auto n = index_of(backend.size());
   std::uint64_t length = mine.size();
@@ -56,12 +61,36 @@ std::vector<std::string> ProcessGroup::all_gather_bytes(std::string_view mine, c
   return all;
 }
 
+std::vector<std::string> ProcessGroup::gather_bytes(std::string_view mine, const GatherOptions& options) {
+  if (options.async_op) throw ValueError("gather_bytes: async_op is not supported, only blocking calls");
+  check_root("gather_bytes", options.root, size_);
+  const bool is_root = rank_ == options.root;
+  std::vector<std::string> all(is_root ? index_of(size_) : 0);
+  state_->run_in_turn(OpType::gather, options.timeout, [&](Backend& backend, Call& call) {
+    std::uint64_t length = mine.size();
+    std::vector<std::uint64_t> lengths(all.size());
+    std::vector<Bytes> places;
+    places.reserve(index_of(size_));
+    for (auto& each : lengths) places.push_back(bytes_of_value(each));
+    backend.perform(Operation::gather(bytes_of_value(length), places, options.root), call);
+
+    // An all_to_all in which only the root receives, because only the root knows the lengths.
+    std::vector<ConstBytes> sent(index_of(size_));
+    sent[index_of(options.root)] = bytes_of(mine);
+    places.clear();
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      all[rank].resize(lengths[rank]);
+      places.push_back(bytes_of(all[rank]));
+    }
+    places.resize(index_of(size_));
+    backend.perform(Operation::all_to_all(sent, places), call);
+  });
+  return all;
+}
+
 std::string ProcessGroup::broadcast_bytes(std::string_view mine, const BroadcastOptions& options) {
   if (options.async_op) throw ValueError("broadcast_bytes: async_op is not supported, only blocking calls");
-  if (options.root < 0 || options.root >= size_) {
-    throw ValueError(
-        fmt::format("broadcast_bytes: root {} is not a rank of this group: 0 to {}", options.root, size_ - 1));
-  }
+  check_root("broadcast_bytes", options.root, size_);
   std::string bytes;
   state_->run_in_turn(OpType::broadcast, options.timeout, [&](Backend& backend, Call& call) {
     std::uint64_t length = mine.size();

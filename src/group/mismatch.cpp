@@ -162,9 +162,10 @@ std::string full_description(const Operation& op, std::uint64_t sequence) {
       shapes.push_back(to_string(OpSignature::of(member)));
     }
   } else {
-    // On ranks other than the root, a gather has no outputs and a scatter has no inputs.
+    // On ranks other than the root, a gather has no outputs and a scatter has no inputs; an uneven gather is an
+    // all_to_all.
     if (op.type != OpType::scatter) describe(shapes, dtypes, op.input_buffers);
-    if (op.type != OpType::gather) describe(shapes, dtypes, op.output_buffers);
+    if (op.type != OpType::gather && op.type != OpType::all_to_all) describe(shapes, dtypes, op.output_buffers);
     if (has_own_shapes(op)) shapes = {"any"};
   }
   auto text = fmt::format("#{}|{}|{}|root {}|{}|{}", sequence, to_string(op.type), to_string(op.reduce), op.root,

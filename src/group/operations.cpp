@@ -3,6 +3,7 @@
 // Checks the arguments of every form of an operation and turns it into the Operation that backends perform.
 #include <cohort/error.h>
 #include <cohort/operations.h>
+#include <cohort/reduction.h>
 
 #include <fmt/format.h>
 
@@ -77,6 +78,38 @@ void check_rank(OpType type, int rank, int size, std::string_view what) {
   }
 }
 
+void check_reduction(OpType type, const ConstBuffer& buffer, const ReduceOp& op) {
+  const auto* const user = op.user();
+  if (user == nullptr) return check_reducible(buffer.dtype(), op);
+  if (buffer.device().type != DeviceType::cpu) {
+    throw NotSupportedError(
+        fmt::format("{}: the reduction \"{}\" is a function of the program, which can only be called "
+                    "on host memory: copy the data there, or use a built-in reduction",
+                    to_string(type), user->name),
+        in(type));
+  }
+  const auto& sizes = buffer.sizes();
+  const bool fits = buffer.dtype() == user->dtype &&
+                    (user->dtype != DType::raw ||
+                     (!sizes.empty() && static_cast<std::size_t>(sizes[sizes.size() - 1]) == user->element_bytes));
+  if (!fits) {
+    throw TypeError(fmt::format("{}: the reduction \"{}\" is for elements of type {} of {} bytes; the buffer has "
+                                "elements of type {} and sizes {}",
+                                to_string(type), user->name, to_string(user->dtype), user->element_bytes,
+                                to_string(buffer.dtype()), to_string(sizes)),
+                    in(type));
+  }
+}
+
+/// For operations that are performed by the backend alone.
+void refuse_user_reduction(OpType type, const ReduceOp& op) {
+  if (op.user() == nullptr) return;
+  throw NotSupportedError(fmt::format("{}: the reduction \"{}\" is a function of the program, which all_reduce, reduce "
+                                      "and reduce_scatter call for one buffer at a time",
+                                      to_string(type), op.user()->name),
+                          in(type));
+}
+
 Bytes bytes_of(const Buffer& buffer) {
   return {static_cast<std::byte*>(buffer.data()), buffer.bytes()};
 }
@@ -114,8 +147,9 @@ Operation all_reduce_of(const Buffer& buffer, const ReduceOp& reduce) {
 }  // namespace
 
 Work Operations::all_reduce(const Buffer& buffer, const AllReduceOptions& options) {
-  check_memory(OpType::all_reduce, buffer);
-  check_reducible(buffer.dtype(), options.op);
+  constexpr auto type = OpType::all_reduce;
+  check_memory(type, buffer);
+  check_reduction(type, buffer, options.op);
   const auto op = all_reduce_of(buffer, options.op);
   return submit(op, submit_options(buffer.device(), options));
 }
@@ -123,11 +157,12 @@ Work Operations::all_reduce(const Buffer& buffer, const AllReduceOptions& option
 Work Operations::all_reduce(const BufferList& buffers, const AllReduceOptions& options) {
   constexpr auto type = OpType::all_reduce;
   check_list(type, buffers);
-  check_reducible(buffers[0].dtype(), options.op);
+  check_reduction(type, buffers[0], options.op);
   for (const auto& buffer : buffers) {
     check_same_dtype(type, buffer, buffers[0]);
     check_count(type, buffer.count(), buffers[0].count(), "a buffer of the list");
   }
+  if (buffers.size() > 1) refuse_user_reduction(type, options.op);
   const auto kind = options.op.kind();
   if (buffers.size() > 1 && (kind == ReduceOp::Kind::avg || kind == ReduceOp::Kind::premul_sum)) {
     throw ValueError(fmt::format("{}: {} over a list of buffers is not defined; reduce them one by one",
@@ -150,7 +185,8 @@ Work Operations::all_reduce(const BufferList& buffers, const AllReduceOptions& o
 Work Operations::all_reduce_coalesced(const BufferList& buffers, const AllReduceOptions& options) {
   constexpr auto type = OpType::all_reduce_coalesced;
   check_list(type, buffers);
-  check_reducible(buffers[0].dtype(), options.op);
+  refuse_user_reduction(type, options.op);
+  check_reduction(type, buffers[0], options.op);
   check_same_dtypes(type, buffers, buffers[0]);
   Operation op{.type = type, .dtype = buffers[0].dtype(), .reduce = options.op};
   for (const auto& buffer : buffers) op.members.push_back(all_reduce_of(buffer, options.op));
@@ -162,7 +198,7 @@ Work Operations::reduce(const Buffer& buffer, const ReduceOptions& options) {
   constexpr auto type = OpType::reduce;
   check_rank(type, options.root, size_, "root");
   check_memory(type, buffer);
-  check_reducible(buffer.dtype(), options.op);
+  check_reduction(type, buffer, options.op);
   Operation op{.type = type, .dtype = buffer.dtype(), .reduce = options.op, .root = options.root};
   op.ins.push_back(bytes_of(buffer));
   if (rank_ == options.root) op.outs.push_back(bytes_of(buffer));
@@ -200,7 +236,7 @@ Operation reduce_scatter_of(OpType type, const Buffer& output, const ConstBuffer
   check_memory(type, output);
   check_memory(type, input);
   check_same_dtype(type, output, input);
-  check_reducible(output.dtype(), reduce);
+  check_reduction(type, output, reduce);
   check_count(type, input.count(), output.count() * size, "the input");
   Operation op{.type = OpType::reduce_scatter_single, .dtype = output.dtype(), .reduce = reduce};
   divide(op.ins, bytes_of(input), size);
@@ -279,22 +315,31 @@ Work Operations::all_gather_coalesced(const BufferList& outputs, const ConstBuff
 
 Work Operations::gather(const BufferList& outputs, const ConstBuffer& input, const GatherOptions& options) {
   constexpr auto type = OpType::gather;
+  const bool is_root = rank_ == options.root;
   check_rank(type, options.root, size_, "root");
   check_memory(type, input);
-  Operation op{.type = type, .dtype = input.dtype(), .root = options.root};
-  if (rank_ == options.root) {
+  if (is_root) {
     check_length(type, outputs.size(), size_, "a list");
     check_list(type, outputs);
+    check_same_dtypes(type, outputs, input);
+    check_count(type, outputs[index_of(rank_)].count(), input.count(), "the root's own output");
     for (const auto& output : outputs) {
-      check_same_dtype(type, output, input);
-      check_count(type, output.count(), input.count(), "an output");
+      if (options.uneven) break;
+      check_count(type, output.count(), input.count(), "an output (sizes may differ with uneven = true on all ranks)");
     }
   } else if (!outputs.empty()) {
     throw ValueError(fmt::format("{}: only rank {}, the root, takes outputs; rank {} must pass none", to_string(type),
                                  options.root, rank_),
                      in(type));
   }
-  op.ins.push_back(bytes_of(input));
+  // No rank but the root knows the sizes of the others, so a gather of different sizes cannot choose its algorithm by
+  // size as an even one does. In an all_to_all every pair of ranks compares sizes.
+  Operation op{.type = options.uneven ? OpType::all_to_all : type, .dtype = input.dtype(), .root = options.root};
+  for (int rank = 0; options.uneven && rank < size_; ++rank) {
+    op.ins.push_back(rank == options.root ? bytes_of(input) : ConstBytes());
+    if (!is_root) op.outs.push_back(Bytes());
+  }
+  if (!options.uneven) op.ins.push_back(bytes_of(input));
   for (const auto& output : outputs) op.outs.push_back(bytes_of(output));
   op.input_buffers = {&input, 1};
   op.output_buffers = view(outputs);
@@ -332,7 +377,7 @@ Work Operations::reduce_scatter(const Buffer& output, const ConstBufferList& inp
   check_length(type, inputs.size(), size_, "a list");
   check_list(type, inputs);
   check_same_dtypes(type, inputs, output);
-  check_reducible(output.dtype(), options.op);
+  check_reduction(type, output, options.op);
   check_count(type, inputs[index_of(rank_)].count(), output.count(), "this rank's input");
   Operation op{.type = type, .dtype = output.dtype(), .reduce = options.op};
   for (const auto& input : inputs) op.ins.push_back(bytes_of(input));
@@ -351,6 +396,7 @@ Work Operations::reduce_scatter_coalesced(const BufferList& outputs, const Const
                                           const ReduceScatterOptions& options) {
   constexpr auto type = OpType::coalesced;
   check_list(type, inputs);
+  refuse_user_reduction(type, options.op);
   check_length(type, outputs.size(), static_cast<int>(inputs.size()), "outputs");
   Operation op{.type = type, .dtype = inputs[0].dtype(), .reduce = options.op};
   for (std::size_t j = 0; j < inputs.size(); ++j) {

@@ -17,6 +17,7 @@
 #include "core/rank_index.h"
 #include "group/group_ids.h"
 #include "group/process_group_state.h"
+#include "group/user_reduction.h"
 
 namespace cohort {
 
@@ -212,7 +213,10 @@ std::vector<DeviceType> ProcessGroup::device_types() const {
 }
 
 Capabilities ProcessGroup::capabilities(const Device& device) const {
-  return backend(device)->capabilities();
+  const auto backend = this->backend(device);
+  auto capabilities = backend->capabilities();
+  capabilities.user_reductions = has_user_reductions(*backend);
+  return capabilities;
 }
 
 std::optional<Device> ProcessGroup::bound_device() const {

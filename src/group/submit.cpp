@@ -15,6 +15,7 @@
 #include "group/mismatch.h"
 #include "group/process_group_state.h"
 #include "group/streamed.h"
+#include "group/user_reduction.h"
 #include "reduce/kernels.h"
 
 namespace cohort {
@@ -53,6 +54,10 @@ void all_reduce_list(Backend& backend, const Operation& op, Call& call) {
 int perform(Backend& backend, const Operation& op, Call& call) {
   if (op.type == OpType::all_reduce && op.outs.size() > 1) [[unlikely]] {
     all_reduce_list(backend, op, call);
+    return -1;
+  }
+  if (op.reduce.user() != nullptr) [[unlikely]] {
+    reduce_with_user_function(backend, op, call);
     return -1;
   }
   return backend.perform(op, call);
@@ -113,6 +118,8 @@ Work ProcessGroup::submit(const Operation& op, const SubmitOptions& options) {
   auto& state = *state_;
   state.check_open(op.type);
   auto& backend = state.backend_for(options, op.type);
+  if (op.reduce.user() != nullptr) [[unlikely]]
+    check_user_reductions(backend, op);
   if (backend.is_stream_ordered()) return run_on_stream(state_, backend, op, options);
   if (is_p2p(op.type)) return run_p2p(state_, backend, op, options);
   const auto timeout = state.timeout_of(options);

@@ -23,7 +23,12 @@ Kernel find(DType dtype, ReduceOp::Kind kind, Stores stores) {
     case DType::i32:
     case DType::i64:
     case DType::boolean:
+    case DType::u16:
+    case DType::u32:
+    case DType::u64:
       return find_integer_kernel(dtype, kind, stores);
+    case DType::raw:
+      break;
   }
   return nullptr;
 }

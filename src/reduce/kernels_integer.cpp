@@ -123,8 +123,8 @@ Kernel find_number(ReduceOp::Kind kind) {
 
 Kernel find_streaming(DType dtype, ReduceOp::Kind kind) {
   if (kind != ReduceOp::Kind::sum) return nullptr;
-  if (dtype == DType::i32) return kernel<Plain<std::uint32_t>, Sum, Stores::streaming>;
-  if (dtype == DType::i64) return kernel<Plain<std::uint64_t>, Sum, Stores::streaming>;
+  if (dtype == DType::i32 || dtype == DType::u32) return kernel<Plain<std::uint32_t>, Sum, Stores::streaming>;
+  if (dtype == DType::i64 || dtype == DType::u64) return kernel<Plain<std::uint64_t>, Sum, Stores::streaming>;
   return nullptr;
 }
 
@@ -141,6 +141,12 @@ Kernel find_integer(DType dtype, ReduceOp::Kind kind, Stores stores) {
       return find_number<std::int32_t>(kind);
     case DType::i64:
       return find_number<std::int64_t>(kind);
+    case DType::u16:
+      return find_number<std::uint16_t>(kind);
+    case DType::u32:
+      return find_number<std::uint32_t>(kind);
+    case DType::u64:
+      return find_number<std::uint64_t>(kind);
     case DType::boolean:
       return find_bool(kind);
     default:

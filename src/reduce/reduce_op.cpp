@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <cohort/error.h>
 #include <cohort/reduce_op.h>
+#include <cohort/reduction.h>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -21,9 +22,9 @@ namespace {
 
 using Kind = ReduceOp::Kind;
 
-/// In the order of Kind; premul_sum must be last.
-constexpr std::array<std::string_view, 9> kind_names = {"sum",  "avg", "product", "min",       "max",
-                                                        "band", "bor", "bxor",    "premul_sum"};
+/// In the order of Kind. Those that need more than a name come last.
+constexpr std::array<std::string_view, 10> kind_names = {"sum",  "avg", "product", "min",        "max",
+                                                         "band", "bor", "bxor",    "premul_sum", "user"};
 constexpr auto nameable = std::span(kind_names).first<8>();
 
 constexpr auto float_kinds =
@@ -45,10 +46,15 @@ std::span<const Kind> kinds_of(DType dtype) {
     case DType::i32:
     case DType::i64:
     case DType::boolean:
+    case DType::u16:
+    case DType::u32:
+    case DType::u64:
       return integer_kinds;
     case DType::complex64:
     case DType::complex128:
       return complex_kinds;
+    case DType::raw:
+      break;
   }
   return {};
 }
@@ -106,6 +112,7 @@ std::optional<double> parse_hexadecimal(std::string_view text) {
 void ReduceOp::refuse(Kind kind) {
   if (kind == Kind::premul_sum)
     throw ValueError("premul_sum needs a factor: make it with ReduceOp::premul_sum(factor)");
+  if (kind == Kind::user) throw ValueError("a reduction of your own is a cohort::Reduction<T>, which has the function");
   throw ValueError(fmt::format("there is no ReduceOp::Kind {}", static_cast<int>(kind)));
 }
 
@@ -136,8 +143,12 @@ std::string_view to_string(ReduceOp::Kind kind) {
   return kind_names[index];
 }
 
+std::string_view to_string(const ReduceOp& op) {
+  return op.user() != nullptr ? std::string_view(op.user()->name) : to_string(op.kind());
+}
+
 ReduceOp parse_reduce_op(std::string_view name) {
-  if (name == kind_names.back())
+  if (name == to_string(Kind::premul_sum))
     throw ValueError("\"premul_sum\" needs a factor, which a name does not have: use ReduceOp::premul_sum(factor)");
   const auto found = std::find(nameable.begin(), nameable.end(), name);
   if (found == nameable.end())
@@ -146,6 +157,8 @@ ReduceOp parse_reduce_op(std::string_view name) {
 }
 
 std::string serialize(const ReduceOp& op) {
+  if (op.user() != nullptr)
+    throw ValueError(fmt::format("the reduction \"{}\" is a function and cannot be serialized", to_string(op)));
   if (op.kind() != Kind::premul_sum) return std::string(to_string(op));
   return fmt::format("{}:{}", to_string(op), hexadecimal(op.factor()));
 }
@@ -165,6 +178,12 @@ bool is_reducible(DType dtype, const ReduceOp& op) {
 
 void check_reducible(DType dtype, const ReduceOp& op) {
   if (is_reducible(dtype, op)) return;
+  if (dtype == DType::raw) {
+    throw TypeError(
+        fmt::format("{} has no meaning for elements of type raw, which are structs that are moved as bytes: to reduce "
+                    "them, pass a cohort::Reduction<T> with a function of your own",
+                    to_string(op)));
+  }
   std::vector<std::string_view> allowed;
   for (const auto kind : kinds_of(dtype)) allowed.push_back(to_string(kind));
   throw TypeError(fmt::format("{} has no meaning for elements of type {}, which can be reduced by {}", to_string(op),

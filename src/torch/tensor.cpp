@@ -38,6 +38,14 @@ DType dtype_from(at::ScalarType type) {
       return DType::complex64;
     case at::kComplexDouble:
       return DType::complex128;
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 3)
+    case at::kUInt16:
+      return DType::u16;
+    case at::kUInt32:
+      return DType::u32;
+    case at::kUInt64:
+      return DType::u64;
+#endif
     default:
       throw TypeError(fmt::format("a tensor of {}: groups do not know this type", c10::toString(type)));
   }
@@ -69,8 +77,16 @@ at::ScalarType scalar_type_from(DType dtype) {
       return at::kComplexFloat;
     case DType::complex128:
       return at::kComplexDouble;
+    case DType::u16:
+    case DType::u32:
+    case DType::u64:
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 3)
+      return dtype == DType::u16 ? at::kUInt16 : dtype == DType::u32 ? at::kUInt32 : at::kUInt64;
+#endif
+    case DType::raw:
+      break;
   }
-  throw TypeError("a dtype that tensors do not have");
+  throw TypeError(fmt::format("tensors of libtorch {} have no elements of type {}", TORCH_VERSION, to_string(dtype)));
 }
 
 Device device_from(at::Device device) {

@@ -88,7 +88,6 @@ TEST(BufferTest, MadeImplicitlyFromWhatUsersHave) {
   static_assert(!std::is_constructible_v<Buffer, const std::vector<float>&>, "const memory is not written to");
   static_assert(!std::is_constructible_v<Buffer, std::vector<float>>, "a temporary would be gone");
   static_assert(!std::is_constructible_v<Buffer, std::vector<bool>&>, "vector<bool> has no elements in memory");
-  static_assert(!std::is_constructible_v<Buffer, std::vector<unsigned>&>);
   static_assert(std::is_constructible_v<Buffer, std::span<float>>);
 }
 
@@ -146,7 +145,12 @@ TEST(BufferTest, ReadsDLPack) {
   EXPECT_EQ(Buffer::from_dlpack(on_gpu).dtype(), DType::bf16);
   const dlpack_lookalike::Tensor vectorised{memory.data(), {1, 0}, 1, {2, 32, 4}, shape, nullptr, 0};
   EXPECT_ERROR(TypeError, Buffer::from_dlpack(vectorised), "4 lanes");
-  const dlpack_lookalike::Tensor wide{memory.data(), {1, 0}, 1, {1, 64, 1}, shape, nullptr, 0};
+  for (const auto& [bits, dtype] : {std::pair(16, DType::u16), std::pair(32, DType::u32), std::pair(64, DType::u64)}) {
+    const auto width = static_cast<std::uint8_t>(bits);
+    const dlpack_lookalike::Tensor numbers{memory.data(), {1, 0}, 1, {1, width, 1}, shape, nullptr, 0};
+    EXPECT_EQ(Buffer::from_dlpack(numbers).dtype(), dtype);
+  }
+  const dlpack_lookalike::Tensor wide{memory.data(), {1, 0}, 1, {1, 128, 1}, shape, nullptr, 0};
   EXPECT_ERROR(TypeError, Buffer::from_dlpack(wide), "no dtype here");
   const dlpack_lookalike::Tensor on_fpga{memory.data(), {99, 0}, 1, {2, 32, 1}, shape, nullptr, 0};
   EXPECT_ERROR(TypeError, Buffer::from_dlpack(on_fpga), "device type 99");

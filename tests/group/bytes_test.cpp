@@ -39,6 +39,27 @@ TEST_P(ByteStrings, AllGatherOfDifferentLengths) {
   });
 }
 
+TEST_P(ByteStrings, GatherOfDifferentLengthsToEveryRoot) {
+  run([](const ProcessGroupPtr& pg) {
+    const auto check = [&](int root, const std::function<std::size_t(int)>& length) {
+      std::vector<std::string> expected;
+      for (int rank = 0; pg->rank() == root && rank < pg->size(); ++rank) {
+        expected.push_back(text_of(rank, length(rank)));
+      }
+      const auto before = pg->sequence_number();
+      EXPECT_EQ(pg->gather_bytes(text_of(pg->rank(), length(pg->rank())), {.root = root}), expected);
+      EXPECT_EQ(pg->sequence_number(), before + 1);
+    };
+    for (int root = 0; root < pg->size(); ++root) {
+      check(root, [](int) { return 0; });
+      check(root, [](int rank) { return index(rank) * 5000; });
+      check(root, [&](int rank) { return rank == pg->size() - 1 ? 1'000'003 : 0; });
+      check(root, [](int rank) { return rank % 2 == 0 ? 100'001 : 3; });
+    }
+    expect_refused<ValueError>(*pg, "root 99", [&] { pg->gather_bytes("x", {.root = 99}); });
+  });
+}
+
 TEST_P(ByteStrings, BroadcastFromEveryRoot) {
   run([](const ProcessGroupPtr& pg) {
     for (int root = 0; root < pg->size(); ++root) {
@@ -54,6 +75,7 @@ TEST_P(ByteStrings, BroadcastFromEveryRoot) {
 TEST_P(ByteStrings, OnlyBlocking) {
   run([](const ProcessGroupPtr& pg) {
     expect_refused<ValueError>(*pg, "blocking", [&] { pg->all_gather_bytes("x", {.async_op = true}); });
+    expect_refused<ValueError>(*pg, "blocking", [&] { pg->gather_bytes("x", {.async_op = true}); });
     expect_refused<ValueError>(*pg, "blocking", [&] { pg->broadcast_bytes("x", {.async_op = true}); });
     expect_works(*pg);
   });

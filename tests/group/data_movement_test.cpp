@@ -2,6 +2,8 @@
 //
 // Broadcast, gather, all-gather, scatter and reduce-scatter: all data arrives where it belongs, and nothing else is
 // touched.
+#include <cohort/debug_level.h>
+
 #include "backends/shm/auto_tuner.h"
 #include "backends/shm/tuning.h"
 #include "group/arrangements.h"
@@ -198,6 +200,87 @@ TEST_P(DataMovement, GatherToEveryRoot) {
       for (std::size_t r = 0; r < all.size(); ++r) EXPECT_EQ(all[r], std::vector<int>(4, static_cast<int>(r)));
     }
   });
+}
+
+TEST_P(DataMovement, GatherOfUnevenSizesToEveryRoot) {
+  run([](const ProcessGroupPtr& pg) {
+    for (const auto place : places()) {
+      for (const std::size_t step : {0UL, 1UL, 700UL, 3000UL, 50'000UL}) {
+        // Rank 0 has no elements, unless all ranks have the same number.
+        const auto count_of = [&](int rank) { return step == 1 ? 4 : index(rank) * step; };
+        for (int root = 0; root < pg->size(); ++root) {
+          const Memory input(*pg, place, values(DType::u64, pg->rank(), count_of(pg->rank())));
+          std::vector<Memory> outputs;
+          std::vector<Buffer> list;
+          outputs.reserve(index(pg->size()));
+          for (int rank = 0; pg->rank() == root && rank < pg->size(); ++rank) {
+            outputs.emplace_back(*pg, place, untouched(count_of(rank) * 8));
+          }
+          list.reserve(outputs.size());
+          for (const auto& each : outputs) list.push_back(each.buffer(DType::u64));
+          const auto before = pg->sequence_number();
+          const auto work = pg->gather(list, input.buffer(DType::u64), {.root = root, .uneven = true});
+          EXPECT_EQ(pg->sequence_number(), before + 1);
+          for (std::size_t rank = 0; rank < outputs.size(); ++rank) {
+            const auto from = static_cast<int>(rank);
+            EXPECT_TRUE(holds(outputs[rank], DType::u64, values(DType::u64, from, count_of(from))))
+                << "from " << rank << " to " << root << ", " << to_string(place);
+          }
+          EXPECT_EQ(work.result().size(), outputs.size());
+        }
+      }
+    }
+  });
+}
+
+TEST_P(DataMovement, GatherRefusesUnevenSizesUnlessTold) {
+  run([](const ProcessGroupPtr& pg) {
+    const std::vector<int> mine(4, pg->rank());
+    std::vector<std::vector<int>> all(pg->rank() == 0 ? index(pg->size()) : 0, std::vector<int>(4, -1));
+    if (pg->rank() == 0) {
+      all.back().resize(5);
+      const auto* const text = pg->size() == 1 ? "own output" : "uneven = true";
+      expect_refused<ValueError>(*pg, text, [&] { pg->gather(all, mine); });
+      all.front().resize(5);
+      expect_refused<ValueError>(*pg, "own output", [&] { pg->gather(all, mine, {.uneven = true}); });
+    }
+    expect_works(*pg);
+  });
+}
+
+TEST(DataMovementMismatch, ARootThatExpectsAnotherSizeOfAnUnevenGatherIsTold) {
+  for (const std::size_t unit : {1UL, 1000UL, 50'000UL}) {
+    with_threads(3, [unit](const ProcessGroupPtr& pg) {
+      std::vector<std::vector<std::int32_t>> outputs(pg->rank() == 0 ? 3 : 0, std::vector<std::int32_t>(unit));
+      const std::vector<std::int32_t> input(pg->rank() == 2 ? 2 * unit : unit, pg->rank());
+      EXPECT_THROW(
+          {
+            pg->gather(outputs, input, {.uneven = true});
+            pg->barrier();
+          },
+          MismatchError)
+          << "rank " << pg->rank() << ", " << unit << " elements";
+    });
+  }
+}
+
+TEST(DataMovementMismatch, AnUnevenGatherIsComparedAtDetailLikeOthers) {
+  const auto before = debug_level();
+  set_debug_level(DebugLevel::detail);
+  with_threads(3, [](const ProcessGroupPtr& pg) {
+    const auto gather = [&](int root) {
+      std::vector<std::vector<int>> outputs;
+      for (std::size_t r = 0; pg->rank() == root && r < 3; ++r) outputs.emplace_back(r, -1);
+      pg->gather(outputs, std::vector<int>(index(pg->rank()), pg->rank()), {.root = root, .uneven = true});
+      if (pg->rank() == root) {
+        EXPECT_EQ(outputs[2], (std::vector<int>{2, 2}));
+      }
+    };
+    gather(0);
+    gather(2);
+    EXPECT_ERROR(MismatchError, gather(pg->rank() == 0 ? 0 : 1), "root");
+  });
+  set_debug_level(before);
 }
 
 TEST_P(DataMovement, ScatterFromEveryRoot) {

@@ -20,9 +20,9 @@ namespace cohort::test {
 
 using ByteVector = std::vector<std::uint8_t>;
 
-inline constexpr auto all_dtypes =
-    std::to_array({DType::f16, DType::bf16, DType::f32, DType::f64, DType::i8, DType::u8, DType::i16, DType::i32,
-                   DType::i64, DType::boolean, DType::complex64, DType::complex128});
+inline constexpr auto all_dtypes = std::to_array({DType::f16, DType::bf16, DType::f32, DType::f64, DType::i8, DType::u8,
+                                                  DType::i16, DType::i32, DType::i64, DType::boolean, DType::complex64,
+                                                  DType::complex128, DType::u16, DType::u32, DType::u64, DType::raw});
 
 inline std::uint64_t scrambled(std::uint64_t x) {
   x = (x ^ (x >> 31U)) * 0x7fb5d329728ea185U;

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Installs a build into a fresh prefix and builds and runs a program against it, the way the first argument says.
 #
-#   run.sh find_package|pkg_config|torch BUILD_DIR WORK_DIR CXX
+#   run.sh find_package|pkg_config|torch|torch_pkg_config BUILD_DIR WORK_DIR CXX
 set -eu
 
 how=$1 build=$2 work=$3 cxx=$4
@@ -32,12 +32,16 @@ case $how in
     cmake --build "$work/build"
     "$work/build/consumer"
     ;;
-  pkg_config)
+  pkg_config | torch_pkg_config)
+    case $how in
+      pkg_config) package=cohort source=$here/consumer/main.cpp ;;
+      *) package=cohort-torch source=$here/torch_consumer/main.cpp ;;
+    esac
     # Moved after the installation: the .pc file must not have remembered where it was.
     mv "$prefix" "$work/moved"
     export PKG_CONFIG_PATH="$work/moved${libdir#"$prefix"}/pkgconfig"
     # shellcheck disable=SC2046 # flags are meant to be split
-    "$cxx" -std=c++20 "$here/consumer/main.cpp" -o "$work/consumer" $(pkg-config --cflags --libs cohort)
+    "$cxx" -std=c++20 "$source" -o "$work/consumer" $(pkg-config --cflags --libs $package)
     LD_LIBRARY_PATH="$work/moved${libdir#"$prefix"}" "$work/consumer"
     ;;
   *)

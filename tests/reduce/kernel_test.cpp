@@ -226,7 +226,7 @@ TEST_F(KernelTest, HalvesHaveTheBitsOfThePlainLoop) {
 }
 
 TEST_F(KernelTest, IntegersHaveTheBitsOfThePlainLoop) {
-  check_all({DType::i8, DType::u8, DType::i16, DType::i32, DType::i64});
+  check_all({DType::i8, DType::i16, DType::i32, DType::i64, DType::u8, DType::u16, DType::u32, DType::u64});
 }
 
 TEST_F(KernelTest, BoolsHaveTheBitsOfThePlainLoop) {
@@ -244,8 +244,9 @@ TEST_F(KernelTest, EachInstructionSetHasItsOwnKernels) {
 }
 
 TEST_F(KernelTest, ThereIsOneForEverythingReducible) {
-  for (const auto dtype : {DType::f16, DType::bf16, DType::f32, DType::f64, DType::i8, DType::u8, DType::i16,
-                           DType::i32, DType::i64, DType::boolean, DType::complex64, DType::complex128}) {
+  for (const auto dtype :
+       {DType::f16, DType::bf16, DType::f32, DType::f64, DType::i8, DType::u8, DType::i16, DType::i32, DType::i64,
+        DType::boolean, DType::complex64, DType::complex128, DType::u16, DType::u32, DType::u64}) {
     for (const auto kind : all_kinds) {
       EXPECT_EQ(find_kernel(dtype, kind) != nullptr, is_reducible(dtype, op_of(kind)))
           << to_string(dtype) << " " << to_string(kind);

@@ -158,6 +158,14 @@ inline std::vector<std::uint8_t> reference(DType dtype, ReduceOp::Kind kind,
       return of(std::int32_t{}, elements);
     case DType::i64:
       return of(std::int64_t{}, elements);
+    case DType::u16:
+      return of(std::uint16_t{}, elements);
+    case DType::u32:
+      return of(std::uint32_t{}, elements);
+    case DType::u64:
+      return of(std::uint64_t{}, elements);
+    case DType::raw:
+      break;
     case DType::boolean:
       return of(bool{}, elements);
     case DType::complex64:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <cohort/hash_store.h>
+#include <cohort/log.h>
 #include <cohort/prefix_store.h>
 #include <cohort/rendezvous.h>
 #include <cohort/tcp_store.h>
@@ -8,6 +9,7 @@
 
 #include "store/socket.h"
 #include "support/expect_error.h"
+#include "support/log_capture.h"
 #include "support/ranks.h"
 #include "support/temporary.h"
 
@@ -86,8 +88,41 @@ TEST(RendezvousTest, EachVariableIsMissed) {
     without[name] = "";
     EXPECT_ERROR(ValueError, rendezvous("env://", in(without)), name);
   }
-  EXPECT_ERROR(ValueError, rendezvous("env://", in({})), "cohort run");
   EXPECT_ERROR(ValueError, rendezvous("env://?ranks=1", in(complete)), "unknown parameter \"ranks\"");
+}
+
+TEST(RendezvousTest, AProcessThatNobodyLaunchedIsAWorldOfOne) {
+  const auto level = log_level();
+  set_log_level(LogLevel::info);
+  LogCapture capture;
+  const auto first = rendezvous("env://", in({}));
+  EXPECT_EQ(first.rank, 0);
+  EXPECT_EQ(first.size, 1);
+  first.store->set("key", "value");
+  EXPECT_EQ(first.store->get("key"), "value");
+  const auto second = rendezvous("env://", in({}));
+  EXPECT_FALSE(second.store->check({"key"})) << "each rendezvous has keys of its own";
+  EXPECT_THAT(capture.text(), ::testing::HasSubstr("no launcher started this process, so it is rank 0 of 1"));
+  set_log_level(level);
+}
+
+TEST(RendezvousTest, ABatchScriptWithoutSrunIsAWorldOfOneAndWarned) {
+  LogCapture capture;
+  const auto alone = rendezvous("env://", in({{"SLURM_JOB_ID", "7"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}}));
+  EXPECT_EQ(alone.size, 1);
+  EXPECT_THAT(capture.text(), ::testing::HasSubstr("SLURM_NTASKS=8"));
+}
+
+TEST(RendezvousTest, HalfOfWhatALauncherSetsIsAnErrorThatNamesTheRest) {
+  for (const auto* const variable :
+       {"MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "COHORT_STORE"}) {
+    const auto text = message_of<ValueError>([&] { rendezvous("env://", in({{variable, "1"}})); });
+    EXPECT_THAT(text, ::testing::AllOf(::testing::HasSubstr(variable), ::testing::HasSubstr("RANK is missing"),
+                                       ::testing::HasSubstr("cohort run")));
+  }
+  EXPECT_ERROR(ValueError, rendezvous("env://", in({{"RANK", "0"}})), "WORLD_SIZE is missing");
+  EXPECT_ERROR(ValueError, rendezvous("env://", in({{"WORLD_SIZE", "2"}})), "RANK is missing");
+  EXPECT_ERROR(ValueError, rendezvous("env://", in({{"RANK", "0"}, {"WORLD_SIZE", "2"}})), "MASTER_ADDR is missing");
 }
 
 TEST(RendezvousTest, Tcp) {

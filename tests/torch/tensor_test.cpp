@@ -43,6 +43,38 @@ TEST(TensorBuffer, DenseMemoryInAnyOrderIsTakenAndGapsAreNot) {
   });
 }
 
+TEST(TensorBuffer, TemporariesAreHandles) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    const auto n = static_cast<double>(group->size());
+    auto x = at::ones({4, 3}, at::kDouble);
+    group->all_reduce(x.view(-1));
+    EXPECT_TRUE(at::equal(x, at::full({4, 3}, n, at::kDouble)));
+    group->all_reduce(x[1], {.op = ReduceOp::sum(), .async_op = true}).wait();
+    EXPECT_EQ(x.sum().item<double>(), 9 * n + 3 * n * n) << "one row was reduced once more";
+
+    x.fill_(group->rank());
+    group->broadcast(x.narrow(0, 2, 2), {.root = 1});
+    EXPECT_EQ(x.sum().item<double>(), 6.0 * (1 + group->rank()));
+
+    x.fill_(1);
+    group->all_reduce_coalesced({x.narrow(0, 0, 1), x.narrow(0, 1, 3)});
+    EXPECT_TRUE(at::equal(x, at::full({4, 3}, n, at::kDouble)));
+
+    auto all = at::zeros({2, 12}, at::kDouble);
+    group->all_gather(all.view(-1), x.view(-1));
+    group->all_gather({all[0], all[1]}, x.view({12}));
+    group->all_gather(all.unbind(0), x.flatten());
+    EXPECT_TRUE(at::equal(all, at::full({2, 12}, n, at::kDouble)));
+
+    group->reduce_scatter(x.view(-1), all.view(-1));
+    EXPECT_TRUE(at::equal(x, at::full({4, 3}, n * n, at::kDouble)));
+    // The Work keeps the memory although nothing else does.
+    const auto work = group->all_reduce(at::ones({1000}), {.async_op = true});
+    work.wait();
+    EXPECT_EQ(static_cast<const float*>(work.result()[0].data())[999], static_cast<float>(n));
+  });
+}
+
 TEST(TensorFutureTest, ChainsStepsAfterAReduction) {
   with_torch_threads(3, [](const ProcessGroupPtr& group) {
     const auto x = at::full({5}, static_cast<double>(group->rank()));

@@ -6,6 +6,11 @@
 //   pg->all_reduce(x);                                                  // a tensor is a Buffer
 //   auto work = pg->all_reduce(x, {.async_op = true, .stream = cohort::current_stream(x)});
 //   cohort::TensorFuture sum = cohort::all_reduce_async(*pg, x);        // for chains of steps, on any device
+//   pg->all_reduce(x.view(-1));                                         // a temporary that shares x's memory
+//   pg->all_reduce_coalesced({x.narrow(0, 0, 10), x.narrow(0, 10, 20)});
+//
+// A tensor is a handle, so a temporary will do as long as it is a view: the result of x.contiguous() or x.to(...) that is
+// a copy is lost with the copy.
 //
 // The buffer keeps the tensor's storage alive until the operation has ended. The elements of a tensor that is dense but
 // not row-major (channels last, a transposed matrix) are used in memory order, so its strides must be the same on all
@@ -29,6 +34,7 @@ COHORT_API Buffer buffer_of(const at::Tensor& tensor);
 
 template <>
 struct BufferTraits<at::Tensor> {
+  static constexpr bool is_handle = true;
   static Buffer buffer(const at::Tensor& tensor) { return buffer_of(tensor); }
   static ConstBuffer const_buffer(const at::Tensor& tensor) { return buffer_of(tensor); }
 };

@@ -24,7 +24,7 @@ enum class Message : std::uint64_t {};
 
 enum class ThreadLevel : std::uint8_t { single, funneled, serialized, multiple };
 
-enum class Element : std::uint8_t { f32, f64, i8, u8, i16, i32, i64 };
+enum class Element : std::uint8_t { f32, f64, i8, u8, i16, i32, i64, u32, u64 };
 
 /// MPI's own operations; create_op() returns further numbers.
 enum class Op : int { sum, product, min, max, band, bor, bxor, first_own };

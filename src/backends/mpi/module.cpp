@@ -67,6 +67,10 @@ MPI_Datatype type_of(Element element) {
       return MPI_INT32_T;
     case Element::i64:
       return MPI_INT64_T;
+    case Element::u32:
+      return MPI_UINT32_T;
+    case Element::u64:
+      return MPI_UINT64_T;
   }
   return MPI_DATATYPE_NULL;
 }

@@ -108,11 +108,17 @@ Element element_of(DType dtype) {
       return Element::i8;
     case DType::u8:
     case DType::boolean:
+    case DType::raw:
       return Element::u8;
     case DType::f16:  // as bits
     case DType::bf16:
     case DType::i16:
+    case DType::u16:
       return Element::i16;
+    case DType::u32:
+      return Element::u32;
+    case DType::u64:
+      return Element::u64;
     case DType::i32:
       return Element::i32;
     case DType::i64:
@@ -141,6 +147,7 @@ Op op_of(Kind kind) {
     case Kind::sum:
     case Kind::avg:
     case Kind::premul_sum:
+    case Kind::user:  // never reaches a backend
       break;
   }
   return Op::sum;
@@ -170,6 +177,8 @@ constexpr auto own_operations = std::to_array<Own>({
     own<DType::i16, Kind::min>(),         own<DType::i16, Kind::max>(),     own<DType::boolean, Kind::sum>(),
     own<DType::boolean, Kind::product>(), own<DType::boolean, Kind::min>(), own<DType::boolean, Kind::max>(),
     own<DType::boolean, Kind::band>(),    own<DType::boolean, Kind::bor>(), own<DType::boolean, Kind::bxor>(),
+    own<DType::u16, Kind::sum>(),         own<DType::u16, Kind::product>(), own<DType::u16, Kind::min>(),
+    own<DType::u16, Kind::max>(),
 });
 
 }  // namespace

@@ -320,6 +320,7 @@ void NcclBackend::exchange(Launch& launch, std::span<const ConstBytes> to, std::
 }
 
 void NcclBackend::gather(const Operation& op, Call& call) {
+  if (call.on_stream() == nullptr) return perform_on_copies(op, call);
   enqueue(call, [&](Launch& launch) {
     std::vector<ConstBytes> to(index_of(size()));
     to[index_of(op.root)] = op.in();
@@ -336,6 +337,7 @@ void NcclBackend::scatter(const Operation& op, Call& call) {
 }
 
 void NcclBackend::all_to_all(const Operation& op, Call& call) {
+  if (call.on_stream() == nullptr) return perform_on_copies(op, call);
   enqueue(call, [&](Launch& launch) { exchange(launch, op.ins, op.outs); });
 }
 
@@ -416,7 +418,8 @@ class Outcome final : public CompletionHandler {
 }  // namespace
 
 void NcclBackend::perform_on_copies(const Operation& op, Call& call) {
-  std::size_t bytes = op.in().size();
+  std::size_t bytes = 0;
+  for (const auto& in : op.ins) bytes += in.size();
   for (const auto& out : op.outs) bytes += out.size();
   const cuda::Memory memory(context_, bytes);
   const cuda::Current current(*context_);

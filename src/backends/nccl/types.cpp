@@ -36,7 +36,13 @@ DataType type_of(DType dtype) {
       return DataType::int32;
     case DType::i64:
       return DataType::int64;
+    case DType::u32:
+      return DataType::uint32;
+    case DType::u64:
+      return DataType::uint64;
     case DType::i16:
+    case DType::u16:
+    case DType::raw:
       break;
   }
   throw TypeError(fmt::format("NCCL does not reduce elements of type {}", to_string(dtype)));
@@ -61,6 +67,8 @@ RedOp op_of(DType dtype, const ReduceOp& op) {
     case Kind::bor:
     case Kind::bxor:
       break;
+    case Kind::user:
+      throw NotSupportedError(fmt::format("reductions of your own ({}) are for host memory", to_string(op)));
   }
   throw ValueError(fmt::format("NCCL has no bitwise reductions: {}", to_string(op)));
 }

@@ -62,6 +62,17 @@ TEST_F(NcclCollectives, GatherAndScatter) {
     EXPECT_EQ(b.values(), (Floats{1, 1}));
     EXPECT_EQ(c.values(), (Floats{2, 2, 2}));
 
+    OnDevice<float> from_zero({-1});
+    OnDevice<float> from_one({-1, -1});
+    OnDevice<float> from_two({-1, -1, -1});
+    const auto uneven = me == 1 ? BufferList{from_zero.buffer(), from_one.buffer(), from_two.buffer()} : BufferList();
+    group->gather(uneven, own.buffer(), {.root = 1, .uneven = true}).wait(30s);
+    if (me == 1) {
+      EXPECT_EQ(from_zero.values(), (Floats{0}));
+      EXPECT_EQ(from_one.values(), (Floats{1, 1}));
+      EXPECT_EQ(from_two.values(), (Floats{2, 2, 2}));
+    }
+
     OnDevice<float> part({-1});
     OnDevice<float> p0({10});
     OnDevice<float> p1({11});
@@ -157,6 +168,9 @@ TEST_F(NcclCollectives, WhatTheLibraryItselfExchangesGoesThroughTheDevice) {
     const auto all = group->all_gather_bytes("rank " + std::to_string(group->rank()));
     EXPECT_EQ(all, (std::vector<std::string>{"rank 0", "rank 1"}));
     EXPECT_EQ(group->broadcast_bytes(group->rank() == 1 ? "from one" : "", {.root = 1}), "from one");
+    const auto at_one = group->gather_bytes(std::string(group->rank() == 0 ? "first" : "the second"), {.root = 1});
+    EXPECT_EQ(at_one,
+              group->rank() == 1 ? (std::vector<std::string>{"first", "the second"}) : std::vector<std::string>());
     group->all_ok([] {});
   });
 }

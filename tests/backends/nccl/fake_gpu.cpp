@@ -36,6 +36,10 @@ DType dtype_of_type(DataType type) {
       return DType::i32;
     case DataType::int64:
       return DType::i64;
+    case DataType::uint32:
+      return DType::u32;
+    case DataType::uint64:
+      return DType::u64;
     case DataType::float16:
       return DType::f16;
     case DataType::float32:

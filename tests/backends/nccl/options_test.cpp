@@ -99,11 +99,18 @@ TEST_F(NcclOptions, ReductionsThatNcclHas) {
   EXPECT_EQ(as(DType::complex128, ReduceOp::sum()).type, DataType::float64);
   EXPECT_EQ(as(DType::complex128, ReduceOp::sum()).per_element, 2U);
   EXPECT_EQ(as(DType::i64, ReduceOp::min()).type, DataType::int64);
+  EXPECT_EQ(as(DType::u32, ReduceOp::max()).type, DataType::uint32);
+  EXPECT_EQ(as(DType::u64, ReduceOp::max()).type, DataType::uint64);
 
   const auto group = alone();
   OnDevice<std::int16_t> shorts({1});
   OnDevice<std::int32_t> ints({1});
+  OnDevice<std::uint16_t> unsigned_shorts({1});
+  const Reduction<std::int32_t> own("own", [](std::int32_t&, const std::int32_t&) {});
   EXPECT_ERROR(TypeError, group->all_reduce(shorts.buffer()), "i16");
+  EXPECT_ERROR(TypeError, group->all_reduce(unsigned_shorts.buffer()), "u16");
+  EXPECT_ERROR(NotSupportedError, group->all_reduce(ints.buffer(), {.op = own}), "host memory");
+  EXPECT_FALSE(group->capabilities("cuda").user_reductions);
   EXPECT_ERROR(ValueError, group->all_reduce(ints.buffer(), {.op = ReduceOp::bxor()}), "bitwise");
   EXPECT_EQ(group->sequence_number(), 0U) << "refused before anything happened";
   EXPECT_NO_THROW(group->broadcast(shorts.buffer())) << "moving is not reducing";

@@ -56,6 +56,14 @@ void encode(DType dtype, double value, std::byte* to) {
       return put(to, static_cast<std::int32_t>(value));
     case DType::i64:
       return put(to, static_cast<std::int64_t>(value));
+    case DType::u16:
+      return put(to, static_cast<std::uint16_t>(value));
+    case DType::u32:
+      return put(to, static_cast<std::uint32_t>(value));
+    case DType::u64:
+      return put(to, static_cast<std::uint64_t>(value));
+    case DType::raw:
+      return put(to, static_cast<std::uint8_t>(static_cast<std::int64_t>(value)));
     case DType::boolean:
       return put(to, static_cast<std::uint8_t>(value != 0));
     case DType::complex64:

@@ -16,8 +16,9 @@ namespace {
 using namespace std::chrono_literals;
 using Kind = ReduceOp::Kind;
 
-constexpr auto dtypes = std::to_array({DType::f16, DType::bf16, DType::f32, DType::f64, DType::i8, DType::u8,
-                                       DType::i32, DType::i64, DType::boolean, DType::complex64, DType::complex128});
+constexpr auto dtypes =
+    std::to_array({DType::f16, DType::bf16, DType::f32, DType::f64, DType::i8, DType::u8, DType::i32, DType::i64,
+                   DType::u32, DType::u64, DType::boolean, DType::complex64, DType::complex128});
 constexpr auto kinds = std::to_array({Kind::sum, Kind::avg, Kind::product, Kind::min, Kind::max});
 constexpr auto counts = std::to_array<std::size_t>({0, 1, 3, 1000, 65537});
 

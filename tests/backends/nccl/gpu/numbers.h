@@ -53,6 +53,18 @@ inline std::vector<std::uint8_t> encode(DType dtype, const std::vector<double>& 
       case DType::i64:
         put(static_cast<std::int64_t>(value));
         break;
+      case DType::u16:
+        put(static_cast<std::uint16_t>(value));
+        break;
+      case DType::u32:
+        put(static_cast<std::uint32_t>(value));
+        break;
+      case DType::u64:
+        put(static_cast<std::uint64_t>(value));
+        break;
+      case DType::raw:
+        put(static_cast<std::uint8_t>(value));
+        break;
       case DType::complex64:
         put(static_cast<float>(value));
         put(static_cast<float>(value));
