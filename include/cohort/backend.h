@@ -74,13 +74,23 @@ class Call {
   /// The user's timeout, for messages.
   std::chrono::milliseconds timeout() const noexcept { return timeout_; }
   /// A copy without the stream, which may be kept after the call has returned.
-  Call detached() noexcept { return {op_, sequence_, deadline(), timeout_}; }
+  Call detached() noexcept {
+    auto copy = *this;
+    copy.deadline_ = deadline();
+    copy.on_stream_ = nullptr;
+    return copy;
+  }
+  /// For a backend that performs an operation through parts, each of which is an operation of another backend: a digest
+  /// of what the ranks must agree on as a whole, which the parts compare together with their own operations. 0: none.
+  std::uint32_t whole() const noexcept { return whole_; }
+  void set_whole(std::uint32_t digest) noexcept { whole_ = digest; }
   /// Null for operations on host memory.
   OnStream* on_stream() const noexcept { return on_stream_; }
   void set_on_stream(OnStream& on_stream) noexcept { on_stream_ = &on_stream; }
 
  private:
   OpType op_;
+  std::uint32_t whole_ = 0;
   std::uint64_t sequence_;
   OnStream* on_stream_ = nullptr;
   std::chrono::milliseconds timeout_{};

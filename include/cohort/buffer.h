@@ -189,7 +189,16 @@ class COHORT_API ConstBuffer {
 
   std::int64_t count() const noexcept { return count_; }
   std::size_t bytes() const noexcept { return static_cast<std::size_t>(count_) * size_of(dtype_); }
+  /// Whether the elements lie in row-major order, without gaps.
   bool is_contiguous() const noexcept { return strides_.empty(); }
+  /// Whether the elements fill the memory without gaps or overlaps, in any order of the dimensions (a transposed
+  /// matrix, channels last).
+  bool is_dense() const;
+  /// Operations refuse memory that is not contiguous. With `true`, they take it if it is dense, and use the elements in
+  /// the order in which they lie in memory: sizes and strides must then be the same on all ranks, which is compared
+  /// like the dtype, and in all buffers of a call. Operations that cut a buffer into pieces still refuse it.
+  void use_in_memory_order(bool use) noexcept { in_memory_order_ = use; }
+  bool is_used_in_memory_order() const noexcept { return in_memory_order_; }
 
  protected:
   /// The sizes of a range of so many objects of type T.
@@ -207,6 +216,7 @@ class COHORT_API ConstBuffer {
   const void* data_ = nullptr;
   DType dtype_ = DType::u8;
   Device device_;
+  bool in_memory_order_ = false;
   std::int64_t count_ = 0;
   Dims sizes_;
   Dims strides_;

@@ -37,6 +37,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <span>
 #include <type_traits>
@@ -101,6 +102,8 @@ struct COHORT_API Operation {
   int root = 0;       ///< for types that have a root
   int peer = 0;       ///< for send and recv; any_source for recv_any_source
   int tag = 0;        ///< for send and recv
+  /// The order of the elements in memory: 0 if it is row-major, otherwise a digest of the sizes and strides.
+  std::uint32_t layout = 0;
   detail::SmallList<ConstBytes> ins{};
   detail::SmallList<Bytes> outs{};
   std::vector<Operation> members{};

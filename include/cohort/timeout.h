@@ -47,12 +47,14 @@ class COHORT_API Timeout {
  private:
   template <class Rep, class Period>
   static std::chrono::milliseconds checked(std::chrono::duration<Rep, Period> duration) {
-    // The largest duration of a coarser unit would overflow in the conversion to milliseconds.
-    if (duration >= std::chrono::duration<Rep, Period>::max()) return no_timeout;
-    if (duration <= duration.zero()) refuse(std::chrono::duration_cast<std::chrono::milliseconds>(duration));
+    // Long durations of a coarser unit would overflow in the conversion to milliseconds, and a floating-point duration
+    // may be no number.
+    const std::chrono::duration<double, std::milli> exact(duration);
+    if (!(exact > exact.zero())) refuse(exact.count());
+    if (exact >= std::chrono::duration<double, std::milli>(no_timeout)) return no_timeout;
     return std::chrono::ceil<std::chrono::milliseconds>(duration);
   }
-  [[noreturn]] static void refuse(std::chrono::milliseconds duration);
+  [[noreturn]] static void refuse(double milliseconds);
 
   std::variant<std::monostate, std::chrono::milliseconds, Deadline> value_;
 };

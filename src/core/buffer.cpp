@@ -6,6 +6,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 namespace cohort {
 
@@ -67,6 +69,21 @@ ConstBuffer::ConstBuffer(const void* data, DType dtype, Dims sizes, Dims strides
                                  sizes_.size()));
   }
   if (count_ > 0 && !are_contiguous(sizes_, strides)) strides_ = std::move(strides);
+}
+
+bool ConstBuffer::is_dense() const {
+  if (is_contiguous()) return true;
+  std::vector<std::pair<std::int64_t, std::int64_t>> by_stride;  // stride and size
+  for (std::size_t i = 0; i < sizes_.size(); ++i) {
+    if (sizes_[i] != 1) by_stride.emplace_back(strides_[i], sizes_[i]);
+  }
+  std::ranges::sort(by_stride);
+  std::int64_t expected = 1;
+  for (const auto& [stride, size] : by_stride) {
+    if (stride != expected) return false;
+    expected *= size;
+  }
+  return true;
 }
 
 namespace detail {

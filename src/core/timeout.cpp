@@ -6,9 +6,9 @@
 
 namespace cohort {
 
-void Timeout::refuse(std::chrono::milliseconds duration) {
+void Timeout::refuse(double milliseconds) {
   throw ValueError(
-      fmt::format("a timeout of {} ms: it must be positive; cohort::no_timeout waits without limit", duration.count()));
+      fmt::format("a timeout of {:g} ms: it must be positive; cohort::no_timeout waits without limit", milliseconds));
 }
 
 }  // namespace cohort

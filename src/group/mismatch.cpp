@@ -48,7 +48,7 @@ void add_pieces(OpSignature& signature, const Pieces& pieces) {
 }  // namespace
 
 OpSignature OpSignature::of(const Operation& op) {
-  OpSignature signature{.op = op.type, .dtype = op.dtype};
+  OpSignature signature{.op = op.type, .dtype = op.dtype, .layout = op.layout};
   switch (op.type) {
     case OpType::all_reduce:
       signature.reduce = op.reduce.kind();
@@ -108,11 +108,23 @@ std::string to_string(const OpSignature& signature) {
   if (signature.op != OpType::barrier) parts.emplace_back(to_string(signature.dtype));
   if (signature.bytes > 0) parts.push_back(fmt::format("{} bytes", signature.bytes));
   if (has_root(signature.op)) parts.push_back(fmt::format("root {}", signature.root));
+  if (signature.layout != 0)
+    parts.push_back(fmt::format("memory not in row-major order, layout {:08x}", signature.layout));
   return fmt::format("{}({})", to_string(signature.op), fmt::join(parts, ", "));
 }
 
 std::string describe_mismatch(int rank, const std::string& called, int other, const std::string& other_called) {
   return fmt::format("rank {} called {} where rank {} called {}", rank, called, other, other_called);
+}
+
+std::string describe_wrong_message(int sender, std::uint64_t sent, std::uint32_t sent_type, int receiver,
+                                   std::uint64_t expected, std::uint32_t expected_type) {
+  const auto text = [](std::uint64_t bytes, std::uint32_t type) {
+    return fmt::format("{} bytes of {}{}", bytes, to_string(static_cast<DType>(type & 0xffU)),
+                       type > 0xffU ? fmt::format(" (not in row-major order, layout {:06x})", type >> 8U) : "");
+  };
+  return fmt::format("rank {} sent {} where rank {} expects {}", sender, text(sent, sent_type), receiver,
+                     text(expected, expected_type));
 }
 
 // --- debug level detail
@@ -143,7 +155,9 @@ bool has_own_shapes(const Operation& op) {
 template <class Buffers>
 void describe(std::vector<std::string>& shapes, std::vector<std::string_view>& dtypes, const Buffers& buffers) {
   for (const ConstBuffer& buffer : buffers) {
-    shapes.push_back(to_string(buffer.sizes()));
+    shapes.push_back(buffer.is_contiguous()
+                         ? to_string(buffer.sizes())
+                         : fmt::format("{} strides {}", to_string(buffer.sizes()), to_string(buffer.strides())));
     dtypes.push_back(to_string(buffer.dtype()));
   }
 }

@@ -12,6 +12,7 @@
 #include <numeric>
 
 #include "core/rank_index.h"
+#include "group/mismatch.h"
 #include "group/submit.h"
 
 namespace cohort {
@@ -24,15 +25,34 @@ ErrorContext in(OpType type) {
   return {.op = std::string(to_string(type))};
 }
 
+[[noreturn]] void refuse_strides(OpType type, const ConstBuffer& buffer) {
+  throw ValueError(fmt::format("{}: the buffer of sizes {} has strides {}: make it contiguous first", to_string(type),
+                               to_string(buffer.sizes()), to_string(buffer.strides())),
+                   in(type));
+}
+
+/// For buffers that are used as a whole.
 void check_memory(OpType type, const ConstBuffer& buffer) {
-  if (!buffer.is_contiguous()) {
-    throw ValueError(fmt::format("{}: the buffer of sizes {} has strides {}: make it contiguous first", to_string(type),
-                                 to_string(buffer.sizes()), to_string(buffer.strides())),
-                     in(type));
-  }
+  const bool is_taken = buffer.is_contiguous() || (buffer.is_used_in_memory_order() && buffer.is_dense());
+  if (!is_taken) refuse_strides(type, buffer);
   if (buffer.data() == nullptr && buffer.count() > 0) {
     throw ValueError(fmt::format("{}: the buffer's address is null", to_string(type)), in(type));
   }
+}
+
+/// For buffers that are cut into pieces along their first dimension.
+void check_row_major(OpType type, const ConstBuffer& buffer) {
+  if (!buffer.is_contiguous()) refuse_strides(type, buffer);
+  check_memory(type, buffer);
+}
+
+/// See Operation::layout.
+std::uint32_t layout_of(const ConstBuffer& buffer) {
+  if (buffer.is_contiguous()) return 0;
+  std::uint64_t digest = buffer.sizes().size();
+  for (const auto size : buffer.sizes()) digest = digest_of({digest, static_cast<std::uint64_t>(size)});
+  for (const auto stride : buffer.strides()) digest = digest_of({digest, static_cast<std::uint64_t>(stride)});
+  return short_digest(digest);
 }
 
 template <class List>
@@ -54,9 +74,21 @@ void check_same_dtype(OpType type, const ConstBuffer& a, const ConstBuffer& b) {
   }
 }
 
+/// For buffers whose contents become each other's: elements of the same type, in the same order.
+void check_alike(OpType type, const ConstBuffer& a, const ConstBuffer& b) {
+  check_same_dtype(type, a, b);
+  if (a.is_contiguous() && b.is_contiguous()) return;
+  if (a.sizes() == b.sizes() && a.strides() == b.strides()) return;
+  throw ValueError(fmt::format("{}: the elements of its buffers lie in different orders: sizes {} with strides {}, and "
+                               "sizes {} with strides {} (none: row-major); make them contiguous first",
+                               to_string(type), to_string(a.sizes()), to_string(a.strides()), to_string(b.sizes()),
+                               to_string(b.strides())),
+                   in(type));
+}
+
 template <class List>
-void check_same_dtypes(OpType type, const List& buffers, const ConstBuffer& like) {
-  for (const auto& buffer : buffers) check_same_dtype(type, buffer, like);
+void check_all_alike(OpType type, const List& buffers, const ConstBuffer& like) {
+  for (const auto& buffer : buffers) check_alike(type, buffer, like);
 }
 
 void check_count(OpType type, std::int64_t got, std::int64_t wanted, std::string_view what) {
@@ -137,7 +169,7 @@ std::span<const ConstBuffer> view(const ConstBufferList& list) {
 }
 
 Operation all_reduce_of(const Buffer& buffer, const ReduceOp& reduce) {
-  Operation op{.type = OpType::all_reduce, .dtype = buffer.dtype(), .reduce = reduce};
+  Operation op{.type = OpType::all_reduce, .dtype = buffer.dtype(), .reduce = reduce, .layout = layout_of(buffer)};
   op.ins.push_back(bytes_of(buffer));
   op.outs.push_back(bytes_of(buffer));
   op.output_buffers = {&buffer, 1};
@@ -159,7 +191,7 @@ Work Operations::all_reduce(const BufferList& buffers, const AllReduceOptions& o
   check_list(type, buffers);
   check_reduction(type, buffers[0], options.op);
   for (const auto& buffer : buffers) {
-    check_same_dtype(type, buffer, buffers[0]);
+    check_alike(type, buffer, buffers[0]);
     check_count(type, buffer.count(), buffers[0].count(), "a buffer of the list");
   }
   if (buffers.size() > 1) refuse_user_reduction(type, options.op);
@@ -173,7 +205,7 @@ Work Operations::all_reduce(const BufferList& buffers, const AllReduceOptions& o
     throw NotSupportedError(fmt::format("{}: lists of buffers are supported in host memory only", to_string(type)),
                             in(type));
   }
-  Operation op{.type = type, .dtype = buffers[0].dtype(), .reduce = options.op};
+  Operation op{.type = type, .dtype = buffers[0].dtype(), .reduce = options.op, .layout = layout_of(buffers[0])};
   for (const auto& buffer : buffers) {
     op.ins.push_back(bytes_of(buffer));
     op.outs.push_back(bytes_of(buffer));
@@ -187,7 +219,7 @@ Work Operations::all_reduce_coalesced(const BufferList& buffers, const AllReduce
   check_list(type, buffers);
   refuse_user_reduction(type, options.op);
   check_reduction(type, buffers[0], options.op);
-  check_same_dtypes(type, buffers, buffers[0]);
+  for (const auto& buffer : buffers) check_same_dtype(type, buffer, buffers[0]);
   Operation op{.type = type, .dtype = buffers[0].dtype(), .reduce = options.op};
   for (const auto& buffer : buffers) op.members.push_back(all_reduce_of(buffer, options.op));
   op.output_buffers = view(buffers);
@@ -199,7 +231,8 @@ Work Operations::reduce(const Buffer& buffer, const ReduceOptions& options) {
   check_rank(type, options.root, size_, "root");
   check_memory(type, buffer);
   check_reduction(type, buffer, options.op);
-  Operation op{.type = type, .dtype = buffer.dtype(), .reduce = options.op, .root = options.root};
+  Operation op{
+      .type = type, .dtype = buffer.dtype(), .reduce = options.op, .root = options.root, .layout = layout_of(buffer)};
   op.ins.push_back(bytes_of(buffer));
   if (rank_ == options.root) op.outs.push_back(bytes_of(buffer));
   op.output_buffers = {&buffer, 1};
@@ -210,7 +243,7 @@ Work Operations::broadcast(const Buffer& buffer, const BroadcastOptions& options
   constexpr auto type = OpType::broadcast;
   check_rank(type, options.root, size_, "root");
   check_memory(type, buffer);
-  Operation op{.type = type, .dtype = buffer.dtype(), .root = options.root};
+  Operation op{.type = type, .dtype = buffer.dtype(), .root = options.root, .layout = layout_of(buffer)};
   op.outs.push_back(bytes_of(buffer));
   op.output_buffers = {&buffer, 1};
   return submit(op, submit_options(buffer.device(), options));
@@ -219,8 +252,8 @@ Work Operations::broadcast(const Buffer& buffer, const BroadcastOptions& options
 namespace {
 
 Operation all_gather_of(OpType type, const Buffer& output, const ConstBuffer& input, int size) {
-  check_memory(type, output);
-  check_memory(type, input);
+  check_row_major(type, output);
+  check_row_major(type, input);
   check_same_dtype(type, output, input);
   check_count(type, output.count(), input.count() * size, "the output");
   Operation op{.type = OpType::all_gather_single, .dtype = input.dtype()};
@@ -233,8 +266,8 @@ Operation all_gather_of(OpType type, const Buffer& output, const ConstBuffer& in
 
 Operation reduce_scatter_of(OpType type, const Buffer& output, const ConstBuffer& input, const ReduceOp& reduce,
                             int size) {
-  check_memory(type, output);
-  check_memory(type, input);
+  check_row_major(type, output);
+  check_row_major(type, input);
   check_same_dtype(type, output, input);
   check_reduction(type, output, reduce);
   check_count(type, input.count(), output.count() * size, "the input");
@@ -258,9 +291,9 @@ Work Operations::all_gather(const BufferList& outputs, const ConstBuffer& input,
   check_memory(type, input);
   check_length(type, outputs.size(), size_, "a list");
   check_list(type, outputs);
-  check_same_dtypes(type, outputs, input);
+  check_all_alike(type, outputs, input);
   check_count(type, outputs[index_of(rank_)].count(), input.count(), "this rank's output");
-  Operation op{.type = type, .dtype = input.dtype()};
+  Operation op{.type = type, .dtype = input.dtype(), .layout = layout_of(input)};
   op.ins.push_back(bytes_of(input));
   for (const auto& output : outputs) op.outs.push_back(bytes_of(output));
   op.input_buffers = {&input, 1};
@@ -279,7 +312,7 @@ Work Operations::all_gather_coalesced(const std::vector<BufferList>& outputs, co
     check_length(type, list.size(), static_cast<int>(inputs.size()), "a rank's list");
     check_list(type, list);
     for (std::size_t j = 0; j < inputs.size(); ++j) {
-      check_same_dtype(type, list[j], inputs[j]);
+      check_alike(type, list[j], inputs[j]);
       if (!(list[j].sizes() == inputs[j].sizes())) {
         throw ValueError(fmt::format("{}: an output of sizes {} for an input of sizes {}", to_string(type),
                                      to_string(list[j].sizes()), to_string(inputs[j].sizes())),
@@ -289,7 +322,7 @@ Work Operations::all_gather_coalesced(const std::vector<BufferList>& outputs, co
     }
   }
   for (std::size_t j = 0; j < inputs.size(); ++j) {
-    Operation member{.type = OpType::all_gather, .dtype = inputs[j].dtype()};
+    Operation member{.type = OpType::all_gather, .dtype = inputs[j].dtype(), .layout = layout_of(inputs[j])};
     member.ins.push_back(bytes_of(inputs[j]));
     for (const auto& list : outputs) member.outs.push_back(bytes_of(list[j]));
     op.members.push_back(std::move(member));
@@ -318,13 +351,18 @@ Work Operations::gather(const BufferList& outputs, const ConstBuffer& input, con
   const bool is_root = rank_ == options.root;
   check_rank(type, options.root, size_, "root");
   check_memory(type, input);
+  if (options.uneven) check_row_major(type, input);
   if (is_root) {
     check_length(type, outputs.size(), size_, "a list");
     check_list(type, outputs);
-    check_same_dtypes(type, outputs, input);
     check_count(type, outputs[index_of(rank_)].count(), input.count(), "the root's own output");
     for (const auto& output : outputs) {
-      if (options.uneven) break;
+      if (options.uneven) {
+        check_same_dtype(type, output, input);
+        check_row_major(type, output);
+        continue;
+      }
+      check_alike(type, output, input);
       check_count(type, output.count(), input.count(), "an output (sizes may differ with uneven = true on all ranks)");
     }
   } else if (!outputs.empty()) {
@@ -334,7 +372,10 @@ Work Operations::gather(const BufferList& outputs, const ConstBuffer& input, con
   }
   // No rank but the root knows the sizes of the others, so a gather of different sizes cannot choose its algorithm by
   // size as an even one does. In an all_to_all every pair of ranks compares sizes.
-  Operation op{.type = options.uneven ? OpType::all_to_all : type, .dtype = input.dtype(), .root = options.root};
+  Operation op{.type = options.uneven ? OpType::all_to_all : type,
+               .dtype = input.dtype(),
+               .root = options.root,
+               .layout = layout_of(input)};
   for (int rank = 0; options.uneven && rank < size_; ++rank) {
     op.ins.push_back(rank == options.root ? bytes_of(input) : ConstBytes());
     if (!is_root) op.outs.push_back(Bytes());
@@ -350,12 +391,12 @@ Work Operations::scatter(const Buffer& output, const ConstBufferList& inputs, co
   constexpr auto type = OpType::scatter;
   check_rank(type, options.root, size_, "root");
   check_memory(type, output);
-  Operation op{.type = type, .dtype = output.dtype(), .root = options.root};
+  Operation op{.type = type, .dtype = output.dtype(), .root = options.root, .layout = layout_of(output)};
   if (rank_ == options.root) {
     check_length(type, inputs.size(), size_, "a list");
     check_list(type, inputs);
     for (const auto& input : inputs) {
-      check_same_dtype(type, input, output);
+      check_alike(type, input, output);
       check_count(type, input.count(), output.count(), "an input");
     }
   } else if (!inputs.empty()) {
@@ -376,10 +417,10 @@ Work Operations::reduce_scatter(const Buffer& output, const ConstBufferList& inp
   check_memory(type, output);
   check_length(type, inputs.size(), size_, "a list");
   check_list(type, inputs);
-  check_same_dtypes(type, inputs, output);
+  check_all_alike(type, inputs, output);
   check_reduction(type, output, options.op);
   check_count(type, inputs[index_of(rank_)].count(), output.count(), "this rank's input");
-  Operation op{.type = type, .dtype = output.dtype(), .reduce = options.op};
+  Operation op{.type = type, .dtype = output.dtype(), .reduce = options.op, .layout = layout_of(output)};
   for (const auto& input : inputs) op.ins.push_back(bytes_of(input));
   op.outs.push_back(bytes_of(output));
   op.input_buffers = view(inputs);
@@ -442,8 +483,8 @@ void divide_rows(List& parts, Whole whole, const ConstBuffer& buffer, const std:
 
 Work Operations::all_to_all(const Buffer& output, const ConstBuffer& input, const AllToAllOptions& options) {
   constexpr auto type = OpType::all_to_all_single;
-  check_memory(type, output);
-  check_memory(type, input);
+  check_row_major(type, output);
+  check_row_major(type, input);
   check_same_dtype(type, output, input);
   Operation op{.type = type, .dtype = input.dtype()};
   divide_rows(op.ins, bytes_of(input), input, options.input_splits, size_, "input");
@@ -463,9 +504,9 @@ Work Operations::all_to_all(const BufferList& outputs, const ConstBufferList& in
   check_length(type, outputs.size(), size_, "outputs");
   check_list(type, inputs);
   check_list(type, outputs);
-  check_same_dtypes(type, inputs, outputs[0]);
-  check_same_dtypes(type, outputs, outputs[0]);
-  Operation op{.type = type, .dtype = outputs[0].dtype()};
+  check_all_alike(type, inputs, outputs[0]);
+  check_all_alike(type, outputs, outputs[0]);
+  Operation op{.type = type, .dtype = outputs[0].dtype(), .layout = layout_of(outputs[0])};
   for (const auto& input : inputs) op.ins.push_back(bytes_of(input));
   for (const auto& output : outputs) op.outs.push_back(bytes_of(output));
   op.input_buffers = view(inputs);
@@ -493,7 +534,7 @@ Work Operations::send(const ConstBuffer& buffer, int peer, const SendOptions& op
   check_rank(type, peer, size_, "peer");
   check_tag(type, options.tag);
   check_memory(type, buffer);
-  Operation op{.type = type, .dtype = buffer.dtype(), .peer = peer, .tag = options.tag};
+  Operation op{.type = type, .dtype = buffer.dtype(), .peer = peer, .tag = options.tag, .layout = layout_of(buffer)};
   op.ins.push_back(bytes_of(buffer));
   op.input_buffers = {&buffer, 1};
   return submit(op, submit_options(buffer.device(), options));
@@ -504,7 +545,7 @@ Work Operations::recv(const Buffer& buffer, int peer, const RecvOptions& options
   check_rank(type, peer, size_, "peer");
   check_tag(type, options.tag);
   check_memory(type, buffer);
-  Operation op{.type = type, .dtype = buffer.dtype(), .peer = peer, .tag = options.tag};
+  Operation op{.type = type, .dtype = buffer.dtype(), .peer = peer, .tag = options.tag, .layout = layout_of(buffer)};
   op.outs.push_back(bytes_of(buffer));
   op.output_buffers = {&buffer, 1};
   return submit(op, submit_options(buffer.device(), options));
@@ -514,7 +555,11 @@ Work Operations::recv_any_source(const Buffer& buffer, const RecvOptions& option
   constexpr auto type = OpType::recv_any_source;
   check_tag(type, options.tag);
   check_memory(type, buffer);
-  Operation op{.type = type, .dtype = buffer.dtype(), .peer = Operation::any_source, .tag = options.tag};
+  Operation op{.type = type,
+               .dtype = buffer.dtype(),
+               .peer = Operation::any_source,
+               .tag = options.tag,
+               .layout = layout_of(buffer)};
   op.outs.push_back(bytes_of(buffer));
   op.output_buffers = {&buffer, 1};
   return submit(op, submit_options(buffer.device(), options));

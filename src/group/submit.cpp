@@ -45,7 +45,9 @@ void all_reduce_list(Backend& backend, const Operation& op, Call& call) {
   reduce::find_kernel(op.dtype, op.reduce.kind())(
       {.data = sources.data(), .factors = factors.data(), .count = sources.size()}, {.data = &output, .count = 1},
       op.count_of(first), 1);
-  backend.perform(Operation::all_reduce(first, first, op.dtype, op.reduce), call);
+  auto combined = Operation::all_reduce(first, first, op.dtype, op.reduce);
+  combined.layout = op.layout;
+  backend.perform(combined, call);
   for (std::size_t i = 1; i < op.outs.size(); ++i) {
     if (!first.empty()) std::memcpy(op.outs[i].data(), first.data(), first.size());
   }

@@ -101,6 +101,11 @@ TEST(BufferTest, KnowsItsShape) {
   const Buffer transposed(memory.data(), DType::f32, {4, 6}, {1, 4});
   EXPECT_FALSE(transposed.is_contiguous());
   EXPECT_EQ(transposed.strides(), (Dims{1, 4}));
+  EXPECT_TRUE(plain.is_dense());
+  EXPECT_TRUE(transposed.is_dense());
+  EXPECT_TRUE(Buffer(memory.data(), DType::f32, {2, 3, 1, 4}, {12, 1, 77, 3}).is_dense()) << "in any order";
+  EXPECT_FALSE(Buffer(memory.data(), DType::f32, {4, 2}, {4, 1}).is_dense()) << "gaps";
+  EXPECT_FALSE(Buffer(memory.data(), DType::f32, {4, 2}, {0, 1}).is_dense()) << "overlaps";
   EXPECT_EQ(Buffer(memory.data(), DType::f32, {}).count(), 1) << "no dimensions: a scalar";
   const Buffer many(memory.data(), DType::f32, {1, 2, 1, 3, 1, 4});
   EXPECT_EQ(to_string(many.sizes()), "[1, 2, 1, 3, 1, 4]");

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdint>
+#include <limits>
 
 namespace cohort {
 
@@ -27,11 +29,16 @@ TEST(Timeout, ZeroAndNegativeAreRefused) {
   EXPECT_THROW(Timeout(0ms), ValueError);
   EXPECT_THROW(Timeout(-1ms), ValueError);
   EXPECT_THROW(Timeout(-1ns), ValueError);
+  EXPECT_THROW(Timeout(std::chrono::hours::min()), ValueError);
+  EXPECT_THROW(Timeout(-0.5s), ValueError);
+  EXPECT_THROW(Timeout(std::chrono::duration<double>(std::numeric_limits<double>::quiet_NaN())), ValueError);
 }
 
 TEST(Timeout, NoTimeoutIsNever) {
   EXPECT_TRUE(Timeout(no_timeout).deadline_or(1s).is_never());
   EXPECT_TRUE(Timeout(std::chrono::hours::max()).deadline_or(1s).is_never());
+  EXPECT_TRUE(Timeout(std::chrono::hours(std::int64_t{1} << 50U)).deadline_or(1s).is_never()) << "not negative";
+  EXPECT_TRUE(Timeout(1e300s).deadline_or(1s).is_never());
   EXPECT_EQ(Timeout(Deadline::never()).duration_or(1s), no_timeout);
 }
 

@@ -127,6 +127,60 @@ TEST_P(Arguments, RootsAndPeersAreRanksOfTheGroup) {
   });
 }
 
+TEST_P(Arguments, TimeoutsArePositive) {
+  run([](const ProcessGroupPtr& pg) {
+    std::vector<float> x(index(pg->size()));
+    std::vector<float> y(1);
+    const std::vector<std::vector<float>> parts(index(pg->size()), y);
+    auto outputs = parts;
+    const auto work = pg->barrier({.async_op = true});
+    work.wait();
+    for (const auto t :
+         {std::chrono::milliseconds(0), std::chrono::milliseconds(-1), std::chrono::milliseconds::min()}) {
+      const auto refused = [&](const std::function<void()>& call) {
+        expect_refused<ValueError>(*pg, "must be positive", call);
+      };
+      for (const bool async : {false, true}) {
+        refused([&] { pg->all_reduce(x, {.async_op = async, .timeout = t}); });
+        refused([&] { pg->all_reduce({x, x}, {.async_op = async, .timeout = t}); });
+        refused([&] { pg->all_reduce_coalesced({x, y}, {.async_op = async, .timeout = t}); });
+        refused([&] { pg->reduce(x, {.async_op = async, .timeout = t}); });
+        refused([&] { pg->broadcast(x, {.async_op = async, .timeout = t}); });
+        refused([&] { pg->all_gather(x, y, {.async_op = async, .timeout = t}); });
+        refused([&] { pg->all_gather(outputs, y, {.async_op = async, .timeout = t}); });
+        refused([&] { pg->all_gather_coalesced(BufferList{x}, {y}, {.async_op = async, .timeout = t}); });
+        refused([&] { pg->gather(outputs, y, {.root = pg->rank(), .async_op = async, .timeout = t}); });
+        refused([&] { pg->scatter(y, parts, {.root = pg->rank(), .async_op = async, .timeout = t}); });
+        refused([&] { pg->reduce_scatter(y, x, {.async_op = async, .timeout = t}); });
+        refused([&] { pg->reduce_scatter(y, parts, {.async_op = async, .timeout = t}); });
+        refused([&] { pg->reduce_scatter_coalesced({y}, {x}, {.async_op = async, .timeout = t}); });
+        refused([&] { pg->all_to_all(x, x, {.async_op = async, .timeout = t}); });
+        refused([&] { pg->all_to_all(outputs, parts, {.async_op = async, .timeout = t}); });
+        refused([&] { pg->barrier({.async_op = async, .timeout = t}); });
+        refused([&] { pg->send(x, 0, {.async_op = async, .timeout = t}); });
+        refused([&] { pg->recv(x, 0, {.async_op = async, .timeout = t}); });
+        refused([&] { pg->recv_any_source(x, {.async_op = async, .timeout = t}); });
+        refused([&] {
+          auto batch = pg->batch();
+          batch.all_reduce(x);
+          batch.run({.async_op = async, .timeout = t});
+        });
+      }
+      refused([&] { pg->broadcast_bytes("x", {.timeout = t}); });
+      refused([&] { pg->all_gather_bytes("x", {.timeout = t}); });
+      refused([&] { pg->all_ok([] {}, t); });
+      refused([&] { pg->monitored_barrier({.timeout = t}); });
+      refused([&] { pg->split_group({0}, {.timeout = t}); });
+      refused([&] { pg->shrink({.timeout = t}); });
+      refused([&] { pg->merge_remote_group(pg->store(), 1, {.timeout = t}); });
+      refused([&] { pg->set_timeout(t); });
+      refused([&] { work.wait(t); });
+      refused([&] { work.future().wait(t); });
+    }
+    expect_works(*pg);
+  });
+}
+
 TEST_P(Arguments, TagsAreNotNegative) {
   run([](const ProcessGroupPtr& pg) {
     std::vector<float> x(3);

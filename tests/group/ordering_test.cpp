@@ -77,7 +77,7 @@ TEST_P(Ordering, DifferentCollectivesMayBeUnderWayTogether) {
 
 TEST_P(Ordering, RanksThatWaitForNobodyDoNotRunTooFarAhead) {
   run([](const ProcessGroupPtr& pg) {
-    // The root of a broadcast or scatter, and all ranks but the root of a reduce or gather, return at once.
+    // The root of a broadcast or scatter, and all ranks but the root of a reduce or gather, take no data from others.
     const auto n = pg->size();
     std::mt19937 random(static_cast<unsigned>(pg->rank()));
     for (int i = 0; i < 300; ++i) {

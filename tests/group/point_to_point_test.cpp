@@ -318,6 +318,33 @@ TEST_P(PointToPointErrors, AnotherSizeIsAMismatchAndTheGroupGoesOn) {
   });
 }
 
+TEST_P(PointToPointErrors, AnotherTypeIsAMismatchAndTheGroupGoesOn) {
+  if (backend_under_test() == "mpi") GTEST_SKIP() << "an MPI message does not say what type its bytes are";
+  run([](const ProcessGroupPtr& pg) {
+    for (const std::size_t count : {1UL, 100UL, long_message / sizeof(float)}) {
+      for (const bool any_source : {false, true}) {
+        SCOPED_TRACE(std::to_string(count) + " elements");
+        const std::vector<float> out(count, 1);
+        std::vector<std::int32_t> in(count, 7);
+        if (pg->rank() == 1) {
+          if (count * sizeof(float) > shm::message_bytes && tells_the_sender()) {
+            EXPECT_ERROR(MismatchError, pg->send(out, 0, {.tag = 1}), "rank 0");
+          } else {
+            pg->send(out, 0, {.tag = 1});
+          }
+        } else if (pg->rank() == 0) {
+          const auto receive = [&] { any_source ? pg->recv_any_source(in, {.tag = 1}) : pg->recv(in, 1, {.tag = 1}); };
+          EXPECT_THAT(message_of<MismatchError>(receive),
+                      ::testing::AllOf(::testing::HasSubstr("rank 1 sent"), ::testing::HasSubstr("f32"),
+                                       ::testing::HasSubstr("i32")));
+          EXPECT_EQ(in, std::vector<std::int32_t>(count, 7));
+        }
+        expect_works(*pg);
+      }
+    }
+  });
+}
+
 TEST_P(PointToPointErrors, ALongMessageRefusedLateIsKnownToItsSenderAtOnce) {
   if (!tells_the_sender()) GTEST_SKIP() << "this backend tells the receiver only";
   run([](const ProcessGroupPtr& pg) {

@@ -110,7 +110,7 @@ class Stager {
     return 10'000 * (rank + 1) + 100 * static_cast<int>(operation + 1) + static_cast<int>(chunk);
   }
   void meet() {
-    const auto k = order_.begin(watch_);
+    const auto k = order_.begin();
     shm::raise(board_.post(rank_, k).flag, k);
     order_.await_all_posts(k, watch_);
   }

@@ -5,6 +5,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
+#include <utility>
 #include <vector>
 
 #include "core/log_format.h"
@@ -23,21 +25,8 @@ std::string note_key(int rank) {
   return fmt::format("note/{}", rank);
 }
 
-/// "in 123 all_reduce #3", "out 123 broadcast #2", "out 0 "
-struct Note {
-  bool is_in = false;
-  std::string digest{};
-  std::string text{};
-
-  static Note parse(const std::string& from) {
-    const auto first = from.find(' ');
-    const auto second = from.find(' ', first + 1);
-    if (first == std::string::npos || second == std::string::npos) return {};
-    return {.is_in = from.substr(0, first) == "in",
-            .digest = from.substr(first + 1, second - first - 1),
-            .text = from.substr(second + 1)};
-  }
-};
+/// Holds the note of a rank that has been waiting for a while, for the others to compare with.
+constexpr const char* stalled_key = "stalled";
 
 }  // namespace
 
@@ -47,6 +36,11 @@ FailureCoordinator::FailureCoordinator(Group group, Deadline deadline, std::func
   notes_ = group_.store->clone();
   detector_ =
       FailureDetector::start(group_.store, group_.rank, deadline, [this](const Failure& failure) { end(failure); });
+  const auto current = [this] {
+    const std::lock_guard lock(mutex_);
+    return recent_.current();
+  };
+  stall_watch_ = std::make_unique<StallWatch>(current, [this] { compare_with_waiting_ranks(); });
 }
 
 FailureCoordinator::~FailureCoordinator() {
@@ -54,6 +48,14 @@ FailureCoordinator::~FailureCoordinator() {
 }
 
 void FailureCoordinator::leave() {
+  stall_watch_.reset();
+  if (left_note_.exchange(false) && !is_over_) {
+    try {
+      notes_->delete_key(stalled_key, notes_patience);
+    } catch (const Error& e) {
+      log_debug("a note was left in the store: {}", e.what());
+    }
+  }
   detector_.reset();
 }
 
@@ -63,14 +65,12 @@ ErrorContext FailureCoordinator::context(const Call& call) const {
 
 void FailureCoordinator::enter(const OpSignature& signature, std::uint64_t sequence) {
   const std::lock_guard lock(mutex_);
-  last_ = signature;
-  last_sequence_ = sequence;
-  is_in_ = true;
+  recent_.enter(signature, sequence);
 }
 
 void FailureCoordinator::exit() {
   const std::lock_guard lock(mutex_);
-  is_in_ = false;
+  recent_.exit();
 }
 
 bool FailureCoordinator::end(const Failure& failure) {
@@ -82,33 +82,57 @@ bool FailureCoordinator::end(const Failure& failure) {
     over_.notify_all();
   }
   stop_(failure);
-  if (failure.kind == ErrorKind::timeout) publish_current_op();
+  if (failure.kind == ErrorKind::timeout || failure.kind == ErrorKind::mismatch) publish_recent_ops();
   return true;
 }
 
-void FailureCoordinator::publish_current_op() {
+void FailureCoordinator::publish_recent_ops() {
   if (notes_ == nullptr || is_alone_) return;
-  std::string note;
-  {
-    const std::lock_guard lock(mutex_);
-    note = fmt::format("{} {} {}", is_in_ ? "in" : "out", last_ ? last_->digest(last_sequence_) : 0,
-                       last_ ? fmt::format("{} #{}", to_string(*last_), last_sequence_) : "");
-  }
-  const auto publish = [store = notes_, key = note_key(group_.rank), note] {
+  const auto publish = [store = notes_, key = note_key(group_.rank), note = own_note()] {
     try {
       store->clone()->set(key, note, notes_patience);
     } catch (const Error& e) {
-      log_debug("this rank's current operation could not be published: {}", e.what());
+      log_debug("this rank's latest operations could not be published: {}", e.what());
     }
   };
   run_with_deadline(publish, Deadline::after(notes_patience), late_);
 }
 
-void FailureCoordinator::diagnose_timeout() {
+std::string FailureCoordinator::own_note() {
+  const std::lock_guard lock(mutex_);
+  return recent_.note(group_.rank);
+}
+
+/// The first rank that waits leaves its note, and those that wait later compare theirs with it and replace it if they
+/// are further: one request for each rank, as long as they agree.
+void FailureCoordinator::compare_with_waiting_ranks() {
+  if (is_over_ || is_alone_) return;
+  const auto mine = own_note();
+  try {
+    constexpr int most_tries = 8;
+    auto seen = notes_->compare_set(stalled_key, "", mine, notes_patience);
+    for (int tries = 0; tries < most_tries && seen != mine; ++tries) {
+      const std::array both{OpNote::parse(seen), OpNote::parse(mine)};
+      if (const auto mismatch = first_mismatch(both)) {
+        if (detector_ != nullptr) detector_->declare(*mismatch);
+        end(*mismatch);
+        return;
+      }
+      if (both[0].newest() >= both[1].newest()) return;
+      seen = notes_->compare_set(stalled_key, seen, mine, notes_patience);
+    }
+    left_note_ = left_note_ || seen == mine;
+  } catch (const Error& e) {
+    log_debug("what this rank waits in could not be compared with the others: {}", e.what());
+  }
+}
+
+void FailureCoordinator::diagnose() {
   const std::lock_guard turn(diagnosis_mutex_);
   {
     const std::lock_guard lock(mutex_);
-    if (is_examined_ || failure_->kind != ErrorKind::timeout || notes_ == nullptr) return;
+    const bool is_open = failure_->kind == ErrorKind::timeout || failure_->kind == ErrorKind::mismatch;
+    if (is_examined_ || !is_open || notes_ == nullptr) return;
     is_examined_ = true;
     if (is_alone_) {
       failure_->text += ", and the job's store does not answer";
@@ -123,7 +147,7 @@ void FailureCoordinator::diagnose_timeout() {
         (*answers)[each] = store->get(note_key(static_cast<int>(each)), patience);
       } catch (const StoreTimeoutError&) {  // that rank has not published a note
       } catch (const Error& e) {
-        return log_debug("the other ranks' current operations could not be read: {}", e.what());
+        return log_debug("the other ranks' latest operations could not be read: {}", e.what());
       }
     }
   };
@@ -132,33 +156,27 @@ void FailureCoordinator::diagnose_timeout() {
     failure_->text += ", and the job's store does not answer";
     return;
   }
-  std::vector<std::optional<Note>> notes;
-  for (const auto& answer : *answers)
-    notes.push_back(answer.empty() ? std::nullopt : std::optional(Note::parse(answer)));
+  std::vector<OpNote> notes;
   std::vector<int> missing;
   std::vector<std::string> places;
-  int first_in = -1;
-  std::optional<Failure> mismatch;
   for (int each = 0; each < group_.size; ++each) {
-    const auto& note = notes[index_of(each)];
-    if (note && note->is_in) {
-      if (first_in < 0) first_in = each;
-      const auto& other = *notes[static_cast<std::size_t>(first_in)];
-      if (!mismatch && note->digest != other.digest) {
-        mismatch = Failure{.kind = ErrorKind::mismatch,
-                           .rank = each,
-                           .text = describe_mismatch(each, note->text, first_in, other.text)};
-      }
-      continue;
+    const auto& answer = (*answers)[index_of(each)];
+    const auto note = OpNote::parse(answer);
+    if (!note.is_in) {
+      missing.push_back(each);
+      places.push_back(answer.empty() ? fmt::format("rank {} has not published what it is doing", each)
+                       : note.ops.empty()
+                           ? fmt::format("rank {} has not called any operation", each)
+                           : fmt::format("rank {} last called {}", each, note.ops.rbegin()->second.text));
     }
-    missing.push_back(each);
-    places.push_back(!note                ? fmt::format("rank {} has not published what it is doing", each)
-                     : note->text.empty() ? fmt::format("rank {} has not called any operation", each)
-                                          : fmt::format("rank {} last called {}", each, note->text));
+    notes.push_back(note);
   }
+  auto mismatch = first_mismatch(notes);
   const std::lock_guard lock(mutex_);
   if (mismatch) {
     failure_ = std::move(mismatch);
+  } else if (failure_->kind == ErrorKind::mismatch) {
+    return;  // what the part found is all that is known
   } else if (missing.empty()) {
     failure_->text += ": all ranks have entered it";
   } else {
@@ -169,7 +187,7 @@ void FailureCoordinator::diagnose_timeout() {
 }
 
 void FailureCoordinator::throw_end(const Call& call) {
-  diagnose_timeout();
+  diagnose();
   Failure failure;
   {
     const std::lock_guard lock(mutex_);

@@ -4,8 +4,10 @@
 // same failure.
 //
 // A rank that fails tells the others (failure_detector.h), which stop whatever they wait for at once. If a deadline
-// passed, every rank publishes the operation it is in, or was in last, and a rank that must report the error combines
-// these notes: it finds the ranks that are missing, or that ranks called different operations.
+// passed, or a part of the group found that operations differ, every rank publishes its latest operations, and a rank
+// that must report the error combines these notes: it finds the first operation that ranks disagree about, or else the
+// ranks that are missing. Ranks that have waited in one operation for about a second compare their notes already then,
+// so that ranks which called different operations do not wait for the deadline.
 #pragma once
 
 #include <cohort/backend.h>
@@ -21,6 +23,8 @@
 
 #include "backends/common/failure.h"
 #include "backends/common/failure_detector.h"
+#include "backends/common/recent_ops.h"
+#include "backends/common/stall_watch.h"
 #include "core/run_with_deadline.h"
 #include "group/mismatch.h"
 
@@ -80,8 +84,10 @@ class FailureCoordinator {
   void enter(const OpSignature& signature, std::uint64_t sequence);
   void exit();
   bool end(const Failure& failure);
-  void publish_current_op();
-  void diagnose_timeout();
+  void publish_recent_ops();
+  std::string own_note();
+  void compare_with_waiting_ranks();
+  void diagnose();
   [[noreturn]] void throw_end(const Call& call);
 
   const Group group_;
@@ -92,15 +98,16 @@ class FailureCoordinator {
   std::condition_variable over_;
   std::optional<Failure> failure_;
   bool is_examined_ = false;
-  std::optional<OpSignature> last_;  ///< the operation this rank is in, or was in last
-  std::uint64_t last_sequence_ = 0;
-  bool is_in_ = false;
+  RecentOps recent_;
   std::atomic<bool> is_over_{false};
-  std::atomic<bool> is_alone_{false};  ///< the store did not take this rank's failure, so it is not queried either
+  std::atomic<bool> is_alone_{false};   ///< the store did not take this rank's failure, so it is not queried either
+  std::atomic<bool> left_note_{false};  ///< in the store, for ranks that wait to compare with
   std::mutex diagnosis_mutex_;
   LateThreads late_;  ///< requests to the store, which may be unreachable
 
-  std::unique_ptr<FailureDetector> detector_;  ///< last, because its thread uses the other members
+  // Last, because their threads use the other members.
+  std::unique_ptr<FailureDetector> detector_;
+  std::unique_ptr<StallWatch> stall_watch_;
 };
 
 }  // namespace cohort

@@ -174,7 +174,7 @@ void GlooBackend::guarded(const OpSignature& signature, Call& call, Run&& run) {
   const auto deadline = call.deadline();
   try {
     const DeadlineTimer timer(deadline.when(), [mesh = mesh_] { mesh->fail("deadline"); });
-    run(signature.digest(call.sequence()), gloo_timeout(deadline));
+    run(signature.digest(call.sequence(), call.whole()), gloo_timeout(deadline));
   } catch (const Error&) {
     throw;
   } catch (const std::exception& e) {
@@ -297,16 +297,16 @@ void GlooBackend::all_gather(const Operation& op, Call& call) {
   });
 }
 
-/// The pieces of one rank's gather or scatter may differ in size (those of hybrid do): each is matched by its own size.
-OpSignature signature_without_bytes(const Operation& op) {
+/// In a part of a hybrid group the pieces of a gather or scatter differ in size: each is matched by its own size.
+OpSignature GlooBackend::signature_of_pieces(const Operation& op) const {
   auto signature = OpSignature::of(op);
-  signature.bytes = 0;
+  if (parts_.is_part) signature.bytes = 0;
   return signature;
 }
 
 void GlooBackend::gather(const Operation& op, Call& call) {
   if (size() == 1) return copy(op.in(), op.out());
-  exchange_pieces(signature_without_bytes(op), call, [&](Exchange& exchange) {
+  exchange_pieces(signature_of_pieces(op), call, [&](Exchange& exchange) {
     if (rank() != op.root) return exchange.send(op.in(), op.root);
     for (int each = 0; each < size(); ++each) {
       const auto out = op.outs[index_of(each)];
@@ -317,7 +317,7 @@ void GlooBackend::gather(const Operation& op, Call& call) {
 
 void GlooBackend::scatter(const Operation& op, Call& call) {
   if (size() == 1) return copy(op.in(), op.out());
-  exchange_pieces(signature_without_bytes(op), call, [&](Exchange& exchange) {
+  exchange_pieces(signature_of_pieces(op), call, [&](Exchange& exchange) {
     if (rank() != op.root) return exchange.recv(op.out(), op.root);
     for (int each = 0; each < size(); ++each) {
       const auto in = op.ins[index_of(each)];
@@ -443,12 +443,11 @@ auto GlooBackend::started(Call& call, Start&& start) {
 
 std::unique_ptr<PointToPoint::Pending> GlooBackend::pending_recv(const Operation& op, const Call& call) {
   return point_to_point_->start_recv(
-      op.out(), op.peer, op.tag,
-      [where = coordinator_->context(call), me = rank(), expected = op.out().size()](int peer,
-                                                                                     std::uint64_t sent) mutable {
+      op, [where = coordinator_->context(call), me = rank(), expected = op.out().size(),
+           expected_type = message_type(op)](int peer, std::uint64_t sent, std::uint32_t type) mutable {
         where.rank = peer;
-        return std::make_exception_ptr(MismatchError(
-            fmt::format("rank {} sent {} bytes where rank {} expects {}", peer, sent, me, expected), where));
+        return std::make_exception_ptr(
+            MismatchError(describe_wrong_message(peer, sent, type, me, expected, expected_type), where));
       });
 }
 
@@ -478,9 +477,8 @@ class GuardedTransfer final : public Transfer {
 
 std::unique_ptr<Transfer> GlooBackend::start_send(const Operation& op, Call& call) {
   idle_rounds_ = 0;
-  return std::make_unique<GuardedTransfer>(
-      started(call, [&] { return point_to_point_->start_send(op.in(), op.peer, op.tag); }),
-      [this, call](const std::exception& e) mutable { explain(e, call); });
+  return std::make_unique<GuardedTransfer>(started(call, [&] { return point_to_point_->start_send(op); }),
+                                           [this, call](const std::exception& e) mutable { explain(e, call); });
 }
 std::unique_ptr<Transfer> GlooBackend::start_recv(const Operation& op, Call& call) {
   idle_rounds_ = 0;
@@ -494,7 +492,7 @@ void GlooBackend::finish(PointToPoint::Pending& transfer, int peer, Call& call) 
 
 void GlooBackend::send(const Operation& op, Call& call) {
   started(call, [&] {
-    const auto transfer = point_to_point_->start_send(op.in(), op.peer, op.tag);
+    const auto transfer = point_to_point_->start_send(op);
     finish(*transfer, op.peer, call);
     return 0;
   });

@@ -80,6 +80,7 @@ class GlooBackend final : public Backend {
   template <class Start>
   auto started(Call& call, Start&& start);
   void finish(PointToPoint::Pending& transfer, int peer, Call& call);
+  OpSignature signature_of_pieces(const Operation& op) const;
   void reduce_pieces(const Operation& op, std::uint64_t digest, Call& call);
 
   GlooParts parts_;

@@ -7,17 +7,13 @@
 #include <thread>
 
 #include "backends/gloo/slots.h"
+#include "group/mismatch.h"
 
 namespace cohort::gloo {
 
 namespace {
 
 constexpr Time no_waiting{};
-
-void write_header(std::vector<std::byte>& memory, std::uint64_t bytes, std::uint64_t number) {
-  std::memcpy(memory.data(), &bytes, sizeof(bytes));
-  std::memcpy(memory.data() + sizeof(bytes), &number, sizeof(number));
-}
 
 }  // namespace
 
@@ -39,13 +35,17 @@ std::uint64_t PointToPoint::payload_slot(int from, int to, std::uint64_t number)
 
 class PointToPoint::Sending final : public Pending {
  public:
-  Sending(PointToPoint& all, ConstBytes data, int peer, int tag) : all_(all), key_(peer, tag) {
+  Sending(PointToPoint& all, const Operation& op) : all_(all), key_(op.peer, op.tag) {
+    const auto data = op.in();
+    const int peer = op.peer;
+    const int tag = op.tag;
     const bool is_whole = data.size() <= longest_inline || peer == all_.rank_;
     const auto frame = std::make_shared<Frame>(header_bytes + (is_whole ? data.size() : 0));
     if (is_whole && !data.empty()) std::memcpy(frame->memory.data() + header_bytes, data.data(), data.size());
     const std::lock_guard lock(all_.mutex_);
     const auto number = all_.next_number_++;
-    write_header(frame->memory, data.size(), number);
+    const Header header{.bytes = data.size(), .number = number, .type = message_type(op), .unused = 0};
+    std::memcpy(frame->memory.data(), &header, sizeof(header));
     if (peer == all_.rank_) {
       frame->peer = peer;
       auto& channel = all_.channels_[tag];
@@ -112,13 +112,18 @@ void PointToPoint::flush(Deadline deadline) {
 
 class PointToPoint::Receiving final : public Pending {
  public:
-  Receiving(PointToPoint& all, Bytes data, int peer_or_any, int tag, WrongSize wrong_size)
-      : all_(all), peer_or_any_(peer_or_any), tag_(tag), data_(data), wrong_size_(std::move(wrong_size)) {
+  Receiving(PointToPoint& all, const Operation& op, WrongMessage wrong_message)
+      : all_(all),
+        peer_or_any_(op.peer),
+        tag_(op.tag),
+        type_(message_type(op)),
+        data_(op.out()),
+        wrong_message_(std::move(wrong_message)) {
     const std::lock_guard lock(all_.mutex_);
-    auto& channel = all_.channels_[tag];
+    auto& channel = all_.channels_[tag_];
     channel.waiting.push_back(this);
     try {
-      all_.match(channel, tag);
+      all_.match(channel, tag_);
     } catch (...) {
       std::erase(channel.waiting, this);
       throw;
@@ -177,29 +182,29 @@ class PointToPoint::Receiving final : public Pending {
 
   void open() {
     const auto frame = std::move(frame_);
-    std::uint64_t bytes = 0;
-    std::uint64_t number = 0;
-    std::memcpy(&bytes, frame->memory.data(), sizeof(bytes));
-    std::memcpy(&number, frame->memory.data() + sizeof(bytes), sizeof(number));
+    Header header{};
+    std::memcpy(&header, frame->memory.data(), sizeof(header));
+    const auto bytes = header.bytes;
     source_ = frame->peer;
-    const bool is_right = bytes == data_.size();
-    if (!is_right) error_ = wrong_size_(frame->peer, bytes);
+    const bool is_right = bytes == data_.size() && header.type == type_;
+    if (!is_right) error_ = wrong_message_(frame->peer, bytes, header.type);
     if (bytes <= longest_inline || frame->peer == all_.rank_) {
       if (is_right && bytes > 0) std::memcpy(data_.data(), frame->memory.data() + header_bytes, bytes);
       return;
     }
-    // A message of the wrong size is received all the same, into other memory, so that its sender and the connection
+    // A wrong message is received all the same, into other memory, so that its sender and the connection
     // can continue.
     if (!is_right) elsewhere_.resize(bytes);
     payload_ = all_.mesh_->message(is_right ? data_.data() : elsewhere_.data(), bytes);
-    payload_->recv(frame->peer, payload_slot(frame->peer, all_.rank_, number), bytes);
+    payload_->recv(frame->peer, payload_slot(frame->peer, all_.rank_, header.number), bytes);
   }
 
   PointToPoint& all_;
   const int peer_or_any_;
   const int tag_;
+  const std::uint32_t type_;
   Bytes data_;
-  WrongSize wrong_size_;
+  WrongMessage wrong_message_;
   FramePtr frame_;  ///< protected by the lock until it is opened
   int source_ = -1;
   std::exception_ptr error_;
@@ -255,12 +260,11 @@ void PointToPoint::wait_for_frame(int tag, Deadline deadline) {
   }
 }
 
-std::unique_ptr<PointToPoint::Pending> PointToPoint::start_send(ConstBytes data, int peer, int tag) {
-  return std::make_unique<Sending>(*this, data, peer, tag);
+std::unique_ptr<PointToPoint::Pending> PointToPoint::start_send(const Operation& op) {
+  return std::make_unique<Sending>(*this, op);
 }
-std::unique_ptr<PointToPoint::Pending> PointToPoint::start_recv(Bytes data, int peer_or_any, int tag,
-                                                                WrongSize wrong_size) {
-  return std::make_unique<Receiving>(*this, data, peer_or_any, tag, std::move(wrong_size));
+std::unique_ptr<PointToPoint::Pending> PointToPoint::start_recv(const Operation& op, WrongMessage wrong_message) {
+  return std::make_unique<Receiving>(*this, op, std::move(wrong_message));
 }
 
 }  // namespace cohort::gloo

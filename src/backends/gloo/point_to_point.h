@@ -42,10 +42,10 @@ class PointToPoint {
     virtual bool finish(Deadline deadline) = 0;
     bool advance() override { return finish(Deadline::at(Deadline::Clock::time_point{})); }
   };
-  std::unique_ptr<Pending> start_send(ConstBytes data, int peer, int tag);
-  /// `wrong_size` makes the error for a message of `sent` bytes from `peer`.
-  using WrongSize = std::function<std::exception_ptr(int peer, std::uint64_t sent)>;
-  std::unique_ptr<Pending> start_recv(Bytes data, int peer_or_any, int tag, WrongSize wrong_size);
+  std::unique_ptr<Pending> start_send(const Operation& op);
+  /// `wrong_message` makes the error for a message of another size or type (message_type()) from `peer`.
+  using WrongMessage = std::function<std::exception_ptr(int peer, std::uint64_t sent, std::uint32_t type)>;
+  std::unique_ptr<Pending> start_recv(const Operation& op, WrongMessage wrong_message);
 
   /// Waits until everything that was sent has left.
   void flush(Deadline deadline);
@@ -56,6 +56,14 @@ class PointToPoint {
 
   /// The number of short messages of a tag that may be in flight to a peer before their sender waits.
   static constexpr std::size_t most_leaving = 16;
+
+  /// What every frame begins with.
+  struct Header {
+    std::uint64_t bytes;
+    std::uint64_t number;
+    std::uint32_t type;  ///< message_type()
+    std::uint32_t unused;
+  };
 
   /// A frame in flight, or one that has arrived.
   struct Frame {
@@ -73,7 +81,7 @@ class PointToPoint {
   };
   using Key = std::pair<int, int>;  ///< peer and tag
 
-  static constexpr std::size_t header_bytes = 2 * sizeof(std::uint64_t);
+  static constexpr std::size_t header_bytes = sizeof(Header);
   static std::uint64_t frame_slot(int tag);
   static std::uint64_t payload_slot(int from, int to, std::uint64_t number);
   FramePtr post_frame(int tag);

@@ -124,11 +124,14 @@ std::string HybridBackend::status() const {
 template <class Run>
 void HybridBackend::guarded(const Operation& op, Call& call, Run&& run) {
   coordinator_->check(call);
-  const FailureCoordinator::OpScope scope(*coordinator_, OpSignature::of(op), call.sequence());
+  const auto signature = OpSignature::of(op);
+  const FailureCoordinator::OpScope scope(*coordinator_, signature, call.sequence());
   try {
     if (parts_.world == nullptr) {
       local().perform(op, call);
     } else {
+      // The parts are operations of bytes, to leaders: they do not show everything that the ranks must agree on.
+      call.set_whole(short_digest(signature.digest(0)));
       run();
     }
   } catch (const BackendError& e) {
@@ -471,21 +474,34 @@ std::unique_ptr<Transfer> HybridBackend::translated(std::unique_ptr<Transfer> in
                                               [this, call](const BackendError& e) { explain_transfer(e, call); });
 }
 
+namespace {
+
+/// A message as it is for the backend that carries it, where the peer has another number.
+Operation routed(const Operation& op, int peer) {
+  auto message = op;
+  message.peer = peer;
+  message.input_buffers = {};
+  message.output_buffers = {};
+  return message;
+}
+
+}  // namespace
+
 std::unique_ptr<Transfer> HybridBackend::start_send(const Operation& op, Call& call) {
   coordinator_->check(call);
   const auto route = route_to(op.peer);
-  return translated(route.backend->start_send(Operation::send(op.in(), route.peer, op.tag), call), -1, call);
+  return translated(route.backend->start_send(routed(op, route.peer), call), -1, call);
 }
 
 std::unique_ptr<Transfer> HybridBackend::start_recv(const Operation& op, Call& call) {
   coordinator_->check(call);
   if (op.peer != any_source) {
     const auto route = route_to(op.peer);
-    return translated(route.backend->start_recv(Operation::recv(op.out(), route.peer, op.tag), call), op.peer, call);
+    return translated(route.backend->start_recv(routed(op, route.peer), call), op.peer, call);
   }
   if (parts_.world == nullptr) return local().start_recv(op, call);
   return translated(std::make_unique<ReceiveFromEither>(local(), parts_.placement.here(), *parts_.world,
-                                                        Operation::recv(op.out(), any_source, op.tag), call),
+                                                        routed(op, any_source), call),
                     any_source, call);
 }
 
@@ -493,7 +509,7 @@ void HybridBackend::send(const Operation& op, Call& call) {
   coordinator_->check(call);
   const auto route = route_to(op.peer);
   try {
-    route.backend->perform(Operation::send(op.in(), route.peer, op.tag), call);
+    route.backend->perform(routed(op, route.peer), call);
   } catch (const BackendError& e) {
     explain_transfer(e, call);
   }
@@ -511,7 +527,7 @@ int HybridBackend::recv(const Operation& op, Call& call) {
   coordinator_->check(call);
   const auto route = op.peer == any_source ? Route{&local(), any_source} : route_to(op.peer);
   try {
-    const int from = route.backend->perform(Operation::recv(op.out(), route.peer, op.tag), call);
+    const int from = route.backend->perform(routed(op, route.peer), call);
     return op.peer == any_source ? from : op.peer;
   } catch (const BackendError& e) {
     explain_transfer(e, call);

@@ -80,8 +80,8 @@ class ReduceToAllOrOne {
     const auto bytes = in_.size();
     reduce::copy(collective_.payload(bytes), in_.data(), bytes);
     collective_.publish(false, factor_);
-    if (!takes_) return;
     collective_.await_all();
+    if (!takes_) return;
     for (int rank = 0; rank < size_; ++rank) {
       operands_.data[index_of(rank)] = rank == rank_ ? in_.data() : collective_.payload_of(rank, bytes);
       operands_.factors[index_of(rank)] = collective_.number_of(rank);

@@ -3,7 +3,7 @@
 // The board of a group: the layout of its shared segment.
 //
 //   header         the members, the failure (only the first is recorded), and who survives it (shrink)
-//   per rank       its state, its two chunk flags, its ring of posts with up to 8 KiB each
+//   per rank       its state, its two chunk flags, its two posts with up to 8 KiB each
 //   per rank       staging: two input and two result buffers        pages exist from the first large operation on
 //   per pair       a ring of messages from one to the other         pages exist from the first message on
 //
@@ -69,14 +69,15 @@ struct Header {
 /// A part of a message, or a notice about one (messenger.cpp). Up to 32 bytes lie beside the flag.
 struct alignas(cache_line) Part {
   std::atomic<std::uint32_t> number;
-  std::uint32_t kind;
+  std::uint16_t kind;
+  std::uint16_t bytes;
   std::int32_t tag;
-  std::uint32_t bytes;
+  std::uint32_t type;  ///< message_type()
   std::uint64_t id;
   std::uint64_t total;
   std::array<std::byte, post_inline_bytes> payload;
 };
-static_assert(sizeof(Part) == cache_line);
+static_assert(sizeof(Part) == cache_line && message_bytes <= UINT16_MAX);
 
 /// The parts in flight from one rank to another.
 struct PairRing {

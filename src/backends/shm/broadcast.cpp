@@ -2,7 +2,7 @@
 //
 // Broadcast.
 //
-//   small    the data goes with the root's post; the others copy it out.                 one wait
+//   small    the data goes with the root's post; the others copy it out.                 one wait for each rank
 //   shared   all memory is memory of the group: rank r copies slice r to every rank, so that the root's memory is read
 //            once, by all ranks together.                                                two waits
 //   larger   an exchange (exchange.h) with one source
@@ -20,11 +20,8 @@ void LocalBackend::broadcast(const Operation& op, Call& call) {
   if (data.size() <= post_bytes) {
     if (rank() == root) reduce::copy(collective.payload(data.size()), data.data(), data.size());
     collective.publish();
-    if (rank() == root) return;
-    collective.await(root);
-    reduce::copy(data.data(), collective.payload_of(root, data.size()), data.size());
-    // The root waits for nobody, so its next post may exist already: it is fetched while the caller continues.
-    collective.prefetch_next(root);
+    collective.await_all();
+    if (rank() != root) reduce::copy(data.data(), collective.payload_of(root, data.size()), data.size());
     return;
   }
   // Every rank publishes where its buffer is: the root's is read, the others' may be written to.
@@ -32,7 +29,10 @@ void LocalBackend::broadcast(const Operation& op, Call& call) {
   const OnlyFrom takes(size(), root, rank() == root ? Bytes() : data);
   Exchange exchange(engine_, collective, {&offer, 1}, 1, takes.get(), root);
   exchange.post();
-  if (!is_shared_work(data.size(), size()) || !collective.all_reachable()) return exchange.move();
+  if (!is_shared_work(data.size(), size()) || !collective.all_reachable()) {
+    exchange.move();
+    return;
+  }
   const Slices slices(data.size(), 1, size());
   constexpr std::size_t piece = 64 * kib;  // stays in the cache while it is copied to one rank after another
   for (auto at = slices.begin(rank()); at < slices.begin(rank() + 1); at += piece) {

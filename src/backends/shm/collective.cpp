@@ -7,25 +7,25 @@
 namespace cohort::shm {
 
 Collective::Collective(Engine& engine, const Operation& op, Call& call)
-    : engine_(engine), call_(call), monitor_(engine, call), word_(OpSignature::of(op).pack()) {
+    : engine_(engine),
+      call_(call),
+      monitor_(engine, call),
+      word_(OpSignature::of(op).pack()),
+      beside_word_(call.whole() != 0 ? call.whole() : op.layout) {
   engine_.check(call_);
-  k_ = engine_.order_.begin(monitor_);
+  k_ = engine_.order_.begin();
   engine_.entered_.store(k_, std::memory_order_relaxed);
+  engine_.sequence_.store(call.sequence(), std::memory_order_relaxed);
 }
 
 void Collective::publish(bool is_reachable, double number) {
   auto& post = engine_.board_.post(engine_.rank_, k_);
   if (is_reachable) word_ |= reachable_memory;
   post.word.store(word_, std::memory_order_relaxed);
-  post.sequence.store(call_.sequence(), std::memory_order_relaxed);
+  post.beside_word.store(beside_word_, std::memory_order_relaxed);
+  post.sequence.store(static_cast<std::uint32_t>(call_.sequence()), std::memory_order_relaxed);
   post.number = number;
   raise(post.flag, k_);
-}
-
-const Post<StdAtomics>& Collective::await(int rank) {
-  engine_.order_.await_post(rank, k_, monitor_);
-  compare(rank);
-  return engine_.board_.post(rank, k_);
 }
 
 void Collective::await_all() {
@@ -36,11 +36,18 @@ void Collective::await_all() {
 }
 
 void Collective::compare(int rank) {
-  const auto theirs = engine_.board_.post(rank, k_).word.load(std::memory_order_relaxed);
+  const auto& post = engine_.board_.post(rank, k_);
+  const auto theirs = post.word.load(std::memory_order_relaxed);
+  const auto beside = post.beside_word.load(std::memory_order_relaxed);
   // The ranks may differ in where their memory lies.
-  if (((theirs ^ word_) & ~reachable_memory) == 0) return;
-  mismatch(rank, describe_mismatch(rank, to_string(OpSignature::unpack(theirs)), engine_.rank_,
-                                   to_string(OpSignature::unpack(word_))));
+  if (((theirs ^ word_) & ~reachable_memory) == 0 && beside == beside_word_) return;
+  const auto text = [&](std::uint64_t word, std::uint32_t layout) {
+    auto signature = OpSignature::unpack(word);
+    if (call_.whole() == 0) signature.layout = layout;
+    return to_string(signature);
+  };
+  const auto* const why = call_.whole() != 0 ? ", as parts of operations that differ" : "";
+  mismatch(rank, describe_mismatch(rank, text(theirs, beside), engine_.rank_, text(word_, beside_word_)) + why);
 }
 
 void Collective::mismatch(int rank, const std::string& text) {

@@ -21,7 +21,7 @@ inline constexpr std::uint64_t reachable_memory = free_signature_bit;
 
 class Collective {
  public:
-  /// Throws if the group is broken, and waits until this rank's slot is free.
+  /// Throws if the group is broken.
   Collective(Engine& engine, const Operation& op, Call& call);
 
   /// This rank's payload, to be written before publish(). Up to 32 bytes lie beside the flag.
@@ -32,14 +32,13 @@ class Collective {
   }
   void publish(bool is_reachable = false, double number = 1);
 
-  /// Another rank's post, once it has been published and checked to be of the same operation.
-  const Post<StdAtomics>& await(int rank);
+  /// Waits for the posts of all ranks and compares them, so that either all ranks go on with the same operation or all
+  /// of them throw. Every collective calls it, on every rank.
   void await_all();
-  /// The payload of a rank's post; valid after await().
+  /// The payload of a rank's post; valid after await_all().
   const std::byte* payload_of(int rank, std::size_t bytes) const {
     return bytes <= post_inline_bytes ? engine_.board_.post(rank, k_).payload.data() : engine_.board_.payload(rank, k_);
   }
-  void prefetch_next(int rank) const { __builtin_prefetch(&engine_.board_.post(rank, k_ + 1)); }
   /// Whether the memory of every rank can be accessed; valid after await_all().
   bool all_reachable() const;
   bool is_reachable(int rank) const {
@@ -73,6 +72,7 @@ class Collective {
   Call& call_;
   WaitMonitor monitor_;
   std::uint64_t word_;
+  std::uint32_t beside_word_;
   std::uint32_t k_;
 };
 

@@ -106,9 +106,13 @@ std::string Engine::describe_progress(int awaited) const {
       continue;
     }
     const auto& post = board_.post(rank, last);
+    // A post has half of the number; the rest follows from this rank's own, which is not far from it.
+    const auto own = sequence_.load(std::memory_order_relaxed);
+    const auto ahead =
+        static_cast<std::int32_t>(post.sequence.load(std::memory_order_relaxed) - static_cast<std::uint32_t>(own));
     places.push_back(fmt::format("rank {} last called {} #{}", rank,
                                  to_string(OpSignature::unpack(post.word.load(std::memory_order_relaxed))),
-                                 post.sequence.load(std::memory_order_relaxed)));
+                                 static_cast<std::int64_t>(own) + ahead));
   }
   if (missing.empty()) {
     return awaited < 0 ? std::string("all ranks have entered it")

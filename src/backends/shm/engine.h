@@ -103,8 +103,9 @@ class Engine {
   AutoTuner auto_tuner_;
 
   PostOrder<Board> order_;
-  std::atomic<std::uint32_t> entered_{0};  ///< the collective this rank is in, or was in last; other threads report it
-  std::uint32_t chunks_done_ = 0;          ///< the value that the chunk flags of all ranks have reached
+  std::atomic<std::uint32_t> entered_{0};   ///< the collective this rank is in, or was in last; other threads report it
+  std::atomic<std::uint64_t> sequence_{0};  ///< the number of that collective among the group's, for reports
+  std::uint32_t chunks_done_ = 0;           ///< the value that the chunk flags of all ranks have reached
   bool has_stage_ = false;
 };
 

@@ -26,7 +26,7 @@ void Exchange::post() {
   check_sizes();
 }
 
-void Exchange::move() {
+bool Exchange::move() {
   bool any_direct = false;
   std::uint64_t longest_staged = 0;
   for (int rank = 0; rank < size_; ++rank) {
@@ -50,6 +50,7 @@ void Exchange::move() {
   // Memory that was offered directly must not change until all ranks have taken it.
   if (any_direct) collective_.meet();
   if (is_trial) engine_.auto_tuner().took(preferred_, own_longest(), source_ != all, Deadline::Clock::now() - start);
+  return any_direct;
 }
 
 void Exchange::copy_out(std::byte* to, const std::byte* from, std::size_t bytes) const {

@@ -109,7 +109,8 @@ class Exchange {
   }
   /// Posts what this rank offers and waits for the others' posts.
   void post();
-  void move();
+  /// Returns whether all ranks have met at its end.
+  bool move();
 
   /// Where the memory that `rank` offers to all ranks is mapped here.
   std::byte* place(int rank) { return collective_.find(rank, tables_.lane(rank, rank).location, offers_[0].size()); }

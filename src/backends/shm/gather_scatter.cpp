@@ -2,7 +2,7 @@
 //
 // Gather, and scatter, which is the same in the opposite direction.
 //
-//   small    the pieces go with the posts; the takers copy them out.                     one wait for each source
+//   small    the pieces go with the posts; the takers copy them out.                     one wait for each rank
 //   larger   an exchange (exchange.h) with one taker, or one source
 #include "backends/shm/backend.h"
 #include "backends/shm/exchange.h"
@@ -20,8 +20,8 @@ void LocalBackend::gather(const Operation& op, Call& call) {
   if (in.size() <= post_bytes) {
     if (rank() != root) reduce::copy(collective.payload(in.size()), in.data(), in.size());
     collective.publish();
-    if (rank() != root) return;
     collective.await_all();
+    if (rank() != root) return;
     for (int each = 0; each < size(); ++each) {
       const auto out = outs[index_of(each)];
       if (each != rank()) reduce::copy(out.data(), collective.payload_of(each, out.size()), out.size());
@@ -48,8 +48,8 @@ void LocalBackend::scatter(const Operation& op, Call& call) {
       }
     }
     collective.publish();
+    collective.await_all();
     if (rank() == root) return;
-    collective.await(root);
     reduce::copy(out.data(), collective.payload_of(root, total) + index_of(rank()) * out.size(), out.size());
     return;
   }

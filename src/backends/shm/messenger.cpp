@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "core/rank_index.h"
+#include "group/mismatch.h"
 #include "reduce/copy.h"
 
 namespace cohort::shm {
@@ -74,22 +75,25 @@ Messenger::Messenger(Engine& engine)
 
 // --- interface
 
-bool Messenger::send_now(ConstBytes data, int peer, int tag) {
+bool Messenger::send_now(const Operation& op) {
   const std::lock_guard lock(mutex_);
-  auto& to = peers_[index_of(peer)];
-  if (data.size() > message_bytes || !to.queue.empty() || !to.notices.empty()) return false;
-  Outgoing message{.data = data, .peer = peer, .tag = tag};
-  return write_next(peer, message);
+  auto& to = peers_[index_of(op.peer)];
+  if (op.in().size() > message_bytes || !to.queue.empty() || !to.notices.empty()) return false;
+  Outgoing message{.data = op.in(), .peer = op.peer, .tag = op.tag, .type = message_type(op)};
+  return write_next(op.peer, message);
 }
 
-bool Messenger::recv_now(Bytes data, int peer, int tag) {
+bool Messenger::recv_now(const Operation& op) {
   const std::lock_guard lock(mutex_);
+  const int peer = op.peer;
+  const auto data = op.out();
   auto& from = peers_[index_of(peer)];
   if (!from.has_in_ring || !posted_.empty() || !from.unexpected.empty()) return false;
   auto& ring_in = board_.ring(peer, rank_);
   auto& slot = ring_in.slots[from.next_in % message_depth];
   if (slot.part.number.load(std::memory_order_acquire) != from.next_in + 1) return false;
-  if (static_cast<Kind>(slot.part.kind) != Kind::eager || slot.part.tag != tag || slot.part.bytes != data.size()) {
+  if (static_cast<Kind>(slot.part.kind) != Kind::eager || slot.part.tag != op.tag || slot.part.bytes != data.size() ||
+      slot.part.type != message_type(op)) {
     return false;
   }
   reduce::copy(data.data(), payload_of(slot, data.size()), data.size());
@@ -100,7 +104,7 @@ bool Messenger::recv_now(Bytes data, int peer, int tag) {
 
 void Messenger::send(const Operation& op, Call& call) {
   engine_.check(call);
-  if (send_now(op.in(), op.peer, op.tag)) return;
+  if (send_now(op)) return;
   const auto message = post_send(op, call);
   try {
     wait(op.peer, call, [&] { return message->is_done; });
@@ -115,7 +119,7 @@ int Messenger::recv(const Operation& op, Call& call) {
   engine_.check(call);
   if (op.peer >= 0 && op.out().size() <= message_bytes) {
     for (std::uint32_t looks = 0; looks <= engine_.policy().spins; ++looks) {
-      if (recv_now(op.out(), op.peer, op.tag)) return op.peer;
+      if (recv_now(op)) return op.peer;
       StdAtomics::pause();
     }
   }
@@ -144,6 +148,7 @@ Messenger::OutgoingPtr Messenger::post_send(const Operation& op, const Call& cal
   message->data = op.in();
   message->peer = op.peer;
   message->tag = op.tag;
+  message->type = message_type(op);
   const std::lock_guard lock(mutex_);
   auto& to = peers_[index_of(op.peer)];
   message->id = ++to.next_id;
@@ -158,6 +163,7 @@ Messenger::IncomingPtr Messenger::post_recv(const Operation& op, const Call& cal
   message->data = op.out();
   message->peer_or_any = op.peer;
   message->tag = op.tag;
+  message->type = message_type(op);
   const std::lock_guard lock(mutex_);
   if (match_unexpected(message)) {
     flush(message->source);  // a notice about it may have to be sent, and nobody else may call to send it
@@ -306,7 +312,7 @@ bool Messenger::flush(int peer) {
   while (!to.notices.empty()) {
     auto* const part = next_part(peer);
     if (part == nullptr) return moved;
-    part->kind = static_cast<std::uint32_t>(to.notices.front().kind);
+    part->kind = static_cast<std::uint16_t>(to.notices.front().kind);
     part->id = to.notices.front().id;
     part->bytes = 0;
     to.notices.pop_front();
@@ -335,17 +341,18 @@ bool Messenger::write_next(int peer, Outgoing& message) {
   auto* const part = next_part(peer);
   if (part == nullptr) return false;
   part->tag = message.tag;
+  part->type = message.type;
   part->id = message.id;
   part->total = message.data.size();
   part->bytes = 0;
   if (!message.is_cleared && message.data.size() > message_bytes) {
-    part->kind = static_cast<std::uint32_t>(Kind::announce);
+    part->kind = static_cast<std::uint16_t>(Kind::announce);
     message.is_announced = true;
   } else {
     const auto bytes = std::min(message_bytes, message.data.size() - message.sent);
     auto& slot = board_.ring(rank_, peer).slots[peers_[index_of(peer)].next_out % message_depth];
-    part->kind = static_cast<std::uint32_t>(message.is_cleared ? Kind::fragment : Kind::eager);
-    part->bytes = static_cast<std::uint32_t>(bytes);
+    part->kind = static_cast<std::uint16_t>(message.is_cleared ? Kind::fragment : Kind::eager);
+    part->bytes = static_cast<std::uint16_t>(bytes);
     reduce::copy(payload_of(slot, bytes), message.data.data() + message.sent, bytes);
     message.sent += bytes;
     message.is_done = message.sent == message.data.size();
@@ -381,14 +388,15 @@ void Messenger::take(int peer, const Part& part, const std::byte* payload) {
       if (const auto message = match(peer, part.tag)) {
         deliver(peer, message, part, payload);
       } else {
-        from.unexpected.push_back({.tag = part.tag, .data = {payload, payload + part.bytes}});
+        from.unexpected.push_back({.tag = part.tag, .type = part.type, .data = {payload, payload + part.bytes}});
       }
       break;
     case Kind::announce:
       if (const auto message = match(peer, part.tag)) {
-        accept_announced(peer, message, part.id, part.total);
+        accept_announced(peer, message, part.type, part.id, part.total);
       } else {
-        from.unexpected.push_back({.tag = part.tag, .id = part.id, .total = part.total, .is_announced = true});
+        from.unexpected.push_back(
+            {.tag = part.tag, .type = part.type, .id = part.id, .total = part.total, .is_announced = true});
       }
       break;
     case Kind::clear:
@@ -405,8 +413,10 @@ void Messenger::take(int peer, const Part& part, const std::byte* payload) {
     case Kind::refuse:
       if (const auto it = from.announced.find(part.id); it != from.announced.end()) {
         it->second->error = std::make_exception_ptr(MismatchError(
-            fmt::format("rank {} expects a size other than the {} bytes that rank {} sends it with tag {}", peer,
-                        it->second->data.size(), rank_, it->second->tag),
+            fmt::format(
+                "rank {} expects another size or type than the {} bytes of {} that rank {} sends it with tag {}", peer,
+                it->second->data.size(), to_string(static_cast<DType>(it->second->type & 0xffU)), rank_,
+                it->second->tag),
             {.group = engine_.group(), .op = "send", .rank = peer}));
         it->second->is_done = true;
         from.announced.erase(it);
@@ -456,12 +466,10 @@ bool Messenger::match_unexpected(const IncomingPtr& message) {
     if (it == waiting.end()) continue;
     message->source = peer;
     if (it->is_announced) {
-      accept_announced(peer, message, it->id, it->total);
-    } else if (it->data.size() != message->data.size()) {
-      message->error = wrong_size(peer, it->data.size(), message->data.size());
-      message->is_done = true;
+      accept_announced(peer, message, it->type, it->id, it->total);
     } else {
-      reduce::copy(message->data.data(), it->data.data(), it->data.size());
+      message->error = disagreement(peer, it->data.size(), it->type, *message);
+      if (!message->error) reduce::copy(message->data.data(), it->data.data(), it->data.size());
       message->is_done = true;
     }
     waiting.erase(it);
@@ -471,18 +479,15 @@ bool Messenger::match_unexpected(const IncomingPtr& message) {
 }
 
 void Messenger::deliver(int peer, const IncomingPtr& message, const Part& part, const std::byte* payload) {
-  if (part.bytes != message->data.size()) {
-    message->error = wrong_size(peer, part.bytes, message->data.size());
-  } else {
-    reduce::copy(message->data.data(), payload, part.bytes);
-  }
+  message->error = disagreement(peer, part.bytes, part.type, *message);
+  if (!message->error) reduce::copy(message->data.data(), payload, part.bytes);
   message->is_done = true;
 }
 
-void Messenger::accept_announced(int peer, const IncomingPtr& message, std::uint64_t id, std::uint64_t total) {
+void Messenger::accept_announced(int peer, const IncomingPtr& message, std::uint32_t type, std::uint64_t id,
+                                 std::uint64_t total) {
   auto& from = peers_[index_of(peer)];
-  if (total != message->data.size()) {
-    message->error = wrong_size(peer, total, message->data.size());
+  if (message->error = disagreement(peer, total, type, *message); message->error) {
     message->is_done = true;
     from.notices.push_back({.kind = Kind::refuse, .id = id});
   } else {
@@ -491,9 +496,11 @@ void Messenger::accept_announced(int peer, const IncomingPtr& message, std::uint
   }
 }
 
-std::exception_ptr Messenger::wrong_size(int from, std::uint64_t sent, std::size_t expected) const {
+std::exception_ptr Messenger::disagreement(int from, std::uint64_t sent, std::uint32_t type,
+                                           const Incoming& message) const {
+  if (sent == message.data.size() && type == message.type) return nullptr;
   return std::make_exception_ptr(
-      MismatchError(fmt::format("rank {} sent {} bytes where rank {} expects {}", from, sent, rank_, expected),
+      MismatchError(describe_wrong_message(from, sent, type, rank_, message.data.size(), message.type),
                     {.group = engine_.group(), .op = "recv", .rank = from}));
 }
 

@@ -36,11 +36,11 @@ class Messenger {
   void rest(Deadline until);
 
  private:
-  enum class Kind : std::uint32_t {
+  enum class Kind : std::uint16_t {
     eager,     ///< a whole message
     announce,  ///< announces a message of `total` bytes
     clear,     ///< the message with this id may be sent
-    refuse,    ///< the message has the wrong size
+    refuse,    ///< the message has the wrong size or type
     fragment,  ///< a part of a long message
     withdraw,  ///< the message will not be sent after all
   };
@@ -49,6 +49,7 @@ class Messenger {
     ConstBytes data{};
     int peer = 0;
     int tag = 0;
+    std::uint32_t type = 0;
     std::uint64_t id = 0;
     std::size_t sent = 0;
     bool is_announced = false;
@@ -61,6 +62,7 @@ class Messenger {
     Bytes data{};
     int peer_or_any = 0;
     int tag = 0;
+    std::uint32_t type = 0;
     int source = -1;
     std::size_t received = 0;
     bool is_done = false;
@@ -73,6 +75,7 @@ class Messenger {
   /// A message that arrived before a matching receive was posted.
   struct Unexpected {
     int tag = 0;
+    std::uint32_t type = 0;
     std::uint64_t id = 0;
     std::uint64_t total = 0;
     bool is_announced = false;
@@ -102,8 +105,8 @@ class Messenger {
 
   /// A fast path for short messages when nothing else is queued; it allocates nothing. Returns false if it cannot be
   /// taken.
-  bool send_now(ConstBytes data, int peer, int tag);
-  bool recv_now(Bytes data, int peer, int tag);
+  bool send_now(const Operation& op);
+  bool recv_now(const Operation& op);
 
   OutgoingPtr post_send(const Operation& op, const Call& call);
   IncomingPtr post_recv(const Operation& op, const Call& call);
@@ -123,9 +126,11 @@ class Messenger {
   void deliver(int peer, const IncomingPtr& message, const Part& part, const std::byte* payload);
   IncomingPtr match(int peer, int tag);
   bool match_unexpected(const IncomingPtr& message);
-  void accept_announced(int peer, const IncomingPtr& message, std::uint64_t id, std::uint64_t total);
+  void accept_announced(int peer, const IncomingPtr& message, std::uint32_t type, std::uint64_t id,
+                        std::uint64_t total);
   void ring(int peer);
-  std::exception_ptr wrong_size(int from, std::uint64_t sent, std::size_t expected) const;
+  /// Null if a message of this size and type is what the receive expects.
+  std::exception_ptr disagreement(int from, std::uint64_t sent, std::uint32_t type, const Incoming& message) const;
 
   /// Throws if waiting for the peer is in vain according to two calls in a row.
   void check(int peer_or_any, const Call& call, bool& looked_again);

@@ -24,8 +24,13 @@ std::chrono::milliseconds time_left(Deadline deadline) {
 /// operation if it is read, and to the device afterwards if it is written. Pieces that are the same memory (in place)
 /// share a buffer.
 Operation on_host(const Operation& op, StagedOp& staged, int rank) {
-  Operation host{
-      .type = op.type, .dtype = op.dtype, .reduce = op.reduce, .root = op.root, .peer = op.peer, .tag = op.tag};
+  Operation host{.type = op.type,
+                 .dtype = op.dtype,
+                 .reduce = op.reduce,
+                 .root = op.root,
+                 .peer = op.peer,
+                 .tag = op.tag,
+                 .layout = op.layout};
   if (op.type == OpType::all_reduce || op.type == OpType::reduce) {
     const auto place = staged.stage(op.in().data(), op.in().size(), true, !op.outs.empty());
     host.ins.push_back(place);
