@@ -106,6 +106,7 @@ void Wrapper::after_forward(const std::vector<at::Tensor*>& outputs, bool sees_o
     }
     const bool has_sink = needs_outputs && pass_through_sink(outputs, impl.reducer, impl.clones_outputs);
     impl.reducer->prepare_for_backward(searched, has_sink);
+    watch_backwards_of(outputs, impl.reducer);
   });
 }
 
