@@ -64,7 +64,7 @@ at::Tensor sparse_all_reduce(ProcessGroup& group, const at::Tensor& tensor, Redu
       sizes[0] = count;
       places.push_back(buffer_of(all.emplace_back(at::empty(sizes, piece.options()))));
     }
-    group.all_gather(BufferList(places), buffer_of(piece), {.timeout = timeout, .stream = current_stream(piece)});
+    group.all_gather(BufferList(places), const_buffer_of(piece), {.timeout = timeout, .stream = current_stream(piece)});
     return at::cat(all, 0);
   };
   const auto all_indices = gather(indices.t().contiguous());

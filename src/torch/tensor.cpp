@@ -10,6 +10,8 @@
 
 #include <utility>
 
+#include "torch/written.h"
+
 namespace cohort {
 
 DType dtype_from(at::ScalarType type) {
@@ -95,7 +97,9 @@ Device device_from(at::Device device) {
   throw ValueError(fmt::format("a tensor on {}: groups work on cpu and cuda", device.str()));
 }
 
-Buffer buffer_of(const at::Tensor& tensor) {
+namespace {
+
+Buffer memory_of(const at::Tensor& tensor) {
   if (!tensor.defined()) throw ValueError("an undefined tensor");
   if (tensor.layout() != at::kStrided) throw ValueError("a sparse tensor: see sparse_all_reduce");
   Dims sizes(tensor.sizes());
@@ -109,6 +113,18 @@ Buffer buffer_of(const at::Tensor& tensor) {
   }
   return {tensor.data_ptr(),  dtype_from(tensor.scalar_type()), std::move(sizes),
           std::move(strides), device_from(tensor.device()),     std::make_shared<at::Tensor>(tensor)};
+}
+
+}  // namespace
+
+Buffer buffer_of(const at::Tensor& tensor) {
+  auto memory = memory_of(tensor);
+  mark_written(tensor);
+  return memory;
+}
+
+ConstBuffer const_buffer_of(const at::Tensor& tensor) {
+  return memory_of(tensor);
 }
 
 void* current_stream(const at::Tensor& tensor) {
@@ -149,7 +165,7 @@ TensorFuture all_gather_async(ProcessGroup& group, const at::Tensor& tensor) {
   const auto mine = tensor.contiguous();
   auto all = at::empty(sizes, mine.options());
   return when_done(
-      group.all_gather(buffer_of(all), buffer_of(mine), {.async_op = true, .stream = current_stream(mine)}), all);
+      group.all_gather(buffer_of(all), const_buffer_of(mine), {.async_op = true, .stream = current_stream(mine)}), all);
 }
 
 }  // namespace cohort

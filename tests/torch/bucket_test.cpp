@@ -56,6 +56,16 @@ TEST(DdpBuckets, NeverSpanDevices) {
   EXPECT_EQ(show(ddp::assign_buckets(tensors, std::vector<std::size_t>{400})), "[0,2]400 [1,3]400 [4]400 [5]400 ");
 }
 
+// PyTorch leaves this order to a hash table.
+TEST(DdpBuckets, ThatAreNotFullFollowInTheOrderOfTheirFirstGradients) {
+  const std::vector<TensorInfo> tensors{floats(10), doubles(10), {.bytes = 20, .dtype = at::kHalf}, floats(10)};
+  const std::vector<std::size_t> limits{400};
+  EXPECT_EQ(show(ddp::assign_buckets(tensors, limits, std::vector<std::size_t>{3, 2, 1, 0})),
+            "[3,0]400 [2]400 [1]400 ");
+  EXPECT_EQ(show(ddp::assign_buckets(tensors, limits, std::vector<std::size_t>{1, 0, 3, 2})),
+            "[1]400 [0,3]400 [2]400 ");
+}
+
 TEST(DdpBuckets, HoldEachParameterOnceInOneTypeAndCloseAtTheirLimit) {
   std::mt19937 random(7);
   for (int round = 0; round < 200; ++round) {

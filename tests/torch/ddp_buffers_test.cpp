@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // Buffers: whose they are and when they travel; forwards without gradients.
+#include <atomic>
 #include <map>
+#include <thread>
 
 #include "torch/ddp_test.h"
 
@@ -163,8 +165,49 @@ TEST(DdpBuffersOf, AHookMayReplaceTheBroadcast) {
           },
           when);
       net->count.fill_(group->rank() + 1.0);
+      const auto y = ddp.forward(torch::ones({1}, torch::kDouble));
+      y.sum().backward();
+      EXPECT_EQ(net->count.item<double>(), 3.0) << "the sum, which a broadcast would have overwritten";
+    });
+  }
+}
+
+TEST(DdpBuffersOf, WhatAHookReturnsIsAwaitedByBackward) {
+  for (const auto when : {BufferSync::before_forward, BufferSync::after_forward}) {
+    with_torch_threads(2, [when](const ProcessGroupPtr& group) {
+      Counts net;
+      DistributedDataParallel ddp(net, {.process_group = group});
+      bool fails = false;
+      std::thread last;
+      std::atomic<bool> has_gradients = false;
+      net->weight.register_hook([&](const at::Tensor& gradient) {
+        has_gradients = true;
+        has_gradients.notify_all();
+        return gradient;
+      });
+      ddp.register_buffer_hook(
+          [&](const std::map<std::string, at::Tensor>& buffers) {
+            Promise<void> promise;
+            const auto future = promise.future();
+            if (fails) {
+              promise.set_exception(std::make_exception_ptr(Error("of the buffer hook")));
+            } else {
+              // Done by another thread, long after forward has returned.
+              last = std::thread([&has_gradients, promise, count = buffers.at("count")]() mutable {
+                has_gradients.wait(false);
+                count.fill_(7.0);
+                promise.set_value();
+              });
+            }
+            return std::vector<Future<void>>{future};
+          },
+          when);
       ddp.forward(torch::ones({1}, torch::kDouble)).sum().backward();
-      EXPECT_EQ(net->count.item<double>(), 3.0) << "awaited when backward has ended";
+      EXPECT_EQ(net->count.item<double>(), 7.0);
+      last.join();
+      fails = true;
+      const auto y = ddp.forward(torch::ones({1}, torch::kDouble));
+      EXPECT_ERROR(Error, y.sum().backward(), "of the buffer hook");
     });
   }
 }

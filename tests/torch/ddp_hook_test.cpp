@@ -171,5 +171,21 @@ TEST(DdpFused, ASubsetOfTheParametersMayBeChosen) {
   });
 }
 
+TEST(DdpFused, SeveralOptimizersStepParametersOfTheirOwn) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    Branches net;
+    DistributedDataParallel ddp(net, {.process_group = group});
+    ddp.register_fused_optimizer(make_functional(fused::SGD{.lr = 1}), {net->a});
+    ddp.register_fused_optimizer(make_functional(fused::SGD{.lr = 2}), {net->b}, true);
+    EXPECT_ERROR(Error, ddp.register_fused_optimizer(make_functional(fused::Adam{}), {net->b}), "already");
+    EXPECT_EQ(ddp.logging_data().text("comm_hook"), "fused SGD, SGD");
+    ddp.forward(torch::full({1}, group->rank() + 1.0, torch::kDouble), true).sum().backward();
+    EXPECT_EQ(net->a.item<double>(), -0.5);
+    EXPECT_EQ(net->b.item<double>(), -2.0);
+    EXPECT_TRUE(net->a.grad().defined());
+    EXPECT_FALSE(net->b.grad().defined());
+  });
+}
+
 }  // namespace
 }  // namespace cohort::test

@@ -3,8 +3,10 @@
 // Where buckets lie, and what is logged of them.
 #include <cohort/backend.h>
 #include <cohort/torch/hooks.h>
+#include <cohort/torch/sync_batch_norm.h>
 
 #include <algorithm>
+#include <map>
 
 #include "torch/ddp_test.h"
 
@@ -91,7 +93,21 @@ TEST(DdpLog, ShowsWhenEachBucketWasReduced) {
   });
 }
 
+/// The integers that say how a wrapper was made.
+std::map<std::string, std::int64_t> settings_in(const DdpLoggingData& log) {
+  std::map<std::string, std::int64_t> found;
+  for (const auto* const each :
+       {"broadcast_buffers", "find_unused_parameters", "static_graph", "has_sync_bn", "is_multi_device_module",
+        "join_uneven_inputs", "has_error", "can_set_static_graph", "has_rebuilt_buckets", "iteration"}) {
+    found[each] = log.integers.at(each);
+  }
+  return found;
+}
+
 TEST(DdpLog, TellsHowItWasMadeAndHowItGoes) {
+  ::setenv("MASTER_PORT", "4711", 1);
+  ::setenv("TORCH_DISTRIBUTED_DEBUG", "INFO", 1);
+  ::setenv("CUDA_VISIBLE_DEVICES", "3", 1);
   with_torch_threads(2, [](const ProcessGroupPtr& group) {
     DistributedDataParallel ddp(Mlp(), {.process_group = group, .bucket_cap_mb = 2});
     const auto made = ddp.logging_data();
@@ -106,15 +122,32 @@ TEST(DdpLog, TellsHowItWasMadeAndHowItGoes) {
     EXPECT_EQ(made.text("master_addr"), "N/A");
     EXPECT_THAT(made.text("module_name"), HasSubstr("Mlp"));
     EXPECT_THAT(to_json(made), HasSubstr("\"world_size\": 2"));
-    for (const auto* const each :
-         {"broadcast_buffers", "find_unused_parameters", "static_graph", "has_sync_bn", "is_multi_device_module",
-          "join_uneven_inputs", "has_error", "can_set_static_graph", "has_rebuilt_buckets", "iteration"}) {
-      EXPECT_TRUE(made.integers.contains(each)) << each;
-    }
-    for (const auto* const each : {"device_ids", "dtypes", "comm_hook", "error", "bucket_sizes", "master_port",
-                                   "torch_distributed_debug", "cuda_visible_devices"}) {
-      EXPECT_TRUE(made.strings.contains(each)) << each;
-    }
+    std::map<std::string, std::int64_t> expected{
+        {"broadcast_buffers", 1}, {"find_unused_parameters", 0}, {"static_graph", 0},
+        {"has_sync_bn", 0},       {"is_multi_device_module", 0}, {"join_uneven_inputs", 0},
+        {"has_error", 0},         {"can_set_static_graph", 1},   {"has_rebuilt_buckets", 0},
+        {"iteration", 0}};
+    EXPECT_EQ(settings_in(made), expected);
+    const std::map<std::string, std::string> texts{{"device_ids", ""},       {"dtypes", "Double"},
+                                                   {"comm_hook", ""},        {"error", ""},
+                                                   {"master_port", "4711"},  {"torch_distributed_debug", "INFO"},
+                                                   {"bucket_sizes", "1040"}, {"cuda_visible_devices", "3"}};
+    for (const auto& [name, text] : texts) EXPECT_EQ(made.strings.at(name), text) << name;
+
+    torch::nn::Sequential mixed(torch::nn::BatchNorm1d(2), torch::nn::Linear(2, 1));
+    convert_sync_batch_norm(*mixed, group);
+    mixed[1]->to(torch::kDouble);
+    const DistributedDataParallel searches(
+        mixed, {.process_group = group, .find_unused_parameters = true, .broadcast_buffers = false});
+    expected["broadcast_buffers"] = 0;
+    expected["find_unused_parameters"] = 1;
+    expected["has_sync_bn"] = 1;
+    EXPECT_EQ(settings_in(searches.logging_data()), expected);
+    EXPECT_EQ(searches.logging_data().text("dtypes"), "Float, Double");
+    EXPECT_EQ(searches.logging_data().text("bucket_sizes"), "24, 16");
+    const DistributedDataParallel learns(Mlp(), {.process_group = group, .static_graph = true});
+    EXPECT_EQ(learns.logging_data().integer("static_graph"), 1);
+
     EXPECT_ERROR(ValueError, ddp.set_logging_sample_rate(0), "sample rate");
     ddp.set_logging_sample_rate(4);
     std::vector<std::int64_t> sampled;
@@ -126,16 +159,27 @@ TEST(DdpLog, TellsHowItWasMadeAndHowItGoes) {
     EXPECT_EQ(sampled[4], 4);
     EXPECT_EQ(sampled[19], 16);
     const auto log = ddp.logging_data();
+    EXPECT_EQ(log.integer("has_rebuilt_buckets"), 1);
+    EXPECT_EQ(log.text("rebuilt_bucket_sizes"), "1040");
+    EXPECT_EQ(log.integer("num_buckets_reduced"), 16) << "when iteration 16 was logged";
+    const auto between = [&](const std::string& begin, const std::string& end) {
+      return log.integer(end) - log.integer(begin);
+    };
+    EXPECT_EQ(log.integer("forward_compute_time"),
+              between("forward_compute_time_start", "backward_compute_time_start"));
+    EXPECT_EQ(log.integer("backward_compute_time"),
+              between("backward_compute_time_start", "backward_compute_time_end"));
+    EXPECT_EQ(log.integer("backward_comm_time"), between("backward_comm_time_start", "backward_comm_time_end"));
     for (const auto* const name : {"forward_compute_time", "backward_compute_time", "backward_comm_time"}) {
       EXPECT_GT(log.integer(name), 0) << name;
       EXPECT_GT(log.integer(std::string("avg_") + name), 0) << name;
     }
-    EXPECT_LE(log.integer("backward_comm_time_start"), log.integer("backward_comm_time_end"));
   });
+  for (const auto* const each : {"MASTER_PORT", "TORCH_DISTRIBUTED_DEBUG", "CUDA_VISIBLE_DEVICES"}) ::unsetenv(each);
 }
 
 TEST(DdpLog, CountsUnusedParametersAndOverlap) {
-  with_torch_threads(1, [](const ProcessGroupPtr& group) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
     DistributedDataParallel unused(Branches(), {.process_group = group, .find_unused_parameters = true});
     for (int i = 0; i < 2; ++i) unused.forward(torch::ones({1}, torch::kDouble), false).sum().backward();
     EXPECT_EQ(unused.logging_data().integer("unused_parameter_size"), 8);
@@ -146,6 +190,9 @@ TEST(DdpLog, CountsUnusedParametersAndOverlap) {
     }
     const auto log = buckets.logging_data();
     EXPECT_GT(log.integer("backward_compute_comm_overlap_time"), 0);
+    EXPECT_EQ(log.integer("backward_compute_comm_overlap_time"),
+              log.integer("backward_compute_time_end") - log.integer("backward_comm_time_start"))
+        << "from the first bucket's launch to the last gradient";
     EXPECT_LE(log.integer("backward_compute_comm_overlap_time"), log.integer("backward_comm_time"));
   });
 }

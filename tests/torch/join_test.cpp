@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // Uneven inputs.
+#include <cohort/torch/hooks.h>
 #include <cohort/torch/join.h>
 #include <cohort/torch/zero_optimizer.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
 
 #include "torch/ddp_test.h"
 
@@ -72,9 +77,82 @@ TEST(Join, DividesByHowManyThereWereOrByHowManyThereAre) {
 TEST(Join, ARankMayHaveNoInputAtAllAndItMayBeRankZero) {
   with_torch_threads(3, [](const ProcessGroupPtr& group) {
     for (const auto& inputs : {std::vector<int>{0, 3, 3}, std::vector<int>{3, 0, 1}, std::vector<int>{0, 0, 2}}) {
-      const auto seen = gradients_of(group, {}, {}, inputs);
-      EXPECT_EQ(seen.size(), static_cast<std::size_t>(inputs[static_cast<std::size_t>(group->rank())]));
+      const auto longest = *std::max_element(inputs.begin(), inputs.end());
+      std::vector<double> averages;  // of the inputs of all ranks, zeros included
+      for (int i = 0; i < longest; ++i) {
+        double sum = 0;
+        for (std::size_t rank = 0; rank < inputs.size(); ++rank) {
+          if (i < inputs[rank]) sum += static_cast<double>(rank) + 1;
+        }
+        averages.push_back(sum / 3);
+      }
+      Scale net(group->rank() + 1.0);
+      DistributedDataParallel ddp(net, {.process_group = group, .gradient_as_bucket_view = group->rank() != 1});
+      torch::optim::SGD optimizer(ddp.parameters(), 1.0);
+      const auto mine = static_cast<std::size_t>(inputs[static_cast<std::size_t>(group->rank())]);
+      join({&ddp}, [&] {
+        for (std::size_t i = 0; i < mine; ++i) {
+          optimizer.zero_grad();
+          ddp.forward(input_of(group)).sum().backward();
+          EXPECT_DOUBLE_EQ(grad_of(net->weight), averages[i]);
+          optimizer.step();
+        }
+      });
+      EXPECT_DOUBLE_EQ(net->weight.item<double>(), 1 - std::accumulate(averages.begin(), averages.end(), 0.0))
+          << "rank 0's beginning and the steps of the rank that ended last";
     }
+  });
+}
+
+// With what the ranks without input have left in their buffers, and as often as on the others: PyTorch's rule.
+TEST(Join, RanksWithoutInputRunTheBufferHook) {
+  for (const auto when : {BufferSync::before_forward, BufferSync::after_forward}) {
+    with_torch_threads(2, [when](const ProcessGroupPtr& group) {
+      Scale net;
+      const auto count = net->register_buffer("count", torch::zeros({1}, torch::kDouble));
+      DistributedDataParallel ddp(net, {.process_group = group, .init_sync = false});
+      int calls = 0;
+      ddp.register_buffer_hook(
+          [&](const std::map<std::string, at::Tensor>& buffers) {
+            ++calls;
+            return std::vector<Future<void>>{
+                all_reduce_async(*group, buffers.at("count")).then([](const at::Tensor&) {})};
+          },
+          when);
+      join({&ddp}, [&] {
+        for (int i = 0; i < (group->rank() == 0 ? 3 : 1); ++i) {
+          count.fill_(group->rank() + 1.0);
+          ddp.zero_grad();
+          ddp.forward(input_of(group)).sum().backward();
+          // Rank 1 keeps what the last sum has left: 3, then 1 + 3, then 1 + 4.
+          EXPECT_EQ(count.item<double>(), i == 0 ? 3.0 : 3.0 + i);
+        }
+      });
+      EXPECT_EQ(calls, 3);
+      EXPECT_EQ(count.item<double>(), 5.0);
+    });
+  }
+}
+
+TEST(Join, AHookDividesByItselfAndIsRefusedWhereItWouldHaveToDivideByLess) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    const bool is_long = group->rank() == 1;
+    DistributedDataParallel hooked(Scale(), {.process_group = group});
+    hooked.register_comm_hook(hooks::all_reduce(group));
+    const JoinOptions by_alive{.divide_by_initial_size = false};
+    EXPECT_ERROR(ValueError,
+                 join(
+                     {&hooked}, [] {}, by_alive),
+                 "divide_by_initial_size");
+    join({&hooked}, [] {});
+    DistributedDataParallel late(Scale(), {.process_group = group});
+    join(
+        {&late}, [&] { EXPECT_ERROR(ValueError, late.register_comm_hook(hooks::all_reduce(group)), "divides"); },
+        by_alive);
+    // The hook of mixed precision is the library's own and knows how many there are.
+    const auto low =
+        gradients_of(group, {.mixed_precision = MixedPrecision{.param_dtype = at::kFloat}}, by_alive, {2, 3});
+    EXPECT_EQ(low, is_long ? std::vector<double>({1.5, 1.5, 2.0}) : std::vector<double>({1.5, 1.5}));
   });
 }
 

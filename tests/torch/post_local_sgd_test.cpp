@@ -117,7 +117,8 @@ TEST(ModelAveragers, HierarchicalAveragesOverFewOftenAndOverAllSeldom) {
         {.process_group = group, .period_group_sizes = {{2, 2}, {4, 4}}, .warmup_steps = 1});
     const double mine = group->rank() + 1.0;
     const double pair = group->rank() < 2 ? 1.5 : 3.5;
-    EXPECT_EQ(averages(averager, group, 8), (std::vector<double>{mine, 2.5, mine, pair, mine, 2.5, mine, pair}));
+    EXPECT_EQ(averages(averager, group, 8), (std::vector<double>{mine, mine, pair, mine, 2.5, mine, pair, mine}))
+        << "periods count from step 0, as PyTorch's do, and not from the end of the warm-up";
 
     const auto make = [&](std::vector<std::pair<std::int64_t, std::int64_t>> levels) {
       HierarchicalModelAverager bad({.process_group = group, .period_group_sizes = std::move(levels)});

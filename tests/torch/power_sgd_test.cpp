@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "torch/hook_buckets.h"
+#include "torch/hooks/orthogonalize.h"
 #include "torch/hooks/power_sgd_memory.h"
 
 namespace cohort::test {
@@ -259,6 +260,23 @@ TEST(PowerSgd, EpsilonSavesGradientsThatAreAllZeros) {
     EXPECT_TRUE(at::equal(result(1e-8), at::zeros({144})));
     EXPECT_TRUE(result(0).isnan().all().item<bool>());
   });
+}
+
+// Each column is divided by its norm plus epsilon, once: PyTorch's formula, in which the columns are not quite of norm 1.
+TEST(PowerSgd, AnEpsilonIsAddedToEachNormOnce) {
+  const double epsilon = 1e-2;
+  const auto given = random({2, 7, 2}, 3).to(at::kDouble);
+  auto expected = given.clone();
+  for (std::int64_t matrix = 0; matrix < 2; ++matrix) {
+    const auto first = expected[matrix].select(1, 0);
+    const auto second = expected[matrix].select(1, 1);
+    first.div_(first.norm() + epsilon);
+    second.sub_(first.dot(second) * first);
+    second.div_(second.norm() + epsilon);
+  }
+  const auto ours = given.clone();
+  hooks::orthogonalize(ours, epsilon);
+  EXPECT_LT((ours - expected).abs().max().item<double>(), 1e-14);
 }
 
 TEST(PowerSgd, BucketsThatChangedAreAnError) {

@@ -17,7 +17,11 @@
 // communicate.
 //
 // Parameters and buffers must not be added, removed or replaced while the wrapper lives, and all ranks must register
-// them in the same order. Several forwards before a backward need static_graph.
+// them in the same order.
+//
+// Each backward that follows a forward is averaged once. Several forwards with one backward of all their results are
+// fine, unless the module has buffers that are sent (see broadcast_buffers). A second backward without a forward
+// between is an Error, since its gradients would not be averaged.
 //
 // The gradients lie in the buckets in which they are reduced (gradient_as_bucket_view). They can be read and zeroed as
 // usual, but replacing `.grad` by another tensor during backward is an Error.
@@ -58,7 +62,7 @@ struct MixedPrecision {
 struct DdpOptions {
   /// Null: current_process_group() at construction.
   ProcessGroupPtr process_group{};
-  /// MiB of gradients that are reduced together. nullopt: 25, but 1 for the first bucket.
+  /// MiB of gradients that are reduced together, the first bucket included. nullopt: 25, but 1 for the first bucket.
   std::optional<double> bucket_cap_mb{};
   /// Instead of bucket_cap_mb: one cap for each bucket, the last one for all that follow.
   std::vector<double> bucket_caps_mb{};
@@ -71,7 +75,8 @@ struct DdpOptions {
   /// a parameter and re-entrant backwards without searching. The first iteration does not overlap.
   bool static_graph = false;
   /// Rank 0's buffers are sent to all ranks: at construction and before each forward with gradients outside no_sync.
-  /// The end of a join sends those of the rank that ended last.
+  /// The end of a join sends those of the rank that ended last. Sending raises the buffers' autograd versions: if the
+  /// graph of an earlier forward has saved them (batch norm does), its backward is an error from then on.
   bool broadcast_buffers = true;
   /// Whether forwards send buffers. nullopt: as broadcast_buffers says. false: buffers are equal after construction and
   /// each rank's own from then on.
@@ -126,16 +131,21 @@ class COHORT_API Wrapper : public ::torch::nn::Module, public Joinable {
  public:
   /// Accumulates gradients without communicating, for forwards and backwards in the guard's scope.
   [[nodiscard]] NoSync no_sync() const;
+  /// The module's parameters, each once. torch::nn::Module's own function, which this one hides, lists a parameter that
+  /// is registered under several names several times, and an optimizer would step it as often.
+  std::vector<at::Tensor> parameters(bool recurse = true) const;
   /// To be called before the first forward; a model can have one hook.
   void register_comm_hook(CommHook hook);
   /// Steps parameters at the end of backward, those of each bucket as soon as it is reduced, while later buckets are
-  /// still under way: all parameters, or those given. A model can have one, and no communication hook beside it.
-  /// Gradients cannot be accumulated over several backwards. `clears_gradients` drops each gradient after its step.
+  /// still under way: all parameters, or those given. A model can have several for different parameters, but no
+  /// communication hook beside them. Gradients cannot be accumulated over several backwards. `clears_gradients` drops
+  /// each gradient after its step.
   void register_fused_optimizer(FunctionalOptimizerPtr optimizer, std::vector<at::Tensor> parameters = {},
                                 bool clears_gradients = false);
   /// The same with an optimizer whose state is sharded over the ranks (zero_optimizer.h) and that has the same
-  /// parameters: the owners of a bucket's parameters step and share them while later buckets are still under way.
-  /// There is no step() to call.
+  /// parameters: the owners of a bucket's parameters step them while later buckets are still under way, and then share
+  /// them. A group performs its operations in order, so what is shared follows the reductions that were launched before
+  /// it: the steps overlap with them, the sharing does not. There is no step() to call.
   void register_zero_step(std::shared_ptr<ZeroOptimizerBase> optimizer);
   void register_buffer_hook(BufferHook hook, BufferSync when = BufferSync::after_forward);
   /// Sets the option of this name; to be called before the first forward.

@@ -13,7 +13,8 @@
 // throw_on_early_termination, so that all ranks end with an Error as soon as the first one has no more input.
 //
 // If there are several models, each iteration calls forward and backward of each, in the order in which they were
-// given. A communication hook divides by itself: divide_by_initial_size has no effect on it.
+// given. A communication hook divides by the number of all ranks itself, so it is refused together with
+// divide_by_initial_size = false. A buffer hook runs on ranks without input as well, with the buffers that they have.
 #pragma once
 
 #include <cohort/export.h>

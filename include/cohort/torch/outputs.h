@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Finds the tensors in what a module's forward returns: tensors, optionals, tuples, pairs, vectors, arrays, maps, and
-// any nesting of these. Your own struct has to list its tensors:
+// Finds the tensors in what a module's forward returns: tensors, packed sequences, optionals, tuples, pairs, vectors,
+// arrays, maps, and any nesting of these. Your own struct has to list its tensors:
 //
 //   struct Output {
 //     at::Tensor logits, hidden;
@@ -41,6 +41,13 @@ struct AnyVisitor {
 template <class T>
 concept VisitsItself = requires(T& value, AnyVisitor visit) { value.visit_tensors(visit); };
 
+/// torch::nn::utils::rnn::PackedSequence, recognised by its members. Its data is the only tensor that has a gradient.
+template <class T>
+concept PackedSequenceLike = requires(const T& value) {
+  { value.data() } -> std::same_as<const at::Tensor&>;
+  { value.batch_sizes() } -> std::same_as<const at::Tensor&>;
+};
+
 template <class T>
 concept MapLike = std::ranges::range<T> && requires { typename T::mapped_type; };
 
@@ -57,7 +64,7 @@ template <class T>
 consteval bool is_traversable() {
   using U = std::remove_cvref_t<T>;
   if constexpr (std::same_as<U, at::Tensor> || std::is_arithmetic_v<U> || std::is_enum_v<U> || std::is_void_v<U> ||
-                VisitsItself<U>) {
+                VisitsItself<U> || PackedSequenceLike<U>) {
     return true;
   } else if constexpr (IsOptional<U>::value) {
     return is_traversable<typename U::value_type>();
@@ -74,8 +81,8 @@ consteval bool is_traversable() {
 
 }  // namespace detail
 
-/// Calls `visit(at::Tensor&)` for each tensor in `value`, in order. Parts that are not traversed are passed to `visit`
-/// as well if it accepts their type.
+/// Calls `visit(at::Tensor&)` for each tensor in `value`, in order. Packed sequences, and parts that are not traversed,
+/// are passed to `visit` as they are if it accepts their type.
 template <class T, class Visit>
 void visit_tensors(T& value, Visit&& visit) {
   using U = std::remove_cv_t<T>;
@@ -83,6 +90,12 @@ void visit_tensors(T& value, Visit&& visit) {
     visit(value);
   } else if constexpr (detail::VisitsItself<U>) {
     value.visit_tensors([&](auto& part) { visit_tensors(part, visit); });
+  } else if constexpr (detail::PackedSequenceLike<U>) {
+    if constexpr (std::invocable<Visit&, U&>) {
+      visit(value);
+    } else {
+      visit(const_cast<at::Tensor&>(value.data()));  // a member of `value`, which is not const
+    }
   } else if constexpr (detail::IsOptional<U>::value) {
     if (value) visit_tensors(*value, visit);
   } else if constexpr (detail::IsTuple<U>::value) {

@@ -85,7 +85,7 @@ class COHORT_API ModelAverager {
 
  protected:
   explicit ModelAverager(std::int64_t warmup_steps);
-  /// The group to average over in this step, counted from the end of the warm-up; null: no averaging.
+  /// The group to average over in this step, counted from 0; null: no averaging. It is not called during the warm-up.
   virtual ProcessGroupPtr group_at(std::int64_t step) const = 0;
 
  private:
@@ -119,8 +119,8 @@ struct HierarchicalModelAveragerOptions {
   std::int64_t warmup_steps = 0;
 };
 
-/// Averages often over few ranks and rarely over all of them. If several periods divide the number of steps since the
-/// warm-up, the largest one counts.
+/// Averages often over few ranks and rarely over all of them: after the warm-up, in each step whose number, counted from
+/// 0 and with the warm-up, is divisible by a period. If several periods divide it, the largest one counts.
 class COHORT_API HierarchicalModelAverager final : public ModelAverager {
  public:
   /// Collective: makes the groups. A ValueError if there are no periods, if periods or sizes do not ascend or are below

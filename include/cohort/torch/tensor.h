@@ -15,6 +15,11 @@
 // The buffer keeps the tensor's storage alive until the operation has ended. The elements of a tensor that is dense but
 // not row-major (channels last, a transposed matrix) are used in memory order, so its strides must be the same on all
 // ranks. Tensors with gaps or overlaps are refused, and so are sparse tensors; for these there is sparse_all_reduce.
+//
+// A tensor that an operation may write (every Buffer, on all ranks, a broadcast's root included) has its autograd
+// version raised when the operation is called, as by an in-place function of its own. A backward that has saved the
+// tensor before is then an error of libtorch ("modified by an inplace operation") and not a wrong gradient. Tensors that
+// are only read (ConstBuffer) keep their version.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,13 +35,16 @@ COHORT_API DType dtype_from(at::ScalarType type);
 COHORT_API at::ScalarType scalar_type_from(DType dtype);
 COHORT_API Device device_from(at::Device device);
 
+/// The tensor's memory, to be written: raises the tensor's version, at this call and not at those that use the buffer.
 COHORT_API Buffer buffer_of(const at::Tensor& tensor);
+/// The tensor's memory, to be read only.
+COHORT_API ConstBuffer const_buffer_of(const at::Tensor& tensor);
 
 template <>
 struct BufferTraits<at::Tensor> {
   static constexpr bool is_handle = true;
   static Buffer buffer(const at::Tensor& tensor) { return buffer_of(tensor); }
-  static ConstBuffer const_buffer(const at::Tensor& tensor) { return buffer_of(tensor); }
+  static ConstBuffer const_buffer(const at::Tensor& tensor) { return const_buffer_of(tensor); }
 };
 
 /// The current stream of this thread for the tensor's device (a cudaStream_t); null for the host.

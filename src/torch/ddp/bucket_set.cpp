@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "torch/ddp/gradient_copy.h"
+#include "torch/written.h"
 
 namespace cohort::ddp {
 
@@ -131,6 +132,7 @@ Bucket BucketSet::make_zeros(std::size_t index, ProcessGroup& group) const {
 void BucketSet::clear() {
   for (auto& bucket : buckets_) bucket.reset();
   is_filled_.assign(is_filled_.size(), false);
+  has_graph_ = false;
 }
 
 std::vector<std::size_t> BucketSet::unfilled() const {
@@ -178,6 +180,7 @@ void BucketSet::fill_dense(Bucket& bucket, std::size_t slot, double divisor, boo
     throw Error(fmt::format("the gradient of parameter {} is {}, but its bucket is {}", parameters_.describe(parameter),
                             c10::toString(gradient.scalar_type()), c10::toString(bucket.flat.scalar_type())));
   }
+  if (gradient.requires_grad()) has_graph_ = true;
   if (gradient.requires_grad() && created_graphs_++ % 1000 == 0) {
     log(LogLevel::warn,
         "backward with create_graph: gradients' values are averaged over the ranks, but what is computed from them (a "
@@ -270,7 +273,11 @@ void BucketSet::hand_out(Bucket& bucket, const at::Tensor& reduced, UsageTracker
     const auto parameter = bucket.parameters[slot];
     auto& gradient = parameters_.tensors[parameter].mutable_grad();
     const auto& view = bucket.views[slot];
-    if (gradient.defined() && is_same_memory(gradient, view)) continue;
+    mark_written(view);  // by the reduction of the bucket, whose version is another one
+    if (gradient.defined() && is_same_memory(gradient, view)) {
+      if (!gradient.is_same(view)) mark_written(gradient);
+      continue;
+    }
     if (usage.is_globally_unused(parameter)) continue;
     if (options_.gradient_as_bucket_view) {
       if (gradient.defined()) {

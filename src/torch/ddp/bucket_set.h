@@ -47,6 +47,8 @@ class BucketSet {
   bool is_filled(std::size_t parameter) const { return is_filled_[parameter]; }
   /// The parameters whose gradients have not arrived yet.
   std::vector<std::size_t> unfilled() const;
+  /// Whether the last backward was one with create_graph: what is computed from its gradients is not averaged.
+  bool has_graph() const { return has_graph_; }
   /// Puts the parameter's gradient, or zeros if it has none, into its bucket, divided by `divisor` unless the reduction
   /// does that. Returns the bucket's index.
   std::size_t fill(std::size_t parameter, double divisor, const UsageTracker& usage);
@@ -92,6 +94,7 @@ class BucketSet {
   std::vector<std::size_t> order_;
   bool has_rebuilt_ = false;
   bool has_warned_strides_ = false;
+  bool has_graph_ = false;
   std::uint64_t created_graphs_ = 0;
 };
 

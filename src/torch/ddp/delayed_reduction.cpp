@@ -8,6 +8,7 @@
 
 #include "torch/ddp/bucket.h"
 #include "torch/ddp/gradient_copy.h"
+#include "torch/written.h"
 
 namespace cohort::ddp {
 
@@ -21,6 +22,7 @@ DelayedReduction::DelayedReduction(ProcessGroupPtr process_group, std::vector<at
     shared->collect();
     const auto flat = shared->flat;
     flat.div_(shared->group->size());
+    for (const auto& each : shared->views) mark_written(each);  // flat has a version of its own
     const auto work = shared->group->all_reduce(buffer_of(flat), {.async_op = true, .stream = current_stream(flat)});
     // Backward does not return before the result is there.
     torch::autograd::Engine::get_default_engine().queue_callback([work, flat] { work.wait_on(current_stream(flat)); });

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <vector>
 
+#include "torch/written.h"
+
 namespace cohort::ddp {
 
 /// Whether the memory holds the tensor's values: a complex tensor may be a conjugate that is not computed yet.
@@ -27,6 +29,7 @@ inline void copy_gradient(const at::Tensor& to, const at::Tensor& from) {
   if (to.is_cpu() && from.is_cpu() && to.scalar_type() == from.scalar_type() && to.strides() == from.strides() &&
       from.is_non_overlapping_and_dense() && is_plain(to) && is_plain(from)) {
     if (to.nbytes() > 0) std::memcpy(to.data_ptr(), from.data_ptr(), to.nbytes());
+    mark_written(to);
     return;
   }
   const at::NoGradGuard no_grad;
@@ -49,6 +52,7 @@ inline void copy_gradients(const std::vector<at::Tensor>& to, const std::vector<
 inline void clear_gradient(const at::Tensor& view) {
   if (view.is_cpu() && view.is_non_overlapping_and_dense()) {
     if (view.nbytes() > 0) std::memset(view.data_ptr(), 0, view.nbytes());
+    mark_written(view);
     return;
   }
   const at::NoGradGuard no_grad;

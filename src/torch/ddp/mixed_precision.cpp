@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "torch/hooks/hook_support.h"
+#include "torch/written.h"
 
 namespace cohort::ddp {
 
@@ -50,7 +51,9 @@ void LowPrecision::cast_buffers(const std::vector<at::Tensor>& buffers) const {
   if (!how_.buffer_dtype) return;
   const at::NoGradGuard no_grad;
   for (const auto& each : buffers) {
-    if (each.is_floating_point()) each.set_data(each.variable_data().to(*how_.buffer_dtype));
+    if (!each.is_floating_point()) continue;
+    each.set_data(each.variable_data().to(*how_.buffer_dtype));
+    mark_written(each);
   }
 }
 

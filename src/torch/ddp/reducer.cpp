@@ -53,6 +53,7 @@ void Reducer::reset(ProcessGroupPtr process_group) {
   buckets_.forget_order();
   usage_.reset();
   state_ = State::idle;
+  is_in_graph_ = false;
   next_bucket_ = 0;
   futures_.clear();
   reductions_ = 0;
@@ -129,6 +130,7 @@ void Reducer::prepare_for_backward(std::span<const at::Tensor> outputs, bool has
   has_sink_ = has_sink;
   // Still set if the last backward threw: what it queued for its end never ran.
   is_after_backward_queued_ = false;
+  is_in_graph_ = false;
   next_bucket_ = 0;
   ready_order_.clear();
   buckets_.clear();
@@ -139,6 +141,7 @@ void Reducer::skip_backward() {
   const std::lock_guard lock(mutex_);
   state_ = State::idle;
   is_after_backward_queued_ = false;
+  is_in_graph_ = false;
 }
 
 bool Reducer::is_learning() const {
@@ -173,6 +176,7 @@ void Reducer::queue(Run run) {
 void Reducer::on_gradient(std::size_t parameter) {
   const std::lock_guard lock(mutex_);
   if (after_backward_ && !std::exchange(is_after_backward_queued_, true)) queue_after_backward();
+  if (state_ == State::idle && is_in_graph_ && !buckets_.has_graph()) refuse_unexpected(parameter);
   usage_.mark_used(parameter);
   if (state_ != State::forward_done && state_ != State::learning && state_ != State::backward_running) return;
   if (!times_.backward_start) times_.backward_start = IterationTimes::Clock::now();
@@ -196,6 +200,15 @@ void Reducer::queue_after_backward() {
   });
 }
 
+void Reducer::enter_graph() {
+  const std::lock_guard lock(mutex_);
+  if (std::exchange(is_in_graph_, true)) return;
+  queue([](Reducer& reducer) {
+    const std::lock_guard its_lock(reducer.mutex_);
+    reducer.is_in_graph_ = false;
+  });
+}
+
 void Reducer::start_learning() {
   const std::lock_guard lock(mutex_);
   if (usage_.is_learning()) queue_learning();
@@ -206,6 +219,11 @@ void Reducer::queue_learning() {
   state_ = State::learning;
   queue([](Reducer& reducer) {
     const std::lock_guard lock(reducer.mutex_);
+    if (!reducer.usage_.has_counted_uses()) {
+      // It reached no parameter, as a gradient with respect to the input: the backward to learn from is to come.
+      reducer.state_ = State::forward_done;
+      return;
+    }
     reducer.usage_.finish_learning();
     reducer.start_backward();
     for (std::size_t i = 0; i < reducer.parameters_.size(); ++i) {
@@ -390,6 +408,15 @@ void Reducer::refuse_ready_twice(std::size_t parameter) const {
                               : "; or forward's outputs did not show that it is used, and it was taken as unused"));
 }
 
+void Reducer::refuse_unexpected(std::size_t parameter) {
+  is_in_graph_ = false;  // what was queued for the end of this backward does not run
+  throw Error(fmt::format(
+      "the gradient of parameter {} on rank {} would not be averaged: this is a second backward after one forward, or "
+      "a forward in no_sync came between the forward and its backward. Zero the gradients; then call backward once for "
+      "the sum of the losses, or forward and backward in turn (with all but the last pair in no_sync to accumulate)",
+      parameters_.describe(parameter), group_->rank()));
+}
+
 // --- ranks without input
 
 void Reducer::shadow_rebuild() {
@@ -412,6 +439,7 @@ void Reducer::shadow_backward() {
   }
   ++reductions_;
   usage_.reduce_nothing(*group_);
+  for (const auto& each : std::exchange(futures_, {})) each.value(group_->timeout());
 }
 
 // --- observing

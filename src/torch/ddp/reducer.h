@@ -73,6 +73,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void prepare_for_backward(std::span<const at::Tensor> outputs, bool has_sink);
   /// The backward that follows is not reduced.
   void skip_backward();
+  /// The backward that is running goes through the graph of a forward that synchronises. It is an Error if it reaches
+  /// a parameter when no such backward is expected any more: nobody would average its gradients.
+  void enter_graph();
   /// In the first iteration of a static graph: all gradients are reduced when the backward that is running ends.
   void start_learning();
   bool is_learning() const;
@@ -144,6 +147,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void guarded(Run&& run);
   void check_finalized_locked() const;
   [[noreturn]] void refuse_ready_twice(std::size_t parameter) const;
+  [[noreturn]] void refuse_unexpected(std::size_t parameter);
   void resolve_divisor();
   bool wants_rebuild() const;
   bool is_rebuild_due() const;
@@ -161,7 +165,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::string failure_;  ///< what the failed backward threw
   std::size_t next_bucket_ = 0;
   bool has_sink_ = false;
-  double divisor_ = 1;  ///< valid from start_backward() on
+  bool is_in_graph_ = false;  ///< since enter_graph(), until that backward ends
+  double divisor_ = 1;        ///< valid from start_backward() on
   std::map<std::size_t, at::Tensor> sparse_ids_;
   std::vector<Future<void>> futures_;
 

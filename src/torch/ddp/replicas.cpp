@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "torch/flatten.h"
+#include "torch/written.h"
 
 namespace cohort::ddp {
 
@@ -104,6 +105,8 @@ void broadcast_tensors(ProcessGroup& group, std::span<const at::Tensor> tensors,
   std::map<std::pair<at::ScalarType, at::DeviceIndex>, std::vector<at::Tensor>> of_devices;
   for (const auto& each : tensors) {
     const auto tensor = each.detach();
+    // On the source as well, whose values stay the same: all ranks then fail alike if a backward has saved the tensor.
+    mark_written(tensor);
     const bool is_dense = tensor.is_non_overlapping_and_dense();
     if (is_dense && tensor.nbytes() >= small_bytes) {
       group.broadcast(buffer_of(tensor), {.root = source, .stream = current_stream(tensor)});

@@ -15,7 +15,8 @@ namespace cohort::ddp {
 /// number of tensors with the same sizes, strides and dtypes.
 void check_replicas(ProcessGroup& group, std::span<const at::Tensor> tensors, std::span<const std::string> names);
 
-/// Gives all ranks the source's values. Large tensors are sent in place, small ones together.
+/// Gives all ranks the source's values. Large tensors are sent in place, small ones together. The
+/// tensors' versions rise on all ranks.
 void broadcast_tensors(ProcessGroup& group, std::span<const at::Tensor> tensors, int source);
 
 }  // namespace cohort::ddp

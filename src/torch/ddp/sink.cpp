@@ -3,6 +3,9 @@
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/utils/lambda_post_hook.h>
+
+#include <unordered_set>
 
 namespace cohort::ddp {
 
@@ -49,6 +52,20 @@ bool pass_through_sink(const std::vector<at::Tensor*>& outputs, const std::share
   const auto passed = Sink::apply(at::TensorList(with_graph), reducer, clones);
   for (std::size_t i = 0; i < places.size(); ++i) *places[i] = passed[i];
   return true;
+}
+
+void watch_backwards_of(const std::vector<at::Tensor*>& outputs, const std::shared_ptr<Reducer>& reducer) {
+  std::unordered_set<const torch::autograd::Node*> watched;  // one function may have made several outputs
+  for (const auto* const each : outputs) {
+    if (!each->defined()) continue;
+    const auto& function = each->grad_fn();
+    if (function == nullptr || !watched.insert(function.get()).second) continue;
+    function->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
+        [weak = std::weak_ptr(reducer)](const variable_list& results, const variable_list& /*gradients*/) {
+          if (const auto its = weak.lock()) its->enter_graph();
+          return results;
+        }));
+  }
 }
 
 }  // namespace cohort::ddp

@@ -16,4 +16,8 @@ namespace cohort::ddp {
 /// is true of all of them.
 bool pass_through_sink(const std::vector<at::Tensor*>& outputs, const std::shared_ptr<Reducer>& reducer, bool clones);
 
+/// Tells the reducer whenever a backward runs through the graph of these outputs, which are those of a forward that
+/// synchronises. It costs one hook for each function that made one of them.
+void watch_backwards_of(const std::vector<at::Tensor*>& outputs, const std::shared_ptr<Reducer>& reducer);
+
 }  // namespace cohort::ddp

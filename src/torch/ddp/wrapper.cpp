@@ -91,7 +91,7 @@ void Wrapper::Impl::make_reducer() {
     };
   }
   reducer = Reducer::make(std::move(with));
-  logger->describe(module->name(), options, selection, *reducer, cap);
+  logger->describe(module->name(), options, selection, *reducer, limits.back());
 }
 
 void Wrapper::Impl::broadcast_state(int source) const {
@@ -116,6 +116,7 @@ void Wrapper::register_comm_hook(CommHook hook) {
   if (impl_->has_fused_optimizer) {
     throw Error("a fused optimizer steps averaged gradients: no communication hook can be registered beside it");
   }
+  if (impl_->join != nullptr) Impl::refuse_hook_in(*impl_->join);
   auto name = hook_name(hook);
   impl_->logged([&] { impl_->reducer->set_comm_hook(std::move(hook)); });
   impl_->logger->set("comm_hook", std::move(name));
@@ -133,26 +134,37 @@ void Wrapper::register_fused_optimizer(FunctionalOptimizerPtr optimizer, std::ve
                                        bool clears_gradients) {
   if (optimizer == nullptr) throw ValueError("register_fused_optimizer: no optimizer");
   const auto& managed = impl_->selection.parameters.tensors;
-  std::unordered_set<const void*> chosen;
+  if (parameters.empty()) parameters = managed;
+  auto& steps = impl_->fused_steps;
   for (const auto& each : parameters) {
     const auto is_it = [&](const at::Tensor& other) { return other.is_same(each); };
     if (std::none_of(managed.begin(), managed.end(), is_it)) {
       throw ValueError("register_fused_optimizer: a parameter that this model does not reduce");
     }
-    chosen.insert(each.unsafeGetTensorImpl());
+    if (steps != nullptr && steps->contains(each.unsafeGetTensorImpl())) {
+      throw Error("register_fused_optimizer: a parameter has a fused optimizer already");
+    }
   }
-  impl_->claim_steps();
-  impl_->logger->set("comm_hook", fmt::format("fused {}", optimizer->name()));
-  impl_->reducer->set_after_bucket(
-      [optimizer = std::move(optimizer), chosen, clears_gradients, all = managed](const Bucket& bucket) {
-        for (const auto index : bucket.parameters) {
-          const auto& parameter = all[index];
-          auto& gradient = parameter.mutable_grad();
-          if (!gradient.defined() || (!chosen.empty() && !chosen.contains(parameter.unsafeGetTensorImpl()))) continue;
-          optimizer->step(parameter, gradient);
-          if (clears_gradients) gradient = at::Tensor();
-        }
-      });
+  const bool is_first = steps == nullptr;
+  if (is_first) {
+    impl_->claim_steps();
+    steps = std::make_shared<FusedSteps>();
+    impl_->reducer->set_after_bucket([steps = steps, all = managed](const Bucket& bucket) {
+      for (const auto index : bucket.parameters) {
+        const auto& parameter = all[index];
+        auto& gradient = parameter.mutable_grad();
+        const auto step = steps->find(parameter.unsafeGetTensorImpl());
+        if (!gradient.defined() || step == steps->end()) continue;
+        step->second.optimizer->step(parameter, gradient);
+        if (step->second.clears_gradients) gradient = at::Tensor();
+      }
+    });
+  }
+  const auto before = is_first ? "fused" : impl_->logger->data(nullptr).text("comm_hook") + ",";
+  impl_->logger->set("comm_hook", fmt::format("{} {}", before, optimizer->name()));
+  for (const auto& each : parameters) {
+    steps->insert({each.unsafeGetTensorImpl(), {.optimizer = optimizer, .clears_gradients = clears_gradients}});
+  }
 }
 
 void Wrapper::register_zero_step(std::shared_ptr<ZeroOptimizerBase> optimizer) {
@@ -243,6 +255,13 @@ void Wrapper::update_process_group(ProcessGroupPtr process_group) {
     if (impl_->delayed) impl_->delayed->set_process_group(process_group);
   }
   if (impl_->reducer) impl_->reducer->reset(std::move(process_group));
+}
+
+std::vector<at::Tensor> Wrapper::parameters(bool recurse) const {
+  auto all = Module::parameters(recurse);
+  std::unordered_set<const void*> seen;
+  std::erase_if(all, [&](const at::Tensor& each) { return !seen.insert(each.unsafeGetTensorImpl()).second; });
+  return all;
 }
 
 std::vector<std::pair<std::string, at::Tensor>> Wrapper::managed_parameters() const {

@@ -106,6 +106,7 @@ void Wrapper::after_forward(const std::vector<at::Tensor*>& outputs, bool sees_o
     }
     const bool has_sink = needs_outputs && pass_through_sink(outputs, impl.reducer, impl.clones_outputs);
     impl.reducer->prepare_for_backward(searched, has_sink);
+    watch_backwards_of(outputs, impl.reducer);
   });
 }
 
@@ -141,11 +142,20 @@ void Wrapper::begin_join(JoinScope& scope) {
   if (impl_->has_zero_step) {
     throw ValueError("join: a rank without input does not step, but register_zero_step has all ranks step together");
   }
+  // The hook of mixed_precision is our own, and asks for the divisor.
+  if (impl_->reducer && impl_->reducer->has_comm_hook() && !impl_->low_precision) Impl::refuse_hook_in(scope);
   impl_->join = &scope;
   impl_->logger->set("join_uneven_inputs", std::int64_t{1});
   if (impl_->reducer && !scope.options().divide_by_initial_size) {
     impl_->reducer->set_divisor([&scope] { return static_cast<double>(scope.alive()); });
   }
+}
+
+void Wrapper::Impl::refuse_hook_in(const JoinScope& scope) {
+  if (scope.options().divide_by_initial_size) return;
+  throw ValueError(
+      "join: divide_by_initial_size = false cannot be combined with a communication hook, which divides by the number "
+      "of all ranks itself");
 }
 
 void Wrapper::end_join() noexcept {
@@ -157,7 +167,13 @@ void Wrapper::shadow_iteration(bool syncs) {
   if (impl_->reducer == nullptr) return;
   impl_->reducer->shadow_rebuild();
   if (!syncs) return;
-  if (impl_->syncs_buffers_in_forward() && !impl_->buffer_hook) impl_->broadcast_buffers();
+  if (impl_->syncs_buffers_in_forward()) {
+    if (impl_->buffer_hook) {
+      impl_->run_buffer_hook();
+    } else {
+      impl_->broadcast_buffers();
+    }
+  }
   impl_->reducer->shadow_backward();
 }
 

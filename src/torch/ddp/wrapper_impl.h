@@ -9,6 +9,7 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "torch/ddp/delayed_reduction.h"
@@ -18,6 +19,13 @@
 #include "torch/ddp/selection.h"
 
 namespace cohort::ddp {
+
+/// Who steps a parameter at the end of backward.
+struct FusedStep {
+  FunctionalOptimizerPtr optimizer;
+  bool clears_gradients = false;
+};
+using FusedSteps = std::unordered_map<const c10::TensorImpl*, FusedStep>;
 
 struct Wrapper::Impl {
   Impl(std::shared_ptr<::torch::nn::Module> its_module, DdpOptions its_options, std::optional<bool> its_sees_outputs);
@@ -31,6 +39,8 @@ struct Wrapper::Impl {
   void broadcast_buffers() const;
   /// Gives all ranks the source's parameters and buffers.
   void broadcast_state(int source) const;
+  /// If the join has a communication hook divide by something that it does not know: a ValueError.
+  static void refuse_hook_in(const JoinScope& scope);
   /// Before something registers that steps parameters itself: an Error if that is not possible.
   void claim_steps();
   /// Runs `run`; an error is recorded in the logging data before it goes on.
@@ -54,16 +64,17 @@ struct Wrapper::Impl {
   std::shared_ptr<Reducer> reducer;             ///< null if all parameters are delayed
   bool syncs = true;
   bool clones_outputs = true;
-  bool has_fused_optimizer = false;
+  bool has_fused_optimizer = false;         ///< or a ZeRO step
+  std::shared_ptr<FusedSteps> fused_steps;  ///< by parameter; shared with the reducer
   bool has_zero_step = false;
   bool keeps_low_precision = false;  ///< this forward runs between another one and its backward
   BufferHook buffer_hook;
   BufferSync buffer_hook_when = BufferSync::after_forward;
   JoinScope* join = nullptr;  ///< while inputs may be uneven
+  void run_buffer_hook();
 
  private:
   void make_reducer();
-  void run_buffer_hook();
 };
 
 }  // namespace cohort::ddp

@@ -48,7 +48,7 @@ ModelAverager::ModelAverager(std::int64_t warmup_steps) : warmup_steps_(warmup_s
 
 void ModelAverager::average_parameters(const std::vector<at::Tensor>& parameters) {
   if (step_ >= warmup_steps_) {
-    if (const auto group = group_at(step_ - warmup_steps_)) average_over(*group, parameters);
+    if (const auto group = group_at(step_)) average_over(*group, parameters);
   }
   ++step_;
 }
@@ -71,7 +71,7 @@ PeriodicModelAverager::PeriodicModelAverager(ModelAveragerOptions options)
 }
 
 ProcessGroupPtr PeriodicModelAverager::group_at(std::int64_t step) const {
-  return step % options_.period == 0 ? options_.process_group : nullptr;
+  return (step - options_.warmup_steps) % options_.period == 0 ? options_.process_group : nullptr;
 }
 
 HierarchicalModelAverager::HierarchicalModelAverager(HierarchicalModelAveragerOptions options)

@@ -22,11 +22,12 @@ void project_out(const at::Tensor& columns, const at::Tensor& before) {
 
 /// If a matrix has more columns than its rank, some columns become nothing but rounding errors, which need not be
 /// orthogonal to the others. So each is projected twice, which is enough (Parlett, "The Symmetric Eigenvalue Problem",
-/// 1980).
+/// 1980). With an epsilon such columns are almost zero instead, and once is enough; a second pass would also divide by
+/// the epsilon twice.
 void gram_schmidt(const at::Tensor& matrices, double epsilon) {
   for (std::int64_t i = 0; i < matrices.size(2); ++i) {
     const auto column = matrices.narrow(2, i, 1);
-    for (int pass = 0; pass < (i == 0 ? 1 : 2); ++pass) {
+    for (int pass = 0; pass < (i == 0 || epsilon > 0 ? 1 : 2); ++pass) {
       if (i > 0) project_out(column, matrices.narrow(2, 0, i));
       normalize(column, epsilon);
     }

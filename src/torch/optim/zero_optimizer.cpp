@@ -18,6 +18,7 @@
 
 #include "torch/flatten.h"
 #include "torch/state/crc64.h"
+#include "torch/written.h"
 
 namespace cohort {
 
@@ -84,12 +85,7 @@ struct Parcel {
   }
   void receive(const ProcessGroup& group) {
     work.wait();
-    if (owner == group.rank()) return;
-    if (in_place) {
-      parameters.front().unsafeGetTensorImpl()->bump_version();  // autograd has not seen the write
-      return;
-    }
-    copy_from_flat(memory, parameters);
+    if (owner != group.rank() && !in_place) copy_from_flat(memory, parameters);
   }
 };
 
@@ -228,6 +224,8 @@ void ZeroOptimizerBase::step_parameters(std::span<const at::Tensor> parameters) 
 }
 
 void ZeroOptimizerBase::share_parameters(std::span<const at::Tensor> parameters) {
+  // Those that this rank has stepped too: libtorch's optimizers write through data(), which does not raise the version.
+  for (const auto& each : parameters) mark_written(each);
   if (group_->size() == 1) return;
   const at::NoGradGuard no_grad;
   std::vector<Parcel> parcels;

@@ -62,7 +62,7 @@ Statistics statistics_over(ProcessGroup& group, const at::Tensor& input) {
     mine.narrow(0, 2 * channels, 1).fill_(static_cast<double>(count));
   }
   const auto all = at::empty({group.size(), 2 * channels + 1}, mine.options());
-  group.all_gather(buffer_of(all), buffer_of(mine), {.stream = current_stream(mine)});
+  group.all_gather(buffer_of(all), const_buffer_of(mine), {.stream = current_stream(mine)});
 
   const auto means = all.narrow(1, 0, channels);
   const auto variances = all.narrow(1, channels, channels);

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorImpl.h>
+
+namespace cohort {
+
+/// Raises the tensor's autograd version, as its own in-place functions do, because its memory is written where autograd
+/// does not see it. A backward that has saved the tensor before then throws "modified by an inplace operation" instead
+/// of computing with other values. Views share the version with their base. An inference tensor has no version, and no
+/// backward can have saved it.
+inline void mark_written(const at::Tensor& tensor) {
+  if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+}
+
+}  // namespace cohort

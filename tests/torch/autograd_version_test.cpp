@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// What the library writes into a tensor raises the tensor's autograd version, as the tensor's own in-place functions
+// do: a backward that has saved it before is then an error, and not a wrong gradient.
+#include <c10/core/InferenceMode.h>
+#include <cohort/torch/checkpoint.h>
+#include <cohort/torch/clip_grad.h>
+#include <cohort/torch/fused_optim.h>
+#include <cohort/torch/grad_scaler.h>
+#include <cohort/torch/hooks.h>
+#include <cohort/torch/post_local_sgd.h>
+#include <cohort/torch/sync_batch_norm.h>
+#include <cohort/torch/zero_optimizer.h>
+
+#include <map>
+
+#include "support/temporary.h"
+#include "torch/ddp_test.h"
+
+namespace cohort::test {
+namespace {
+
+/// Remembers tensors' versions, and expects at its end, or when it is asked to, that they are higher.
+class Watch {
+ public:
+  void on(const std::vector<at::Tensor>& tensors) {
+    watched_.clear();
+    for (const auto& each : tensors) watched_.emplace_back(each, each._version());
+  }
+  void expect_risen(const char* when) const {
+    ASSERT_FALSE(watched_.empty());
+    for (std::size_t i = 0; i < watched_.size(); ++i) {
+      EXPECT_GT(watched_[i].first._version(), watched_[i].second) << "tensor " << i << ", " << when;
+    }
+  }
+
+ private:
+  std::vector<std::pair<at::Tensor, std::uint32_t>> watched_;
+};
+
+at::Tensor numbers(std::int64_t count = 4) {
+  return torch::ones({count}, torch::kDouble);
+}
+
+struct WithBufferImpl : torch::nn::Module {
+  explicit WithBufferImpl(std::int64_t size = 1) {
+    weight = register_parameter("weight", torch::ones({size}, torch::kDouble));
+    factor = register_buffer("factor", torch::full({size}, 2.5, torch::kDouble));
+  }
+  at::Tensor forward(const at::Tensor& x) { return weight * x * factor; }
+  at::Tensor weight, factor;
+};
+TORCH_MODULE(WithBuffer);
+
+/// Larger than what is sent together with others.
+constexpr std::int64_t large = 40'000;
+
+// --- the places
+
+struct Place {
+  const char* name;
+  void (*write)(const ProcessGroupPtr& group, Watch& watch);
+
+  friend void PrintTo(const Place& place, std::ostream* out) { *out << place.name; }
+};
+
+/// An operation on one tensor, blocking.
+template <class Call>
+void write_one(Watch& watch, Call&& call) {
+  auto tensor = numbers();
+  watch.on({tensor});
+  call(tensor);
+}
+
+void write_asynchronously(const ProcessGroupPtr& group, Watch& watch) {
+  auto tensor = numbers();
+  watch.on({tensor});
+  const auto work = group->all_reduce(tensor, {.async_op = true});
+  watch.expect_risen("when the call has returned");
+  work.wait();
+}
+
+void gather_into_lists(const ProcessGroupPtr& group, Watch& watch) {
+  std::vector<at::Tensor> outputs{numbers(), numbers()};
+  watch.on(outputs);
+  group->all_gather(outputs, numbers());
+}
+
+void receive(const ProcessGroupPtr& group, Watch& watch) {
+  auto tensor = numbers();
+  watch.on({tensor});
+  const auto peer = 1 - group->rank();
+  const auto sent = numbers();
+  const auto sending = group->send(sent, peer, {.async_op = true});
+  group->recv(tensor, peer);
+  sending.wait();
+  EXPECT_EQ(sent._version(), 0U) << "what is only read keeps its version";
+}
+
+void reduce_a_view(const ProcessGroupPtr& group, Watch& watch) {
+  const auto tensor = torch::ones({2, 2}, torch::kDouble);
+  watch.on({tensor});
+  auto view = tensor.view(-1);
+  group->all_reduce(view);
+}
+
+template <std::int64_t size>
+void construct(const ProcessGroupPtr& group, Watch& watch) {
+  WithBuffer net(size);
+  watch.on({net->weight, net->factor});
+  const DistributedDataParallel ddp(net, {.process_group = group});
+}
+
+template <std::int64_t size>
+void send_buffers(const ProcessGroupPtr& group, Watch& watch) {
+  WithBuffer net(size);
+  DistributedDataParallel ddp(net, {.process_group = group});
+  watch.on({net->factor});
+  ddp.sync_buffers();
+}
+
+void send_buffers_in_forward(const ProcessGroupPtr& group, Watch& watch) {
+  WithBuffer net;
+  DistributedDataParallel ddp(net, {.process_group = group});
+  watch.on({net->factor});
+  ddp.forward(numbers(1));
+}
+
+template <bool is_view, bool is_batched>
+void average_gradients(const ProcessGroupPtr& group, Watch& watch) {
+  Mlp net;
+  DistributedDataParallel ddp(
+      net, {.process_group = group, .gradient_as_bucket_view = is_view, .batched_grad_copy = is_batched});
+  // A communication hook sees the gradients as autograd has left them: what rises later is our doing.
+  ddp.register_comm_hook([&](GradBucket& bucket) {
+    std::vector<at::Tensor> gradients;
+    for (const auto& each : bucket.parameters()) gradients.push_back(each.grad());
+    watch.on(gradients);
+    return all_reduce_async(*group, bucket.buffer());
+  });
+  ddp.forward(random_batch(1, {3, 4})).sum().backward();
+}
+
+void average_delayed_gradients(const ProcessGroupPtr& group, Watch& watch) {
+  Branches net;
+  DistributedDataParallel ddp(
+      net, {.process_group = group, .delay_all_reduce_named_params = {{"b", net->b}}, .delay_until = net->b});
+  const auto loss = ddp.forward(numbers(1), true).sum();
+  watch.on({net->b.grad()});
+  const auto before = net->b.grad()._version();
+  loss.backward();
+  EXPECT_GE(net->b.grad()._version(), before + 2) << "raised by autograd and by the reduction";
+}
+
+void cast_buffers(const ProcessGroupPtr& group, Watch& watch) {
+  WithBuffer net;
+  watch.on({net->factor});
+  const DistributedDataParallel ddp(
+      net, {.process_group = group, .init_sync = false, .mixed_precision = MixedPrecision{.buffer_dtype = at::kFloat}});
+}
+
+void end_a_join(const ProcessGroupPtr& group, Watch& watch) {
+  WithBuffer net;
+  DistributedDataParallel ddp(net, {.process_group = group});
+  join({&ddp}, [&] { watch.on({net->weight, net->factor}); });
+}
+
+void follow_in_a_join(const ProcessGroupPtr& group, Watch& watch) {
+  WithBuffer net;
+  // The end of the join sends no buffers then: those of rank 0 are written while it follows rank 1's forward.
+  DistributedDataParallel ddp(net, {.process_group = group, .broadcast_buffers = false, .forward_sync_buffers = true});
+  join({&ddp}, [&] {
+    watch.on({net->factor});
+    if (group->rank() == 1) ddp.forward(numbers(1)).sum().backward();
+  });
+}
+
+template <std::int64_t size>
+void step_zero(const ProcessGroupPtr& group, Watch& watch) {
+  std::vector<at::Tensor> parameters;
+  for (int i = 0; i < 4; ++i) {
+    parameters.push_back(numbers(size).requires_grad_());
+    parameters.back().mutable_grad() = numbers(size);
+  }
+  ZeroOptimizer<torch::optim::SGD> optimizer(parameters, torch::optim::SGDOptions(0.1), group,
+                                             {.bucket_bytes = 8 * large});
+  watch.on(parameters);
+  optimizer.step();
+}
+
+void average_models(const ProcessGroupPtr& group, Watch& watch) {
+  auto parameter = numbers().requires_grad_();
+  parameter.mutable_grad() = numbers();
+  watch.on({parameter});
+  PeriodicModelAverager({.process_group = group, .period = 2}).average_parameters(std::vector<at::Tensor>{parameter});
+}
+
+void normalise_over_all(const ProcessGroupPtr& group, Watch& watch) {
+  torch::nn::Sequential net(torch::nn::BatchNorm1d(3));
+  convert_sync_batch_norm(*net, group);
+  const auto buffers = net->named_buffers();
+  watch.on({buffers["0.running_mean"], buffers["0.running_var"]});
+  net->forward(torch::randn({4, 3}));
+}
+
+void step_in_backward(const ProcessGroupPtr& group, Watch& watch) {
+  Mlp net;
+  DistributedDataParallel ddp(net, {.process_group = group});
+  ddp.register_fused_optimizer(make_functional(fused::AdamW{}));
+  watch.on(net->parameters());
+  ddp.forward(random_batch(1, {3, 4})).sum().backward();
+}
+
+/// A parameter with a sparse gradient, whose values have a version of their own.
+at::Tensor with_sparse_gradient() {
+  auto parameter = torch::ones({4, 2}).requires_grad_();
+  parameter.mutable_grad() = at::sparse_coo_tensor(at::zeros({1, 1}, at::kLong), at::ones({1, 2}), {4, 2}).coalesce();
+  return parameter;
+}
+
+void unscale(const ProcessGroupPtr& /*group*/, Watch& watch) {
+  auto dense = torch::ones({4}).requires_grad_();
+  dense.mutable_grad() = torch::ones({4});
+  const auto sparse = with_sparse_gradient();
+  torch::optim::SGD optimizer({dense, sparse}, 0.1);
+  watch.on({dense.grad(), sparse.grad()});
+  GradScaler().unscale_(optimizer);
+}
+
+void clip(const ProcessGroupPtr& /*group*/, Watch& watch) {
+  auto dense = torch::ones({4}).requires_grad_();
+  dense.mutable_grad() = torch::ones({4});
+  const auto sparse = with_sparse_gradient();
+  watch.on({dense.grad(), sparse.grad()});
+  clip_grad_norm_({dense, sparse}, 0.1);
+}
+
+void load_a_checkpoint(const ProcessGroupPtr& group, Watch& watch) {
+  const TemporaryFolder folder;
+  const auto path = group->broadcast_bytes(folder / "step-1.ckpt");  // rank 0's
+  WithBuffer net;
+  auto tensor = numbers();
+  Checkpoint checkpoint({.random_state = false});  // of which threads have one in common
+  checkpoint.add("net", net);
+  checkpoint.add("tensor", tensor);
+  checkpoint.save(path, group);
+  watch.on({net->weight, net->factor, tensor});
+  checkpoint.load(path, group);
+}
+
+class Writes : public ::testing::TestWithParam<Place> {};
+
+TEST_P(Writes, RaiseTheVersionOnAllRanks) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    Watch watch;
+    GetParam().write(group, watch);
+    watch.expect_risen("at the end");
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    OfTheLibrary, Writes,
+    ::testing::Values(
+        Place{"AllReduce", [](const ProcessGroupPtr& group,
+                              Watch& watch) { write_one(watch, [&](auto& x) { group->all_reduce(x); }); }},
+        Place{"AllReduceAsynchronous", write_asynchronously},
+        Place{"AllReduceAsyncFuture",
+              [](const ProcessGroupPtr& group, Watch& watch) {
+                write_one(watch, [&](auto& x) { all_reduce_async(*group, x).value(); });
+              }},
+        Place{"AllReduceOfAView", reduce_a_view},
+        Place{"Reduce",
+              [](const ProcessGroupPtr& group, Watch& watch) { write_one(watch, [&](auto& x) { group->reduce(x); }); }},
+        Place{"Broadcast", [](const ProcessGroupPtr& group,
+                              Watch& watch) { write_one(watch, [&](auto& x) { group->broadcast(x); }); }},
+        Place{"AllGather", [](const ProcessGroupPtr& group,
+                              Watch& watch) { write_one(watch, [&](auto& x) { group->all_gather(x, numbers(2)); }); }},
+        Place{"AllGatherOfLists", gather_into_lists},
+        Place{"ReduceScatter",
+              [](const ProcessGroupPtr& group, Watch& watch) {
+                write_one(watch, [&](auto& x) { group->reduce_scatter(x, numbers(8)); });
+              }},
+        Place{"AllToAll", [](const ProcessGroupPtr& group,
+                             Watch& watch) { write_one(watch, [&](auto& x) { group->all_to_all(x, numbers()); }); }},
+        Place{"Receive", receive}, Place{"DdpConstruction", construct<1>},
+        Place{"DdpConstructionOfLargeTensors", construct<large>}, Place{"DdpSyncBuffers", send_buffers<1>},
+        Place{"DdpSyncBuffersThatAreLarge", send_buffers<large>}, Place{"DdpForward", send_buffers_in_forward},
+        Place{"DdpGradientsInBuckets", average_gradients<true, false>},
+        Place{"DdpGradientsOutsideBuckets", average_gradients<false, false>},
+        Place{"DdpGradientsCopiedTogether", average_gradients<true, true>},
+        Place{"DdpDelayedGradients", average_delayed_gradients}, Place{"DdpCastBuffers", cast_buffers},
+        Place{"JoinEnds", end_a_join}, Place{"JoinFollows", follow_in_a_join}, Place{"ZeroStep", step_zero<4>},
+        Place{"ZeroStepInPlace", step_zero<large>}, Place{"ModelAverager", average_models},
+        Place{"SyncBatchNorm", normalise_over_all}, Place{"FusedOptimizer", step_in_backward},
+        Place{"GradScaler", unscale}, Place{"ClipGradNorm", clip}, Place{"CheckpointLoad", load_a_checkpoint}),
+    [](const auto& place) { return place.param.name; });
+
+TEST(Versions, OfInferenceTensorsDoNotExist) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    at::Tensor tensor;
+    {
+      const c10::InferenceMode inference;
+      tensor = numbers();
+    }
+    group->all_reduce(tensor);
+    EXPECT_EQ(tensor.sum().item<double>(), 8.0);
+    const c10::InferenceMode inference;
+    group->all_reduce(tensor);
+    EXPECT_EQ(tensor.sum().item<double>(), 16.0);
+  });
+}
+
+// --- what they are for
+
+/// The error of libtorch that a version causes, told apart from others by its text.
+template <class Run>
+void expect_modified_in_place(Run&& run) {
+  try {
+    run();
+    ADD_FAILURE() << "no error";
+  } catch (const c10::Error& e) {
+    EXPECT_THAT(e.what(), ::testing::HasSubstr("modified by an inplace operation"));
+  }
+}
+
+TEST(SavedBuffers, ThatAreSentBeforeTheirBackwardAreAnErrorOnAllRanks) {
+  for (const bool is_static : {false, true}) {
+    with_torch_threads(2, [is_static](const ProcessGroupPtr& group) {
+      WithBuffer net;
+      DistributedDataParallel ddp(net, {.process_group = group, .static_graph = is_static});
+      const auto y = ddp.forward(numbers(1)).sum();
+      ddp.sync_buffers();
+      expect_modified_in_place([&] { y.backward(); });
+    });
+  }
+}
+
+TEST(SavedBuffers, ASecondForwardSendsThem) {
+  for (const bool is_static : {false, true}) {
+    with_torch_threads(2, [is_static](const ProcessGroupPtr& group) {
+      WithBuffer net;
+      DistributedDataParallel ddp(net, {.process_group = group, .static_graph = is_static});
+      const auto both = ddp.forward(numbers(1)) + ddp.forward(numbers(1));
+      expect_modified_in_place([&] { both.sum().backward(); });
+
+      WithBuffer other;
+      DistributedDataParallel keeps(other,
+                                    {.process_group = group, .static_graph = is_static, .forward_sync_buffers = false});
+      for (int i = 0; i < 3; ++i) {
+        keeps.zero_grad();
+        (keeps.forward(numbers(1)) + keeps.forward(numbers(1))).sum().backward();
+        EXPECT_EQ(grad_of(other->weight), 5.0) << "the way that the guide gives";
+      }
+    });
+  }
+}
+
+// What users do every day stays possible: batch norm in training and evaluation, and forwards without gradients.
+TEST(SavedBuffers, OfBatchNormDoNotDisturbTraining) {
+  for (const bool is_static : {false, true}) {
+    with_torch_threads(2, [is_static](const ProcessGroupPtr& group) {
+      torch::nn::Sequential net(torch::nn::Linear(3, 4), torch::nn::BatchNorm1d(4), torch::nn::Linear(4, 1));
+      DistributedDataParallel ddp(net, {.process_group = group, .static_graph = is_static});
+      torch::optim::SGD optimizer(ddp.parameters(), 0.1);
+      for (int i = 0; i < 4; ++i) {
+        ddp.train(i != 2);
+        optimizer.zero_grad();
+        const auto loss = ddp.forward(torch::randn({5, 3})).pow(2).mean();
+        {
+          const torch::NoGradGuard no_grad;
+          ddp.forward(torch::randn({5, 3}));
+        }
+        EXPECT_NO_THROW(loss.backward());
+        optimizer.step();
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace cohort::test
