@@ -45,7 +45,6 @@ check: ## builds and runs the tests whose names match TEST, a regular expression
 
 check-long: build ## what takes long: more tests, all of them sanitized, clang, aarch64, each fuzzer for FUZZ_SECONDS
 	@tools/dev/install_deps.sh engines torch long fuzz arm
-	cmake --build build/default -j $(JOBS) --target torch_examples
 	ctest --test-dir build/default -L '^long$$' --output-on-failure
 	cmake --preset clang -DCMAKE_UNITY_BUILD=OFF && cmake --build --preset clang -j $(JOBS) && ctest --preset clang -j $(TEST_JOBS)
 	for preset in asan tsan; do cmake --preset $$preset -DCOHORT_TOOLS=ON && cmake --build --preset $$preset -j $(JOBS) && \

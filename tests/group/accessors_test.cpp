@@ -106,7 +106,7 @@ TEST_P(AccessorsOf, ARealGroup) {
   ranks.run(
       [&](const ProcessGroupPtr& group) {
         EXPECT_EQ(group->size(), ranks.size);
-        EXPECT_EQ(group->name(), ranks.are_processes() ? ranks.backend : "thread");
+        EXPECT_EQ(group->name(), ranks.are == Ranks::Are::threads ? "thread" : ranks.backend);
         EXPECT_EQ(group->default_backend()->name(), group->name());
         EXPECT_EQ(group->default_backend()->rank(), group->rank());
         EXPECT_EQ(group->default_backend()->size(), group->size());

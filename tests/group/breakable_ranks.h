@@ -30,6 +30,7 @@ inline void run_breakable_engine(const Ranks& ranks, const GroupBody& body, std:
 }
 
 inline void run_breakable(const Ranks& ranks, const GroupBody& body, std::chrono::milliseconds timeout = patient) {
+  if (ranks.are == Ranks::Are::launched) return ranks.run(body, timeout);
   if (!ranks.are_processes()) return with_threads(ranks.size, body, timeout);
   if (ranks.backend != "shm") return run_breakable_engine(ranks, body, timeout);
   const TemporaryFolder folder;

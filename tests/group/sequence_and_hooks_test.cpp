@@ -109,7 +109,7 @@ struct Told {
   }
 };
 
-TEST(Hooks, AreCalledOnceForEachOperation) {
+TEST(GroupHooks, AreCalledOnceForEachOperation) {
   with_threads(2, [](const ProcessGroupPtr& group) {
     Told pre;
     Told post;
@@ -161,7 +161,7 @@ TEST(Hooks, AreCalledOnceForEachOperation) {
   });
 }
 
-TEST(Hooks, PreRunsOnTheCallersThread) {
+TEST(GroupHooks, PreRunsOnTheCallersThread) {
   const GatedGroup gated;
   gated.gate().open();
   Told pre;
@@ -173,7 +173,7 @@ TEST(Hooks, PreRunsOnTheCallersThread) {
   EXPECT_THAT(pre.threads, ::testing::Each(std::this_thread::get_id()));
 }
 
-TEST(Hooks, PreIsCalledBeforeTheCallReturnsAndPostBeforeWaitDoes) {
+TEST(GroupHooks, PreIsCalledBeforeTheCallReturnsAndPostBeforeWaitDoes) {
   const GatedGroup gated;
   Told pre;
   Told post;
@@ -189,7 +189,7 @@ TEST(Hooks, PreIsCalledBeforeTheCallReturnsAndPostBeforeWaitDoes) {
   EXPECT_EQ(post.count(), 2U);
 }
 
-TEST(Hooks, AreToldWhatWentWrong) {
+TEST(GroupHooks, AreToldWhatWentWrong) {
   const GatedGroup gated;
   Told post;
   gated.group->add_post_hook(post.hook());
@@ -199,7 +199,7 @@ TEST(Hooks, AreToldWhatWentWrong) {
   EXPECT_ERROR(BackendError, std::rethrow_exception(post.events[0].error), "broken on purpose");
 }
 
-TEST(Hooks, ThatThrowAreHarmless) {
+TEST(GroupHooks, ThatThrowAreHarmless) {
   LogCapture log;
   with_threads(2, [](const ProcessGroupPtr& group) {
     Told after;
@@ -221,7 +221,7 @@ TEST(Hooks, ThatThrowAreHarmless) {
 }
 
 /// Runs in a child process, because an exception that escapes from a thread would end the process.
-TEST(Hooks, ThatThrowWhatIsNoExceptionAreHarmlessToo) {
+TEST(GroupHooks, ThatThrowWhatIsNoExceptionAreHarmlessToo) {
   Process child([] {
     const GatedGroup gated;
     gated.gate().open();
@@ -236,7 +236,7 @@ TEST(Hooks, ThatThrowWhatIsNoExceptionAreHarmlessToo) {
   EXPECT_EQ(child.wait(), 0);
 }
 
-TEST(Hooks, AbortHookIsToldTheReasonOnce) {
+TEST(GroupHooks, AbortHookIsToldTheReasonOnce) {
   with_threads(2, [](const ProcessGroupPtr& group) {
     std::vector<std::string> reasons;
     group->add_abort_hook([&](std::string_view reason) { reasons.emplace_back(reason); });

@@ -261,7 +261,10 @@ TEST_P(Merge, SingletonsIntoOne) {
     const auto other = group->split_group({1});
     const auto& mine = group->rank() == 0 ? alone : other;
     ASSERT_NE(mine, nullptr);
-    const auto store = std::make_shared<FileStore>(folder / "merge");
+    // The processes of a launcher have no folder in common.
+    const auto store = GetParam().are == Ranks::Are::launched
+                           ? StorePtr(std::make_shared<PrefixStore>("merge", group->store()->clone()))
+                           : std::make_shared<FileStore>(folder / "merge");
     const auto merged =
         mine->merge_remote_group(store, 2, {.timeout = 40s, .name = "merged", .description = "back together"});
     ASSERT_NE(merged, nullptr);

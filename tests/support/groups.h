@@ -6,6 +6,7 @@
 
 #include <cohort/hash_store.h>
 #include <cohort/new_group.h>
+#include <cohort/prefix_store.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -74,6 +75,19 @@ inline void with_launched(const GroupBody& body, std::chrono::milliseconds timeo
   group->barrier();
 }
 
+/// The same for the first `size` ranks of that job; the others go on to what comes next. All of them call this in the
+/// same order. The store is that of a group of all ranks, which lasts as long as the process, so `body` may break the
+/// group that it gets.
+inline void with_some_of_the_launched(int size, const GroupBody& body, std::chrono::milliseconds timeout,
+                                      const std::string& backend) {
+  static const auto all = new_group(backend, patient, "cpu");
+  static int runs = 0;
+  const auto store = std::make_shared<PrefixStore>("run" + std::to_string(runs++), all->store()->clone());
+  if (all->rank() < size) {
+    body(new_group(backend, timeout, "cpu", {}, {.store = store, .rank = all->rank(), .size = size}));
+  }
+}
+
 /// How the ranks of a test run. ThreadSanitizer cannot check several processes, and has problems with many forks.
 struct Ranks {
   enum class Are { threads, processes, launched };
@@ -82,6 +96,7 @@ struct Ranks {
   int size = 1;
   std::string backend = "shm";  ///< for processes
   int hosts = 0;
+  bool is_part_of_a_job = false;  ///< of launched ranks, the first `size` only
 
   bool are_processes() const { return are == Are::processes; }
   void run(const GroupBody& body, std::chrono::milliseconds timeout = patient) const {
@@ -91,6 +106,7 @@ struct Ranks {
       case Are::processes:
         return with_processes(size, body, timeout, backend, hosts);
       case Are::launched:
+        if (is_part_of_a_job) return with_some_of_the_launched(size, body, timeout, backend);
         return with_launched(body, timeout, backend);
     }
   }
@@ -136,15 +152,21 @@ inline Ranks processes(int size) {
   return {.are = Ranks::Are::processes, .size = size};
 }
 
-/// Returns these arrangements, or as many ranks of the backend under test.
+/// Returns these arrangements, or as many ranks of the backend under test. Only mpi needs a launcher for them; of the
+/// other launched backends the operations are tested (arrangements.h).
 inline std::vector<Ranks> on_backends(std::vector<Ranks> usual) {
   const auto backend = backend_under_test();
   if (backend.empty()) return usual;
   std::vector<Ranks> others;
   for (auto& each : usual) {
-    if (!each.are_processes() || is_launched()) continue;
+    if (!each.are_processes()) continue;
+    if (is_launched() && (backend != "mpi" || each.size > launched_size())) continue;
     each.backend = backend;
     if (backend == "hybrid") each.hosts = 2;
+    if (is_launched()) {
+      each.are = Ranks::Are::launched;
+      each.is_part_of_a_job = true;
+    }
     others.push_back(each);
   }
   return others;

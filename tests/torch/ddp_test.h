@@ -93,6 +93,32 @@ inline double distance(const at::Tensor& a, const at::Tensor& b) {
   return (a - b).abs().max().item<double>() / scale;
 }
 
+/// Trains an Mlp on shards of a batch, and another on all of it; they must not drift apart.
+inline void expect_same_as_one_process(const ProcessGroupPtr& group, DdpOptions options, int steps) {
+  options.process_group = group;
+  Mlp net(16, 4);
+  fill(*net, 1 + group->rank());
+  DistributedDataParallel ddp(net, options);
+  Mlp whole(16, 4);
+  fill(*whole, 1);
+  torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  torch::optim::SGD reference(whole->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  for (int step = 0; step < steps; ++step) {
+    const auto n = group->size();
+    const auto x = random_batch(step, {4 * n, 4});
+    const auto y = random_batch(1000 + step, {4 * n, 2});
+    optimizer.zero_grad();
+    torch::mse_loss(ddp.forward(x.narrow(0, 4 * group->rank(), 4)), y.narrow(0, 4 * group->rank(), 4)).backward();
+    optimizer.step();
+    reference.zero_grad();
+    torch::mse_loss(whole->forward(x), y).backward();
+    reference.step();
+  }
+  for (std::size_t i = 0; i < net->parameters().size(); ++i) {
+    EXPECT_LT(distance(net->parameters()[i], whole->parameters()[i]), 1e-10) << "parameter " << i;
+  }
+}
+
 /// How often something was said while it lives.
 class LogCount {
  public:

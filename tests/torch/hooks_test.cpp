@@ -14,7 +14,7 @@ namespace {
 
 // --- simple ones -----------------------------------------------------------------------------------------------------
 
-TEST(Hooks, AllreduceAveragesInPlace) {
+TEST(CommHooks, AllreduceAveragesInPlace) {
   with_torch_threads(3, [](const ProcessGroupPtr& group) {
     HookBucket bucket({random({5}, seed_of(group->rank()))});
     const auto result = bucket.through(hooks::all_reduce(group));
@@ -23,7 +23,7 @@ TEST(Hooks, AllreduceAveragesInPlace) {
   });
 }
 
-TEST(Hooks, SparseGradientsAreAveragedAsTheyAre) {
+TEST(CommHooks, SparseGradientsAreAveragedAsTheyAre) {
   with_torch_threads(2, [](const ProcessGroupPtr& group) {
     for (const auto& hook : {hooks::all_reduce(group), hooks::fp16_compress(group), hooks::quantize_per_tensor(group),
                              hooks::fp16_compress(hooks::all_reduce(group))}) {
@@ -35,7 +35,7 @@ TEST(Hooks, SparseGradientsAreAveragedAsTheyAre) {
   });
 }
 
-TEST(Hooks, HalvesAreDividedAfterTheCastAndCopiedBack) {
+TEST(CommHooks, HalvesAreDividedAfterTheCastAndCopiedBack) {
   with_torch_threads(2, [](const ProcessGroupPtr& group) {
     const auto check = [&](const CommHook& hook, at::ScalarType type) {
       HookBucket bucket({random({7}, seed_of(group->rank()), at::kFloat)});
@@ -63,7 +63,7 @@ TEST(Hooks, HalvesAreDividedAfterTheCastAndCopiedBack) {
   });
 }
 
-TEST(Hooks, ComplexGradientsAreCompressedAsPairs) {
+TEST(CommHooks, ComplexGradientsAreCompressedAsPairs) {
   with_torch_threads(2, [](const ProcessGroupPtr& group) {
     const auto pairs = at::tensor({1.0F, 2.0F, 3.0F, 4.0F}).mul(group->rank() + 1).view({2, 2});
     HookBucket bucket({at::view_as_complex(pairs)});
@@ -73,7 +73,7 @@ TEST(Hooks, ComplexGradientsAreCompressedAsPairs) {
   });
 }
 
-TEST(Hooks, WrappersShowHalvesInsideAndKeepThePrecisionOutside) {
+TEST(CommHooks, WrappersShowHalvesInsideAndKeepThePrecisionOutside) {
   with_torch_threads(2, [](const ProcessGroupPtr& group) {
     const auto inner = hooks::all_reduce(group);
     HookBucket bucket(
@@ -105,7 +105,7 @@ TEST(Hooks, WrappersShowHalvesInsideAndKeepThePrecisionOutside) {
   });
 }
 
-TEST(Hooks, NoopKeepsWhatEachRankHas) {
+TEST(CommHooks, NoopKeepsWhatEachRankHas) {
   with_torch_threads(2, [](const ProcessGroupPtr& group) {
     HookBucket bucket({at::full({3}, group->rank() + 1.0)});
     const auto result = bucket.through(hooks::noop());
@@ -115,7 +115,7 @@ TEST(Hooks, NoopKeepsWhatEachRankHas) {
   });
 }
 
-TEST(Hooks, HaveNamesAndTakeTheCurrentGroup) {
+TEST(CommHooks, HaveNamesAndTakeTheCurrentGroup) {
   EXPECT_ERROR(Error, hooks::all_reduce(), "all_reduce");
   EXPECT_ERROR(Error, hooks::make_hook(BuiltinHook::power_sgd), "PowerSgdState");
   EXPECT_EQ(hook_name([](GradBucket& bucket) { return completed_future(bucket.buffer()); }), "custom");

@@ -77,9 +77,14 @@ TEST_F(StagedGroup, ComputesWhatTheHostsGroupDoes) {
         group->all_reduce(sum.buffer(), {.async_op = async_op}).wait();
         EXPECT_THAT(sum.values(), Each(static_cast<float>(size * (size + 1) / 2)));
 
-        OnDevice<double> rooted({1.0 * me});
-        group->reduce(rooted.buffer(), {.root = last, .op = ReduceOp::max(), .async_op = async_op}).wait();
-        EXPECT_THAT(rooted.values(), ElementsAre(1.0 * me));
+        OnDevice<double> rooted({1.0 * me, -1.0 * me});
+        group->reduce(rooted.buffer(), {.root = 0, .op = ReduceOp::max(), .async_op = async_op}).wait();
+        EXPECT_THAT(rooted.values(), me == 0 ? ElementsAre(1.0 * last, 0.0) : ElementsAre(1.0 * me, -1.0 * me));
+        OnDevice<float> added(from(me, 3));
+        group->reduce(added.buffer(), {.root = last, .async_op = async_op}).wait();
+        const auto ranks = static_cast<float>(size);
+        const auto first = static_cast<float>(100 * last * size / 2);
+        EXPECT_EQ(added.values(), me == last ? std::vector({first, first + ranks, first + 2 * ranks}) : from(me, 3));
 
         OnDevice<float> cast(from(me, 7));
         group->broadcast(cast.buffer(), {.root = last, .async_op = async_op}).wait();
