@@ -168,7 +168,12 @@ class COHORT_API Backend {
   virtual BackendPtr split(const BackendSplit& split, Deadline deadline);
   /// Called before shrink(): ends every operation that is still running with an error. Calls abort() by default.
   virtual void prepare_shrink();
+  /// For backends that can agree on the survivors without a store. A group whose backend has no shrink() of its own,
+  /// but the capability `regrouping`, is shrunk through its store: its factory is called again for the survivors.
   virtual BackendShrunk shrink(std::span<const int> excluded, Deadline deadline);
+  /// Which of these ranks have died or left the group, as far as the backend knows; none by default. Called repeatedly
+  /// while a group is shrunk through its store. May throw if what it has to ask cannot be reached.
+  virtual std::vector<int> lost_among(std::span<const int> ranks);
   /// Ends every operation that waits, on this rank and on its peers, with an AbortedError that carries `reason`. May be
   /// called from any thread.
   virtual void abort(std::string_view reason);

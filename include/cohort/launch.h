@@ -36,6 +36,9 @@ struct Launch {
   /// The name of the job on this host or in this cluster; empty if the launcher gives none.
   std::string job{};
   int restart_count = 0;
+  /// How many processes have had this rank before, under `cohort run --keep-going`. If it is not 0, the process is a
+  /// replacement, for join_group() (new_group.h).
+  int replacement = 0;
   /// MASTER_ADDR and MASTER_PORT, if they are set; under SLURM the address is the step's first host by default.
   std::string master_addr{};
   std::optional<std::uint16_t> master_port{};

@@ -9,6 +9,13 @@
 //
 //   cohort::register_backend("mine", factory);                                 // backend.h has an example
 //
+// A process that replaces one that died, as `cohort run --keep-going --max-restarts` starts it, does not make the group
+// but joins it:
+//
+//   const auto launch = cohort::find_launch(cohort::Env::read());
+//   auto pg = launch && launch->replacement > 0 ? cohort::join_group("auto", 60s, "cpu")
+//                                               : cohort::new_group("auto", 60s, "cpu");
+//
 // Built-in backends (docs/backends.md lists what each one supports):
 // ```text
 //   auto    shm on one host, hybrid on several hosts, nccl for CUDA devices; option: engine, as for hybrid
@@ -62,5 +69,13 @@ struct GroupMembers {
 /// has its own keys in the store, so several groups may share one.
 COHORT_API ProcessGroupPtr new_group(std::string_view backend, std::chrono::milliseconds timeout, const Device& device,
                                      const Options& options = {}, const GroupMembers& members = {});
+
+/// Joins a group that other processes have made with new_group() and with the same arguments. Returns when they have
+/// called ProcessGroup::grow(), or throws OperationTimeoutError after `timeout`. The rank (RANK, or members.rank) is the
+/// global rank that the new member asks for, usually that of a lost one; it is refused with a ValueError if a member of
+/// the group holds it. members.size is not used. members.name, "" by default, is that of the group; if several groups
+/// of one name exist, the first to call grow() takes the newcomer.
+COHORT_API ProcessGroupPtr join_group(std::string_view backend, std::chrono::milliseconds timeout, const Device& device,
+                                      const Options& options = {}, const GroupMembers& members = {});
 
 }  // namespace cohort

@@ -22,7 +22,15 @@
 //
 // Failures: every operation ends within its timeout, with a result or with an error that says what happened and which
 // rank caused it (error.h). After a lost peer, a timeout of a collective, a mismatch or abort(), the group is broken
-// and all later operations fail with the same cause. The surviving ranks can continue with shrink().
+// and all later operations fail with the same cause. The surviving ranks can continue with shrink(), and take in
+// processes that replace the lost ones with grow():
+//
+//   try {
+//     train_step(*pg);
+//   } catch (const cohort::PeerLostError&) {
+//     pg = pg->shrink();                                           // at once, with those that are left
+//   }
+//   if (step % 100 == 0) pg = pg->grow();                          // admits those that wait in join_group()
 //
 // Thread safety: all member functions may be called from several threads. A group must not be used in a forked child.
 #pragma once
@@ -77,6 +85,12 @@ struct MergeOptions {
 
 struct ShrinkOptions {
   std::vector<int> excluded{};  ///< ranks to leave out although they are alive; equal on all survivors
+  Timeout timeout{};
+};
+
+struct GrowOptions {
+  /// Wait until this many processes have asked to join, or until the timeout. 0: do not wait for any.
+  int at_least = 0;
   Timeout timeout{};
 };
 
@@ -195,7 +209,24 @@ class COHORT_API ProcessGroup : public Operations, public std::enable_shared_fro
   /// Makes a new group after ranks have died, or to leave ranks out. Called by the survivors, who agree on the
   /// remaining members, even if another rank dies meanwhile. The new group shares no memory with this one, which cannot
   /// be used any more. Returns null on an excluded rank.
+  ///
+  /// All survivors get the same group or the same error. At the timeout, ranks that have neither died nor called
+  /// shrink() are named; then shrink() may be called again. A rank that calls it after the others have gone on without
+  /// it gets a PeerLostError. On shm and thread the survivors agree in the memory they share. On gloo and hybrid they
+  /// agree through the group's store and make the group again, so the store must still be reachable (that of `cohort
+  /// run` is; one that a rank hosts ends with that rank), and it must be a TcpStore: other stores do not know who has
+  /// died, and the dead must be named in `excluded`. mpi cannot shrink (docs/faults.md).
   ProcessGroupPtr shrink(const ShrinkOptions& options = {});
+  /// Admits the processes that wait in join_group() (new_group.h) for a group of this name. Called by all ranks.
+  /// Returns a new group in which the ranks of this group keep their numbers and the newcomers follow, in order of
+  /// their global ranks. So rank 0 is never a newcomer, and what it broadcasts (as the constructor of
+  /// DistributedDataParallel does) brings newcomers up to date. Returns this group itself if nobody waits, which costs
+  /// a broadcast of a few bytes and, on rank 0, two requests to the store; or if a newcomer dies or fails meanwhile,
+  /// which is logged. This group stays usable in any case.
+  ///
+  /// Throws NotSupportedError if the backend cannot do it (capabilities().regrouping) or if the group was not made by
+  /// new_group(), join_group(), or by shrinking or growing such a group.
+  ProcessGroupPtr grow(const GrowOptions& options = {});
 
   /// Ends the group in an orderly way: waits for operations in progress and refuses later ones with an Error. Called by
   /// every rank.

@@ -25,6 +25,8 @@ constexpr auto known_variables = std::to_array<EnvVariable>({
     {"COHORT_SECRET_FILE", "file with the job's secret (see cohort secret)"},
     {"COHORT_INSECURE", "1: run on several hosts without a secret"},
     {"COHORT_RUN_ID", "name of the job"},
+    {"COHORT_REPLACEMENT",
+     "cohort run --keep-going: how many processes have had this rank before; not set for the first"},
     {"COHORT_MODULE_PATH", "folders to look for engines in first, separated by colons"},
     {"COHORT_HOST_ID", "names this host, for ranks that are not to share memory with others of the same machine"},
     {"COHORT_ENGINE", "what joins hosts in backends hybrid and auto: gloo (default) or mpi"},

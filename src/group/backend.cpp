@@ -141,6 +141,9 @@ void Backend::prepare_shrink() {
 BackendShrunk Backend::shrink(std::span<const int> /*excluded*/, Deadline /*deadline*/) {
   refuse("shrink");
 }
+std::vector<int> Backend::lost_among(std::span<const int> /*ranks*/) {
+  return {};
+}
 void Backend::check_arguments(const Operation& /*op*/) const {}
 void Backend::begin_batch(Call& /*call*/) {}
 void Backend::end_batch(Call& /*call*/) {}

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <mutex>
@@ -115,6 +116,40 @@ RendezvousResult find_members(const GroupMembers& members, std::chrono::millisec
           .size = size};
 }
 
+/// Makes the group from the factories of its backends.
+ProcessGroupPtr make_group(const std::vector<Choice>& choices, const RendezvousResult& found,
+                           std::chrono::milliseconds timeout, const Device& device, const Options& options,
+                           Deadline deadline) {
+  const auto& store = found.store;
+  const auto make = [&](const Choice& choice, const Device& on, const Options& its_options) {
+    const auto keys =
+        choice.device ? std::make_shared<PrefixStore>(std::string(to_string(*choice.device)), store) : store;
+    keys->set_timeout(std::max(std::chrono::milliseconds(1),
+                               std::chrono::duration_cast<std::chrono::milliseconds>(deadline.remaining())));
+    auto group = choice.factory(keys, found.rank, found.size, timeout, on, its_options);
+    if (group == nullptr) throw Error(fmt::format("the factory of backend {} returned no group", choice.name));
+    return group;
+  };
+
+  ProcessGroupPtr group;
+  if (!choices.front().device) {
+    group = make(choices.front(), device, options);
+  } else {
+    group = std::make_shared<ProcessGroup>(store, found.rank, found.size, timeout, agree_on_id(*store, "group"));
+    for (const auto& choice : choices) {
+      const Device on = *choice.device == device.type ? device : Device(*choice.device);
+      group->add_backend(*choice.device, make(choice, on, options.for_device(*choice.device))->backend(on));
+    }
+    group->set_default_backend(device.type);
+  }
+  // If the factory got another timeout from an option, it has set that one.
+  if (group->timeout() == ProcessGroup::default_timeout) group->set_timeout(timeout);
+  if (GroupAccess::has_local_id(*group)) GroupAccess::set_id(*group, agree_on_id(*store, group->name()));
+  if (device.index >= 0) group->set_bound_device(device);
+  store->set_timeout(timeout);
+  return group;
+}
+
 std::string random_id() {
   std::array<std::uint8_t, 8> bytes{};
   fill_random(std::as_writable_bytes(std::span(bytes)));
@@ -129,6 +164,20 @@ std::string local_id() {
 
 std::string agree_on_id(Store& store, const std::string& backend) {
   return store.compare_set("id", "", fmt::format("{}-{}", backend, random_id()));
+}
+
+GroupRecipe recipe_for(std::string_view caller, std::string_view backend, std::chrono::milliseconds timeout,
+                       const Device& device, const Options& options) {
+  auto choices = parse_backends(backend);
+  if (timeout.count() <= 0) {
+    throw ValueError(fmt::format("{}: the timeout must be positive, not {} ms", caller, timeout.count()));
+  }
+  GroupRecipe recipe{.backend = std::string(backend)};
+  recipe.make = [choices = std::move(choices), timeout, device, options](const StorePtr& keys, int rank, int size,
+                                                                         Deadline deadline) {
+    return make_group(choices, {.store = keys, .rank = rank, .size = size}, timeout, device, options, deadline);
+  };
+  return recipe;
 }
 
 ProcessGroupFactory find_backend(std::string_view name) {
@@ -153,43 +202,13 @@ std::vector<std::string> backend_names() {
 
 ProcessGroupPtr new_group(std::string_view backend, std::chrono::milliseconds timeout, const Device& device,
                           const Options& options, const GroupMembers& members) {
-  const auto choices = parse_backends(backend);
-  if (timeout.count() <= 0)
-    throw ValueError(fmt::format("new_group: the timeout must be positive, not {} ms", timeout.count()));
+  auto recipe = std::make_shared<GroupRecipe>(recipe_for("new_group", backend, timeout, device, options));
   const auto deadline = Deadline::after(timeout);
   const auto found = find_members(members, timeout);
-  const auto& store = found.store;
-  const int rank = found.rank;
-  const int size = found.size;
-  const auto left = [&] {
-    return std::max(std::chrono::milliseconds(1),
-                    std::chrono::duration_cast<std::chrono::milliseconds>(deadline.remaining()));
-  };
-  const auto make = [&](const Choice& choice, const Device& on, const Options& its_options) {
-    const auto keys =
-        choice.device ? std::make_shared<PrefixStore>(std::string(to_string(*choice.device)), store) : store;
-    keys->set_timeout(left());
-    auto group = choice.factory(keys, rank, size, timeout, on, its_options);
-    if (group == nullptr) throw Error(fmt::format("the factory of backend {} returned no group", choice.name));
-    return group;
-  };
-
-  ProcessGroupPtr group;
-  if (!choices.front().device) {
-    group = make(choices.front(), device, options);
-  } else {
-    group = std::make_shared<ProcessGroup>(store, rank, size, timeout, agree_on_id(*store, "group"));
-    for (const auto& choice : choices) {
-      const Device on = *choice.device == device.type ? device : Device(*choice.device);
-      group->add_backend(*choice.device, make(choice, on, options.for_device(*choice.device))->backend(on));
-    }
-    group->set_default_backend(device.type);
-  }
-  // If the factory got another timeout from an option, it has set that one.
-  if (group->timeout() == ProcessGroup::default_timeout) group->set_timeout(timeout);
-  if (GroupAccess::has_local_id(*group)) GroupAccess::set_id(*group, agree_on_id(*store, group->name()));
-  if (device.index >= 0) group->set_bound_device(device);
-  store->set_timeout(timeout);
+  auto group = recipe->make(found.store, found.rank, found.size, deadline);
+  recipe->name = members.name;
+  recipe->job = std::static_pointer_cast<PrefixStore>(found.store)->underlying_store();
+  GroupAccess::set_recipe(*group, std::move(recipe));
   remember_group(group->id(), group);
   return group;
 }

@@ -73,6 +73,11 @@ void GroupAccess::set_global_ranks(ProcessGroup& group, std::vector<int> ranks) 
   group.state_->global_ranks = std::move(ranks);
 }
 
+void GroupAccess::set_recipe(ProcessGroup& group, std::shared_ptr<const GroupRecipe> recipe) {
+  const std::lock_guard lock(group.state_->mutex);
+  group.state_->recipe = std::move(recipe);
+}
+
 void detail::GroupState::refuse_device(const detail::SubmitOptions& options, OpType op) const {
   std::vector<std::string_view> known;
   for (std::size_t i = 0; i < device_types; ++i) {
@@ -216,6 +221,9 @@ Capabilities ProcessGroup::capabilities(const Device& device) const {
   const auto backend = this->backend(device);
   auto capabilities = backend->capabilities();
   capabilities.user_reductions = has_user_reductions(*backend);
+  const std::lock_guard lock(state_->mutex);
+  if (state_->recipe == nullptr) capabilities.regrouping = false;
+  capabilities.shrinking = capabilities.shrinking || capabilities.regrouping;
   return capabilities;
 }
 

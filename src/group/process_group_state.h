@@ -18,8 +18,10 @@
 
 #include "group/collective_queue.h"
 #include "group/op_record.h"
+#include "group/group_recipe.h"
 #include "group/point_to_point_progress.h"
 #include "group/serial_executor.h"
+#include "group/shrink_round.h"
 #include "group/submit.h"
 #include "group/work_state.h"
 #include "observe/recorder.h"
@@ -52,6 +54,7 @@ struct detail::GroupState {
   std::vector<Hook> post_hooks;
   std::vector<std::function<void(std::string_view)>> abort_hooks;
   std::unique_ptr<observe::GroupTrace> trace;
+  std::shared_ptr<const GroupRecipe> recipe;  ///< null: the group cannot be made again
 
   std::vector<BackendPtr> retired;  ///< released, but another thread may still be using one
 
@@ -67,6 +70,7 @@ struct detail::GroupState {
   std::atomic<bool> has_dumped{false};  ///< whether the flight recorder has written a dump for a failure of this group
   int splits = 0;                       ///< only used by the collective whose turn it is
   std::atomic<std::uint64_t> monitored_barriers{0};
+  ShrinkRound shrink_round;  ///< only used by shrink()
 
   // These members are last so that they are destroyed first: their threads end before the members that they use.
   std::shared_ptr<SerialExecutor> continuations = std::make_shared<SerialExecutor>("cohort-then");
@@ -135,6 +139,7 @@ class GroupAccess {
   static bool has_local_id(const ProcessGroup& group);
   static void set_id(ProcessGroup& group, const std::string& id);
   static void set_global_ranks(ProcessGroup& group, std::vector<int> ranks);
+  static void set_recipe(ProcessGroup& group, std::shared_ptr<const GroupRecipe> recipe);
 };
 
 }  // namespace cohort

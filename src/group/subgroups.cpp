@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Groups made from groups: split, merge, shrink.
+// Groups made from groups: split and merge. shrink.cpp and grow.cpp have the others.
 #include <cohort/error.h>
 #include <cohort/prefix_store.h>
 #include <cohort/process_group.h>
@@ -9,7 +9,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <set>
 
 #include "group/factories.h"
 #include "group/group_ids.h"
@@ -31,6 +30,14 @@ StorePtr child_store(const StorePtr& parent, const std::string& prefix) {
     handle = parent;
   }
   return std::make_shared<PrefixStore>(prefix, std::move(handle));
+}
+
+/// A part of a group can be shrunk; it is the whole group that newcomers join.
+std::shared_ptr<const GroupRecipe> without_job(const std::shared_ptr<const GroupRecipe>& recipe) {
+  if (recipe == nullptr) return nullptr;
+  auto part = std::make_shared<GroupRecipe>(*recipe);
+  part->job = nullptr;
+  return part;
 }
 
 }  // namespace
@@ -73,6 +80,7 @@ ProcessGroupPtr ProcessGroup::split_group(std::vector<int> ranks, const SplitOpt
   }
   group->set_group_name(name);
   group->set_group_desc(options.description.value_or(fmt::format("{}:split:{}", group_desc(), number)));
+  GroupAccess::set_recipe(*group, without_job(state_->recipe));
   const auto default_type = state_->default_device_type();
   for (const auto type : device_types()) {
     const auto parent = backend(Device(type));
@@ -98,51 +106,12 @@ ProcessGroupPtr ProcessGroup::merge_remote_group(const StorePtr& store, int size
         context);
   }
   const auto name = options.name.value_or(group_name() + ":merge");
-  const auto factory = find_backend(this->name());
   const auto device = bound_device().value_or(Device(state_->default_device_type().value_or(DeviceType::cpu)));
-  auto group = factory(std::make_shared<PrefixStore>(name, store), rank, size, timeout, device, {});
+  auto recipe = std::make_shared<GroupRecipe>(recipe_for("merge_remote_group", this->name(), timeout, device, {}));
+  auto group = recipe->make(std::make_shared<PrefixStore>(name, store), rank, size, Deadline::after(timeout));
+  GroupAccess::set_recipe(*group, std::move(recipe));
   group->set_group_name(name);
   group->set_group_desc(options.description.value_or(group_desc() + ":merge"));
-  remember_group(group->id(), group);
-  return group;
-}
-
-ProcessGroupPtr ProcessGroup::shrink(const ShrinkOptions& options) {
-  const std::set<int> excluded(options.excluded.begin(), options.excluded.end());
-  if (!excluded.empty() && (*excluded.begin() < 0 || *excluded.rbegin() >= size_)) {
-    throw ValueError(fmt::format("shrink: [{}]: ranks of this group are 0 to {}", fmt::join(excluded, ", "), size_ - 1),
-                     {.group = id(), .op = "shrink"});
-  }
-  state_->check_process("shrink");
-  if (state_->distinct_backends().size() != 1) {
-    throw NotSupportedError("shrink: only groups with one backend can be shrunk", {.group = id(), .op = "shrink"});
-  }
-  const auto backend = default_backend();
-  const auto deadline = options.timeout.deadline_or(timeout());
-  const std::vector<int> out(excluded.begin(), excluded.end());
-  // A backend that cannot shrink throws the reason here, and the group stays usable.
-  if (!backend->capabilities().shrinking) {
-    backend->shrink(out, deadline);
-    throw NotSupportedError(fmt::format("backend {} does not support shrink", backend->name()),
-                            {.group = id(), .op = "shrink"});
-  }
-  // Operations that are still running end with an error first, so that no rank waits in the old group while others
-  // leave it.
-  backend->prepare_shrink();
-  const char* open = nullptr;
-  state_->closed.compare_exchange_strong(open, "the group was shrunk: use the new one");
-  wait_for_pending();
-  auto shrunk = backend->shrink(out, deadline);
-  if (shrunk.backend == nullptr) return nullptr;
-
-  auto group = std::make_shared<ProcessGroup>(store(), shrunk.backend->rank(), shrunk.backend->size(), timeout(),
-                                              fmt::format("{}/shrunk[{}]", id(), fmt::join(shrunk.ranks, ",")));
-  for (std::size_t i = 0; i < shrunk.ranks.size(); ++i) {
-    group->state_->global_ranks[i] = global_ranks()[static_cast<std::size_t>(shrunk.ranks[i])];
-  }
-  group->set_group_name(group_name());
-  group->set_group_desc(group_desc());
-  for (const auto type : device_types()) group->add_backend(type, shrunk.backend);
   remember_group(group->id(), group);
   return group;
 }

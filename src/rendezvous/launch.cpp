@@ -56,6 +56,7 @@ class Finder {
       found("master_port", "MASTER_PORT");
     }
     launch_.restart_count = take("restart_count", {"TORCHELASTIC_RESTART_COUNT"}).value_or(0);
+    launch_.replacement = take("replacement", {"COHORT_REPLACEMENT"}).value_or(0);
     if (launch_.size < 1) {
       throw ValueError(fmt::format("{}={}: there is at least one process", launch_.found_in["size"], launch_.size));
     }

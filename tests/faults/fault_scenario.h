@@ -61,6 +61,8 @@ class Member {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
+  /// For groups: the scenarios of a test share a store.
+  const std::string& name() const { return name_; }
   StorePtr open_store() const;
   ProcessGroupPtr join(std::chrono::milliseconds timeout) const { return join(timeout, open_store()); }
   ProcessGroupPtr join(std::chrono::milliseconds timeout, StorePtr store) const;

@@ -6,6 +6,8 @@
 
 #include <cohort/backend.h>
 #include <cohort/cohort.h>
+#include <cohort/env.h>
+#include <cohort/launch.h>
 #include <cohort/secret.h>
 
 #include <cassert>
@@ -60,6 +62,8 @@ extern DLManagedTensor* managed;
 
 // What a program does besides.
 void compute();
+void train_step(cohort::ProcessGroup& group);
+extern std::int64_t step;
 void connect(cohort::Deadline deadline);
 void read(cohort::Deadline deadline);
 void retry();

@@ -20,6 +20,9 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds news_patience{1000};
 constexpr milliseconds notes_patience{500};
+/// For a survivor who asks who is left. There is nothing else it could do, so it waits longer for a slow store.
+constexpr milliseconds asking_patience{5000};
+constexpr auto departures_key = "departures";
 
 std::string note_key(int rank) {
   return fmt::format("note/{}", rank);
@@ -56,7 +59,32 @@ void FailureCoordinator::leave() {
       log_debug("a note was left in the store: {}", e.what());
     }
   }
+  if (detector_ == nullptr) return;
+  if (!is_alone_) publish_departure();
   detector_.reset();
+}
+
+/// Survivors that shrink the group later do not wait for a rank that has left. The last rank to leave removes the keys.
+void FailureCoordinator::publish_departure() {
+  try {
+    notes_->set(FailureDetector::gone_key(group_.rank), "left", notes_patience);
+    if (notes_->add(departures_key, 1, notes_patience) < group_.size) return;
+    for (int each = 0; each < group_.size; ++each) {
+      notes_->delete_key(FailureDetector::gone_key(each), notes_patience);
+    }
+    notes_->delete_key(departures_key, notes_patience);
+  } catch (const Error& e) {
+    log_debug("a group's end could not be reported to the store: {}", e.what());
+  }
+}
+
+std::vector<int> FailureCoordinator::lost_among(std::span<const int> ranks) const {
+  std::vector<int> lost;
+  if (notes_ == nullptr) return lost;
+  for (const int each : ranks) {
+    if (notes_->check({FailureDetector::gone_key(each)}, asking_patience)) lost.push_back(each);
+  }
+  return lost;
 }
 
 ErrorContext FailureCoordinator::context(const Call& call) const {

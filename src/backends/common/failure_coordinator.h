@@ -19,7 +19,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "backends/common/failure.h"
 #include "backends/common/failure_detector.h"
@@ -75,8 +77,10 @@ class FailureCoordinator {
   [[noreturn]] void fail(const Failure& failure, const Call& call);
   [[noreturn]] void miss_deadline(const Call& call);
   void abort(std::string_view reason);
-  /// Leaves the group in good order; the other ranks are not told.
+  /// Leaves the group in good order; the operations of the other ranks are not ended.
   void leave();
+  /// Which of these ranks have died or left. Throws if the store cannot be reached.
+  std::vector<int> lost_among(std::span<const int> ranks) const;
 
   ErrorContext context(const Call& call) const;
 
@@ -88,6 +92,7 @@ class FailureCoordinator {
   std::string own_note();
   void compare_with_waiting_ranks();
   void diagnose();
+  void publish_departure();
   [[noreturn]] void throw_end(const Call& call);
 
   const Group group_;

@@ -3,7 +3,6 @@
 
 #include <cohort/error.h>
 #include <cohort/log.h>
-#include <cohort/prefix_store.h>
 #include <cohort/tcp_store.h>
 
 #include <fmt/format.h>
@@ -13,6 +12,7 @@
 #include "core/parse.h"
 #include "core/reaper.h"
 #include "core/start_thread.h"
+#include "store/last_will.h"
 
 namespace cohort {
 
@@ -26,23 +26,11 @@ constexpr std::chrono::seconds farewell_patience{2};
 constexpr std::chrono::milliseconds declaring_patience{500};
 constexpr std::string_view reason_mark = "failure: ";
 
-TcpStore* tcp_store_below(const StorePtr& store) {
-  const auto* const prefixed = dynamic_cast<PrefixStore*>(store.get());
-  return dynamic_cast<TcpStore*>(prefixed == nullptr ? store.get() : prefixed->underlying_non_prefix_store().get());
-}
-
-/// The last will is written by the server, which knows no prefixes.
-std::string full_key(const StorePtr& store) {
-  std::string key = ended_key;
-  auto below = store;
-  while (const auto prefixed = std::dynamic_pointer_cast<PrefixStore>(below)) {
-    key = fmt::format("{}/{}", prefixed->prefix(), key);
-    below = prefixed->underlying_store();
-  }
-  return key;
-}
-
 }  // namespace
+
+std::string FailureDetector::gone_key(int rank) {
+  return fmt::format("gone/{}", rank);
+}
 
 std::string encode(const Failure& failure) {
   return fmt::format("{} {} {}", static_cast<int>(failure.kind), failure.rank, failure.text);
@@ -84,7 +72,8 @@ std::unique_ptr<FailureDetector> FailureDetector::start(const StorePtr& store, i
   const Failure lost{.kind = ErrorKind::peer_lost,
                      .rank = rank,
                      .text = fmt::format("rank {} is gone: its process ended, or its host is down or cut off", rank)};
-  line->liveness_->set_on_disconnect({full_key(store)}, {encode(lost)}, deadline, patience);
+  line->liveness_->set_on_disconnect({full_key(store, ended_key), full_key(store, gone_key(rank))},
+                                     {encode(lost), lost.text}, deadline, patience);
   line->listener_ = start_thread([&detector = *line] { detector.listen(); });
   return line;
 }

@@ -36,6 +36,9 @@ std::optional<Failure> failure_in(std::string_view message);
 class FailureDetector {
  public:
   static constexpr std::chrono::milliseconds patience{4000};
+  /// The key that exists once a rank has died or left. Unlike the news of the group's end, it is kept for each rank, so
+  /// that survivors can find out who is left.
+  static std::string gone_key(int rank);
 
   /// Null if the store cannot report disconnects (only a TcpStore can). `on_end` is called at most once, on a thread of
   /// the failure detector's own, and may call anything but the destructor.

@@ -13,6 +13,7 @@
 #include "backends/common/deadline_timer.h"
 #include "backends/gloo/exchange.h"
 #include "backends/gloo/slots.h"
+#include "backends/gloo/store_probe.h"
 #include "core/log_format.h"
 #include "core/random.h"
 #include "core/rank_index.h"
@@ -56,6 +57,7 @@ GlooBackend::GlooBackend(GlooParts parts, Deadline deadline)
   if (size() > 1) {
     mesh_ = parts_.make_mesh(
         {.rank = rank(), .size = size(), .address = parts_.address, .timeout = gloo_timeout(deadline) / 5});
+    const StoreProbe probe(parts_.store, [this] { mesh_->fail("making the group was called off"); });
     connect(deadline);
     prove(deadline);
   }
@@ -161,6 +163,7 @@ Capabilities GlooBackend::capabilities() const {
                OpType::reduce_scatter, OpType::all_to_all_single, OpType::all_to_all, OpType::send, OpType::recv,
                OpType::recv_any_source, OpType::barrier, OpType::reduce_scatter_single, OpType::coalesced}),
           .splitting = true,
+          .regrouping = true,
           .aborting = true,
           .premul_sum = true};
 }

@@ -48,6 +48,7 @@ class GlooBackend final : public Backend {
   void rest(Deadline until) override;
 
   BackendPtr split(const BackendSplit& split, Deadline deadline) override;
+  std::vector<int> lost_among(std::span<const int> ranks) override { return coordinator_->lost_among(ranks); }
   void abort(std::string_view reason) override;
   void shutdown() override;
 

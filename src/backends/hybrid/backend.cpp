@@ -104,9 +104,10 @@ void HybridBackend::abort(std::string_view reason) {
 
 Capabilities HybridBackend::capabilities() const {
   auto all = parts_.local->capabilities();
-  all.shrinking = false;
   if (parts_.world != nullptr) {
     const auto between = parts_.world->capabilities();
+    all.shrinking = false;
+    all.regrouping = between.regrouping;
     all.operations &= between.operations;
     all.splitting = all.splitting && between.splitting;
     all.aborting = all.aborting && between.aborting;
@@ -579,6 +580,20 @@ BackendPtr HybridBackend::split(const BackendSplit& split, Deadline deadline) {
     child.rail = make_rail(*child.world, child.placement, split.id, deadline);
   }
   return std::make_shared<HybridBackend>(std::move(child), deadline);
+}
+
+BackendShrunk HybridBackend::shrink(std::span<const int> excluded, Deadline deadline) {
+  if (parts_.world != nullptr) refuse(fmt::format("shrink with engine {}", parts_.world->name()));
+  auto shrunk = local().shrink(excluded, deadline);
+  if (shrunk.backend == nullptr) return {};
+  const auto name = fmt::format("shrunk[{}]", fmt::join(shrunk.ranks, ","));
+  HybridParts rest;
+  rest.group = fmt::format("{}/{}", parts_.group, name);
+  rest.store = std::make_shared<PrefixStore>(name, parts_.store);
+  rest.rank = shrunk.backend->rank();
+  rest.placement = parts_.placement.among(shrunk.ranks, rest.rank);
+  rest.local = std::move(shrunk.backend);
+  return {.ranks = std::move(shrunk.ranks), .backend = std::make_shared<HybridBackend>(std::move(rest), deadline)};
 }
 
 }  // namespace cohort::hybrid

@@ -58,6 +58,9 @@ class HybridBackend final : public Backend {
 
   GroupMemory allocate(std::size_t bytes) override;
   BackendPtr split(const BackendSplit& split, Deadline deadline) override;
+  /// On one host. A group on several hosts is shrunk through its store.
+  BackendShrunk shrink(std::span<const int> excluded, Deadline deadline) override;
+  std::vector<int> lost_among(std::span<const int> ranks) override { return coordinator_->lost_among(ranks); }
   void abort(std::string_view reason) override;
   void shutdown() override;
   std::string status() const override;

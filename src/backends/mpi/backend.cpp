@@ -328,6 +328,15 @@ BackendPtr MpiBackend::split(const BackendSplit& split, Deadline deadline) {
   return std::make_shared<MpiBackend>(std::move(parts));
 }
 
+BackendShrunk MpiBackend::shrink(std::span<const int> /*excluded*/, Deadline /*deadline*/) {
+  throw NotSupportedError(
+      "backend mpi cannot shrink: this MPI gives a program no way to go on without a process that has died. Restart "
+      "the "
+      "job from its last checkpoint, or use backend gloo, or hybrid with engine gloo, under \"cohort run "
+      "--keep-going\"",
+      {.group = group_, .op = "shrink"});
+}
+
 void MpiBackend::abort(std::string_view reason) {
   status_.end(fmt::format("rank {} aborted the group{}{}", rank(), reason.empty() ? "" : ": ", reason));
 }

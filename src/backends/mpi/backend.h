@@ -57,6 +57,7 @@ class MpiBackend final : public Backend {
 
   BackendPtr split(const BackendSplit& split, Deadline deadline) override;
   /// Frees threads that wait on this rank. The other ranks notice at their deadlines.
+  BackendShrunk shrink(std::span<const int> excluded, Deadline deadline) override;
   void abort(std::string_view reason) override;
 
  private:

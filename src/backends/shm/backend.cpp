@@ -25,6 +25,7 @@ Capabilities LocalBackend::capabilities() const {
           .group_memory = engine_.peer_memory().is_available(),
           .splitting = true,
           .shrinking = true,
+          .regrouping = true,
           .aborting = true,
           .premul_sum = true,
           .deterministic_order = true};

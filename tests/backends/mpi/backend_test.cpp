@@ -99,6 +99,15 @@ TEST_F(MpiBackendTest, AbortFreesWhoWaitsHere) {
   EXPECT_FALSE(pg->capabilities().aborting) << "the peers are not told";
 }
 
+TEST_F(MpiBackendTest, ShrinkSaysWhatCanBeDoneInstead) {
+  const auto pg = backend();
+  EXPECT_ERROR(NotSupportedError, pg->shrink({}, Deadline::never()), "Restart the job from its last checkpoint");
+  EXPECT_FALSE(pg->capabilities().shrinking);
+  EXPECT_FALSE(pg->capabilities().regrouping);
+  auto ok = call(OpType::barrier);
+  pg->perform(Operation::barrier(), ok);  // it stays usable
+}
+
 TEST_F(MpiBackendTest, LongOperationsGoInPieces) {
   const auto pg = backend(2, 10);
   auto ok = call(OpType::all_reduce);
