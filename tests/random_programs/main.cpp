@@ -9,11 +9,14 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,7 +39,8 @@ struct Settings {
   std::vector<int> steps{};
   std::optional<std::size_t> elements{};
   double timeout = 20;
-  double shrink_seconds = 120;
+  double shrink_seconds = 60;
+  int failures = 3;
   bool only_prints = false;
   bool is_launched_rank = false;
   std::string tampered{};
@@ -81,8 +85,11 @@ std::vector<Report> run_one(const Settings& settings, std::uint64_t seed, const 
   return reports;
 }
 
-/// Cuts a failing program and prints what is left.
-void explain(const Settings& settings, std::uint64_t seed, const std::vector<Report>& reports) {
+/// Cuts a failing program and prints what is left. A failure that is a missed deadline takes that long in every run, so
+/// the timeout is shorter here.
+void explain(Settings settings, std::uint64_t seed, const std::vector<Report>& reports) {
+  settings.timeout = std::min(settings.timeout, 5.0);
+  settings.where.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(settings.timeout * 1000));
   const auto program = program_of(settings, seed);
   std::cout << "FAILED: seed " << seed << " on " << settings.where.backend << "\n";
   for (const auto& report : reports) std::cout << "  " << to_string(report) << "\n";
@@ -129,8 +136,8 @@ int run_launched(const Settings& settings) {
     std::map<std::uint64_t, std::vector<Report>> reports;
     for (const auto& [seed, report] : launched.reports) reports[seed].push_back(report);
     for (const auto& [seed, of_seed] : reports) {
-      ++failed;
       explain(settings, seed, of_seed);
+      if (++failed >= settings.failures) return failed;
     }
     if (launched.status != 0 && reports.empty()) {
       std::cout << "the launcher ended with status " << launched.status << ":\n" << launched.says << "\n";
@@ -147,8 +154,8 @@ int run_all(const Settings& settings) {
     const auto program = program_of(settings, seed);
     const auto reports = run(program, settings.where);
     if (reports.empty()) continue;
-    ++failed;
     explain(settings, seed, reports);
+    if (++failed >= settings.failures) return failed;
   }
   return failed;
 }
@@ -173,6 +180,7 @@ int main(int argc, const char* const* argv) {
   app.add_option("--elements", settings.elements, "no piece has more elements than this");
   app.add_option("--timeout", settings.timeout, "of an operation, in seconds")->capture_default_str();
   app.add_option("--shrink-seconds", settings.shrink_seconds, "how long a failure may be cut")->capture_default_str();
+  app.add_option("--failures", settings.failures, "stop after this many")->capture_default_str();
   app.add_option("--launcher", settings.where.launcher,
                  "for mpi, and for hybrid over mpi: the command that starts ranks, as in 'mpirun --oversubscribe'");
   app.add_flag("--print", settings.only_prints, "print the programs and run nothing");
