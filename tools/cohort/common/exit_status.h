@@ -7,6 +7,10 @@
 
 namespace cohort::tool {
 
+/// The exit code of `cohort run --keep-going` when ranks were lost and not replaced, and others ended with success.
+/// Programs rarely use it: it is EX_TEMPFAIL of sysexits.h.
+inline constexpr int ranks_were_lost = 75;
+
 /// How a process ended.
 struct ExitStatus {
   int code = 0;    ///< meaningful where there is no signal

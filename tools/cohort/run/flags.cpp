@@ -33,7 +33,13 @@ rank, and its final state always.
 When a rank fails, the first one to fail is named with its last lines, the others are terminated, and its exit code
 (128 + the signal's number) is returned. The first Ctrl-C or SIGTERM is passed on and gives the ranks 10 seconds to
 end, the second one kills them. Ctrl-Z stops the ranks and the launcher, and fg or SIGCONT continues them; timeouts
-keep running meanwhile, and on several hosts the others give up a host that was stopped for 10 seconds.)";
+keep running meanwhile, and on several hosts the others give up a host that was stopped for 10 seconds.
+
+With --keep-going a rank that fails is named, and the others go on; so do those of other hosts when a host other than
+host 0 is lost. With --max-restarts a replacement is started in its place, with the same variables and
+COHORT_REPLACEMENT, which counts the processes that have had this rank before. The exit code is 0 if every rank, or its
+last replacement, has ended with success; 75 if some were lost and others ended with success; and that of the first
+one to fail if none did.)";
 
 constexpr auto footer = R"(Examples:
   cohort run -n 4 ./train --epochs 3                    four ranks on this host; what follows ./train belongs to it
@@ -41,6 +47,7 @@ constexpr auto footer = R"(Examples:
   cohort run --nnodes 2 --node-rank 0 -n 8 --rdzv-endpoint host0:29500 ./train
                                                         the same with --node-rank 1 on the second host; both need
                                                         COHORT_SECRET_FILE (see: cohort secret)
+  cohort run -n 4 --keep-going --max-restarts 2 ./train survives two deaths, if ./train calls shrink() and grow()
 
 Flags may be written with _ instead of -, and take their defaults from torchrun's variables (PET_NNODES for --nnodes,
 ...). In a Kubernetes pod without LOCAL_RANK, RANK and WORLD_SIZE are the node's rank and the number of nodes, and
@@ -81,8 +88,13 @@ void add_options(CLI::App& app, RunFlags& flags, Ignored& ignored) {
   FlagGroup ranks(app, "Ranks");
   ranks.add("-n,--nproc-per-node", flags.nproc_per_node, "N",
             "ranks on this host: a number, cpu, gpu, or auto (gpu if there are any); -np is the same; default 1");
-  ranks.add("--max-restarts", flags.max_restarts, "N", "restart all ranks this often after a failure; default 0")
+  ranks
+      .add("--max-restarts", flags.max_restarts, "N",
+           "restart all ranks this often after a failure; with --keep-going: start this many replacements on this host "
+           "for ranks that were lost; default 0")
       ->check(CLI::NonNegativeNumber);
+  ranks.add("--keep-going", flags.keep_going,
+            "when a rank fails, let the others go on: for programs that shrink and grow their groups");
   ranks
       .add("--bind", flags.bind, "HOW",
            "bind each rank to CPUs of its own where there are enough: auto (default) or none")

@@ -32,6 +32,7 @@ struct RunFlags {
   std::string bind = "auto";
   double grace_period = 0.5;
   int max_restarts = 0;
+  bool keep_going = false;
   bool standalone = false;
   /// The program and its arguments.
   std::vector<std::string> program{};

@@ -211,6 +211,7 @@ LaunchPlan make_plan(const RunFlags& flags, const Env& env) {
   plan.job_name = flags.rdzv_id;
   plan.join_timeout = join_timeout_of(flags);
   plan.max_restarts = flags.max_restarts;
+  plan.keep_going = flags.keep_going;
   plan.grace_period = std::chrono::milliseconds(std::lround(flags.grace_period * 1000));
   plan.may_bind = flags.bind == "auto";
   if (plan.is_one_host()) {

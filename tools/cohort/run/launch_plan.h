@@ -37,7 +37,8 @@ struct LaunchPlan {
   std::optional<std::uint16_t> master_port{};
   std::chrono::milliseconds join_timeout{std::chrono::minutes(10)};
 
-  int max_restarts = 0;
+  int max_restarts = 0;  ///< with keep_going: replacements for lost ranks, on this host
+  bool keep_going = false;
   std::chrono::milliseconds grace_period{500};
   bool may_bind = true;
 

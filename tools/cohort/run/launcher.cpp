@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "run/launcher.h"
 
+#include <cohort/error.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <asio/post.hpp>
@@ -8,6 +10,7 @@
 
 #include "common/free_port.h"
 #include "common/host_name.h"
+#include "core/file_descriptor.h"
 
 namespace cohort::tool {
 
@@ -93,30 +96,59 @@ void Launcher::begin_attempt() {
 void Launcher::start_ranks(const World& world) {
   if (exit_code_) return;
   world_ = world;
-  const RankEnvironment environment{.plan = plan_,
-                                    .world = world_,
-                                    .attempt = attempt_,
-                                    .threads = cpus_.threads,
-                                    .run_id = store_.run_id(),
-                                    .store = store_.address(),
-                                    .secret_file = store_.secret_file()};
-  ranks_ = std::make_unique<RankGroup>(
-      RankGroup::Setup{.loop = loop_,
-                       .plan = plan_,
-                       .guard = guard_,
-                       .consoles = consoles_,
-                       .cpus = cpus_,
-                       .environment = environment,
-                       .path = path_,
-                       .signals = signals_at_start_,
-                       .open_files = open_files_at_start_,
-                       .standard_input = world_.first_rank == 0 ? input_.open_for_rank() : STDIN_FILENO,
-                       .on_end = [this](const RankEnd& end) { rank_ended(end); }});
+  environment_ = std::make_unique<RankEnvironment>(RankEnvironment{.plan = plan_,
+                                                                   .world = world_,
+                                                                   .attempt = attempt_,
+                                                                   .threads = cpus_.threads,
+                                                                   .run_id = store_.run_id(),
+                                                                   .store = store_.address(),
+                                                                   .secret_file = store_.secret_file()});
+  ranks_ = std::make_unique<RankGroup>(setup_of(world_.first_rank == 0 ? input_.open_for_rank() : STDIN_FILENO));
   input_.started();
 }
 
+RankGroup::Setup Launcher::setup_of(int standard_input) {
+  return {.loop = loop_,
+          .plan = plan_,
+          .guard = guard_,
+          .consoles = consoles_,
+          .cpus = cpus_,
+          .environment = *environment_,
+          .path = path_,
+          .signals = signals_at_start_,
+          .open_files = open_files_at_start_,
+          .standard_input = standard_input,
+          .on_end = [this](const RankEnd& end) { rank_ended(end); }};
+}
+
+bool Launcher::replace(const RankEnd& end) {
+  // Alone, a replacement would wait for a group that nobody else is in.
+  const bool has_others = has_ranks() || !plan_.is_one_host();
+  if (!has_others || losses_.replacements() >= plan_.max_restarts) return false;
+  const auto number = losses_.next_replacement(end.rank);
+  say(fmt::format("starting a replacement for rank {} (replacement {} of {})", end.rank, losses_.replacements(),
+                  plan_.max_restarts));
+  try {
+    // What was typed for rank 0 went to the process that had this rank first.
+    FileDescriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    ranks_->replace(setup_of(nothing.get()), end.rank - world_.first_rank, number);
+    return true;
+  } catch (const Error& e) {
+    say(fmt::format("no replacement for rank {}: {}", end.rank, e.what()));
+    return false;
+  }
+}
+
+void Launcher::go_on_after(const RankEnd& end) {
+  if (end.status.is_success()) return losses_.succeeded();
+  report(end);
+  if (!replace(end)) losses_.lost(end);
+}
+
 void Launcher::rank_ended(const RankEnd& end) {
-  if (!end.status.is_success() && !first_failure_) {
+  if (plan_.keep_going && stop_signal_ == 0 && !outcome_) {
+    go_on_after(end);
+  } else if (!end.status.is_success() && !first_failure_) {
     first_failure_ = end;
     if (stop_signal_ == 0 && !outcome_) {
       report(end);
@@ -128,7 +160,7 @@ void Launcher::rank_ended(const RankEnd& end) {
 }
 
 AttemptOutcome Launcher::local_outcome() const {
-  if (!first_failure_) return {.kind = AttemptOutcome::Kind::done};
+  if (!first_failure_) return losses_.outcome();
   const auto& status = first_failure_->status;
   AttemptOutcome outcome{AttemptOutcome::Kind::failed, status.shell_code(), stop_signal_ != 0,
                          describe(*first_failure_)};
@@ -145,7 +177,7 @@ void Launcher::all_ranks_ended() {
     if (!outcome_) outcome_ = outcome;
     if (stop_signal_ != 0 && first_failure_) say(outcome.text);
   } else if (outcome.kind == AttemptOutcome::Kind::done) {
-    agreement_->finished(attempt_);
+    agreement_->finished(attempt_, outcome);
   } else if (!outcome_) {
     agreement_->propose(attempt_, outcome);
   }
@@ -168,10 +200,11 @@ void Launcher::advance() {
   kill_timer_.cancel();
   ranks_.reset();
   if (outcome_->kind == AttemptOutcome::Kind::done) {
-    exit_code_ = 0;
+    if (outcome_->exit_code != 0) say(outcome_->text);
+    exit_code_ = outcome_->exit_code;
     return;
   }
-  if (outcome_->is_final || stop_signal_ != 0 || attempt_ >= plan_.max_restarts) {
+  if (outcome_->is_final || stop_signal_ != 0 || plan_.keep_going || attempt_ >= plan_.max_restarts) {
     if (attempt_ > 0) say(fmt::format("giving up after {} restart{}", attempt_, attempt_ == 1 ? "" : "s"));
     exit_code_ = outcome_->exit_code;
     return;

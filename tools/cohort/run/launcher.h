@@ -17,6 +17,7 @@
 #include "run/console.h"
 #include "run/job_store.h"
 #include "run/launch_plan.h"
+#include "run/losses.h"
 #include "run/node_agreement.h"
 #include "run/rank_group.h"
 #include "run/standard_input.h"
@@ -33,7 +34,11 @@ class Launcher {
  private:
   void begin_attempt();
   void start_ranks(const World& world);
+  RankGroup::Setup setup_of(int standard_input);
   void rank_ended(const RankEnd& end);
+  /// --keep-going: the job goes on, with a replacement for a rank that failed if one is left.
+  void go_on_after(const RankEnd& end);
+  bool replace(const RankEnd& end);
   void all_ranks_ended();
   /// The outcome as far as this host can tell.
   AttemptOutcome local_outcome() const;
@@ -67,7 +72,9 @@ class Launcher {
 
   int attempt_ = 0;
   World world_;
+  std::unique_ptr<RankEnvironment> environment_;
   std::unique_ptr<RankGroup> ranks_;
+  Losses losses_;
   std::optional<RankEnd> first_failure_;
   std::optional<AttemptOutcome> outcome_;
   int stop_signal_ = 0;  // the signal by which the user asked the job to end; 0: none

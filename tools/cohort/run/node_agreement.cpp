@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "common/exit_status.h"
 #include "common/free_port.h"
 #include "common/host_name.h"
 
@@ -29,11 +30,17 @@ constexpr milliseconds slice{200};
 constexpr seconds patience{10};
 /// A host that has been silent for this long is lost. A network may pause for seconds, and so may a migrating host.
 constexpr milliseconds silence{10'000};
+/// How often a launcher looks under --keep-going whether another host is lost.
+constexpr seconds look_for_hosts{1};
 /// After this long the user is told which hosts have not joined.
 constexpr seconds noticeable{5};
 
 std::string key(const char* what, int number) {
   return fmt::format("cohort/run/{}/{}", what, number);
+}
+
+std::string finished_key(int attempt, int node) {
+  return fmt::format("cohort/run/finished/{}/{}", attempt, node);
 }
 
 struct Leaving {};
@@ -78,7 +85,7 @@ void NodeAgreement::join(int attempt) {
       if (!store_) connect(deadline);
       const auto world = meet(attempt, deadline);
       asio::post(loop_, [events = events_, world] { events->on_start(world); });
-      const auto outcome = decode_outcome(await(key("outcome", attempt), Deadline::never()));
+      const auto outcome = decode_outcome(await_outcome(attempt));
       has_outcome_ = true;
       announce(outcome);
     } catch (const Leaving&) {
@@ -122,7 +129,8 @@ void NodeAgreement::connect(Deadline deadline) {
 }
 
 void NodeAgreement::introduce() {
-  const auto job = fmt::format("--nnodes {} --max-restarts {}", plan_.nodes, plan_.max_restarts);
+  const auto job = fmt::format("--nnodes {} --max-restarts {}{}", plan_.nodes, plan_.max_restarts,
+                               plan_.keep_going ? " --keep-going" : "");
   const auto theirs = store_->compare_set("cohort/run/job", "", job, patience);
   if (theirs != job) {
     throw ValueError(fmt::format("the hosts disagree: here {}, elsewhere {}", job, theirs));
@@ -142,8 +150,9 @@ World NodeAgreement::meet(int attempt, Deadline deadline) {
       AttemptOutcome::Kind::failed, 1, true,
       fmt::format("the launcher of node {} (pid {} on host {}) is gone", plan_.node_rank, ::getpid(), host_name())};
   // For the next attempt as well: a launcher may die between two attempts.
-  const Store::Keys keys{key("start", attempt), key("outcome", attempt), key("start", attempt + 1),
-                         key("outcome", attempt + 1)};
+  const auto keys = plan_.keep_going ? Store::Keys{key("start", attempt), key("gone", plan_.node_rank)}
+                                     : Store::Keys{key("start", attempt), key("outcome", attempt),
+                                                   key("start", attempt + 1), key("outcome", attempt + 1)};
   store_->set_on_disconnect(keys, Store::Values(keys.size(), encode(gone)), patience, silence);
   if (store_->add(key("arrived", attempt), 1, patience) == plan_.nodes) {
     store_->compare_set(key("start", attempt), "", encode({.kind = AttemptOutcome::Kind::go}), patience);
@@ -213,11 +222,49 @@ void NodeAgreement::talk(Work&& work) {
   });
 }
 
-void NodeAgreement::finished(int attempt) {
-  talk([this, attempt](Store& store) {
-    if (store.add(key("finished", attempt), 1, patience) < plan_.nodes) return;
-    store.compare_set(key("outcome", attempt), "", encode({.kind = AttemptOutcome::Kind::done}), patience);
+void NodeAgreement::finished(int attempt, const AttemptOutcome& own) {
+  talk([this, attempt, own](Store& store) {
+    store.set(finished_key(attempt, plan_.node_rank), encode(own), patience);
+    settle_if_all_ended(store, attempt);
   });
+}
+
+void NodeAgreement::settle_if_all_ended(Store& store, int attempt) const {
+  AttemptOutcome all{.kind = AttemptOutcome::Kind::done};
+  bool has_success = false;
+  const auto add = [&](const AttemptOutcome& own) {
+    has_success = has_success || own.exit_code == 0 || own.exit_code == ranks_were_lost;
+    if (own.exit_code == 0) return;
+    if (all.exit_code == 0) all.exit_code = own.exit_code;
+    all.text += (all.text.empty() ? "" : "; ") + own.text;
+  };
+  for (int node = 0; node < plan_.nodes; ++node) {
+    if (store.check({finished_key(attempt, node)}, patience)) {
+      add(decode_outcome(store.get(finished_key(attempt, node), patience)));
+    } else if (store.check({key("gone", node)}, patience)) {
+      add(decode_outcome(store.get(key("gone", node), patience)));
+    } else {
+      return;
+    }
+  }
+  if (all.exit_code != 0 && has_success) all.exit_code = ranks_were_lost;
+  store.compare_set(key("outcome", attempt), "", encode(all), patience);
+}
+
+std::string NodeAgreement::await_outcome(int attempt) {
+  std::vector<bool> is_known(static_cast<std::size_t>(plan_.nodes), false);
+  for (;;) {
+    try {
+      return await(key("outcome", attempt), plan_.keep_going ? Deadline::after(look_for_hosts) : Deadline::never());
+    } catch (const StoreTimeoutError&) {
+      for (int node = 0; node < plan_.nodes; ++node) {
+        if (is_known[static_cast<std::size_t>(node)] || !store_->check({key("gone", node)}, patience)) continue;
+        is_known[static_cast<std::size_t>(node)] = true;
+        explain_delay(decode_outcome(store_->get(key("gone", node), patience)).text + "; the others go on");
+      }
+      settle_if_all_ended(*store_, attempt);
+    }
+  }
 }
 
 void NodeAgreement::propose(int attempt, const AttemptOutcome& outcome) {

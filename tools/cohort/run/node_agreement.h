@@ -41,8 +41,8 @@ class NodeAgreement {
 
   /// Answers with on_start and later on_outcome, or with on_outcome alone.
   void join(int attempt);
-  /// This host's ranks have all succeeded.
-  void finished(int attempt);
+  /// This host's ranks have all ended: with success, or under --keep-going with losses that the outcome tells of.
+  void finished(int attempt, const AttemptOutcome& own);
   /// Takes effect unless there is an outcome already.
   void propose(int attempt, const AttemptOutcome& outcome);
 
@@ -55,6 +55,11 @@ class NodeAgreement {
   std::string await(const std::string& key, Deadline deadline);
   std::string await_start(int attempt, Deadline deadline);
   std::string missing_nodes() const;
+  /// Under --keep-going a host may be lost without ending the job: waits for the outcome and meanwhile looks for such
+  /// hosts.
+  std::string await_outcome(int attempt);
+  /// Settles the outcome if each host has finished or is gone.
+  void settle_if_all_ended(Store& store, int attempt) const;
   void announce(const AttemptOutcome& outcome);
   void explain_delay(const std::string& text);
   template <class Work>

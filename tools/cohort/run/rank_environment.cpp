@@ -7,7 +7,7 @@
 
 namespace cohort::tool {
 
-std::vector<std::string> RankEnvironment::of(int local_rank) const {
+std::vector<std::string> RankEnvironment::of(int local_rank, int replacement) const {
   auto variables = own_environment();
   const auto rank = fmt::to_string(world.first_rank + local_rank);
   const auto size = fmt::to_string(world.size);
@@ -27,6 +27,8 @@ std::vector<std::string> RankEnvironment::of(int local_rank) const {
   variables["TORCHELASTIC_RUN_ID"] = run_id;
   variables["COHORT_RUN_ID"] = run_id;
   variables["COHORT_STORE"] = store;
+  variables.erase("COHORT_REPLACEMENT");
+  if (replacement > 0) variables["COHORT_REPLACEMENT"] = fmt::to_string(replacement);
   if (secret_file.empty()) {
     variables.erase("COHORT_SECRET_FILE");
   } else {

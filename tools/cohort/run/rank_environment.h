@@ -27,8 +27,8 @@ struct RankEnvironment {
   std::string store{};
   std::string secret_file{};
 
-  /// NAME=value for exec.
-  std::vector<std::string> of(int local_rank) const;
+  /// NAME=value for exec. `replacement` counts the processes that have had this rank before.
+  std::vector<std::string> of(int local_rank, int replacement) const;
 };
 
 }  // namespace cohort::tool

@@ -28,12 +28,12 @@ FileDescriptor open_null() {
 }
 
 /// Several hosts may write to one shared folder, so each has a folder of its own in it.
-std::filesystem::path log_folder(const RankGroup::Setup& setup, int local_rank) {
+std::filesystem::path log_folder(const RankGroup::Setup& setup, int local_rank, int replacement) {
   const auto& plan = setup.plan;
   auto run = setup.environment.run_id.empty() ? std::string("none") : setup.environment.run_id;
   if (!plan.is_one_host()) run += fmt::format("_node{}", plan.node_rank);
   return std::filesystem::path(plan.log_dir) / run / fmt::format("attempt_{}", setup.environment.attempt) /
-         fmt::to_string(local_rank);
+         (replacement == 0 ? fmt::to_string(local_rank) : fmt::format("{}_replacement_{}", local_rank, replacement));
 }
 
 FileDescriptor open_log(const std::filesystem::path& folder, const char* name) {
@@ -60,10 +60,10 @@ struct RankGroup::Rank {
 };
 
 RankGroup::RankGroup(const Setup& setup) : on_end_(setup.on_end) {
-  for (int local_rank = 0; local_rank < setup.plan.local_size; ++local_rank) start(setup, local_rank);
+  for (int local_rank = 0; local_rank < setup.plan.local_size; ++local_rank) start(setup, local_rank, 0);
 }
 
-void RankGroup::start(const Setup& setup, int local_rank) {
+void RankGroup::start(const Setup& setup, int local_rank, int replacement) {
   const auto index = static_cast<std::size_t>(local_rank);
   auto rank = std::make_shared<Rank>(setup.loop, this);
   rank->number = setup.environment.world.first_rank + local_rank;
@@ -82,7 +82,7 @@ void RankGroup::start(const Setup& setup, int local_rank) {
     const bool with_colour = console->is_terminal() && setup.plan.env.text("NO_COLOR").empty();
     sinks.prefix = with_colour ? colour_prefix(prefix, rank->number) : prefix;
     if ((setup.plan.logged[index] & stream) != 0) {
-      const auto folder = log_folder(setup, local_rank);
+      const auto folder = log_folder(setup, local_rank, replacement);
       sinks.log = open_log(folder, log_name);
       sinks.log_path = folder / log_name;
     }
@@ -97,7 +97,7 @@ void RankGroup::start(const Setup& setup, int local_rank) {
   ProcessSpec spec;
   spec.path = setup.path;
   spec.arguments = setup.plan.program;
-  spec.environment = setup.environment.of(local_rank);
+  spec.environment = setup.environment.of(local_rank, replacement);
   spec.input = rank->number == 0 ? setup.standard_input : null.get();
   spec.output = output.get();
   spec.error = error.get();

@@ -48,12 +48,15 @@ class RankGroup {
   RankGroup(const RankGroup&) = delete;
   RankGroup& operator=(const RankGroup&) = delete;
 
+  /// Starts another process in place of one that has ended, the n-th for this rank. Throws as the constructor does.
+  void replace(const Setup& setup, int local_rank, int n) { start(setup, local_rank, n); }
+
   void signal_all(int signal) const;
   int running() const { return running_; }
 
  private:
   struct Rank;
-  void start(const Setup& setup, int local_rank);
+  void start(const Setup& setup, int local_rank, int replacement);
   void ended(Rank& rank);
 
   std::function<void(const RankEnd&)> on_end_;
