@@ -35,7 +35,7 @@ struct StoreLimits {
   std::uint32_t keys = 128U << 10U;                ///< keys in one request
   std::size_t connections = 1U << 17U;             ///< open at a time; further ones are refused
   std::size_t unauthenticated_connections = 8192;  ///< open at a time and not authenticated yet
-  std::size_t memory = std::size_t{4} << 30U;      ///< bytes of keys, values and data in transit
+  std::size_t memory = std::size_t{4} << 30U;      ///< bytes that clients make the server hold (docs/security.md)
 };
 
 /// PEM files. Both sides present a certificate of this authority, and the client checks the server's name.
@@ -95,7 +95,7 @@ class COHORT_API StoreServer {
     std::uint64_t accepted = 0;       ///< since the start
     std::uint64_t rejected = 0;       ///< since the start: failed or unfinished handshakes, broken frames, over a limit
     std::size_t keys = 0;
-    std::size_t bytes = 0;
+    std::size_t bytes = 0;  ///< what counts against the memory limit
   };
   Stats stats() const;
 

@@ -2,10 +2,14 @@
 #include "rendezvous/store_plan.h"
 
 #include <cohort/error.h>
+#include <cohort/secret.h>
 #include <cohort/tcp_store.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
+
+#include "store/handshake.h"
 
 namespace cohort {
 
@@ -58,7 +62,20 @@ ValueError missing(std::string_view variable, const Launch& launch) {
   return error;
 }
 
-StorePlan on_one_host(const Launch& launch) {
+/// A name that others can compute, with `job`, or with the secret one that they cannot, so that they cannot take it
+/// before the job does.
+std::string socket_name(const std::string& job, const std::string& secret_file) {
+  if (!secret_file.empty()) {
+    const auto hash = handshake::proof_under(Secret::load(secret_file).bytes(), "cohort store socket " + job);
+    return fmt::format("@cohort/{}/{:02x}", ::geteuid(), fmt::join(hash.begin(), hash.begin() + hash.size() / 2, ""));
+  }
+  auto name = fmt::format("@cohort/{}/{}", ::geteuid(), job);
+  // An abstract name has at most 107 characters, so the hash stands for a longer job name.
+  if (name.size() <= 100) return name;
+  return fmt::format("@cohort/{}/{:08x}-{}", ::geteuid(), stable_hash(job), job.substr(job.size() - 40));
+}
+
+StorePlan on_one_host(const Launch& launch, const Env& env) {
   // The name must differ between the jobs of one user on one host, and be the same for all ranks of a job.
   std::string job = launch.job;
   if (launch.launcher == Launcher::by_hand || launch.launcher == Launcher::torchrun || job.empty()) {
@@ -67,13 +84,9 @@ StorePlan on_one_host(const Launch& launch) {
   }
   if (launch.restart_count > 0) job += fmt::format("#{}", launch.restart_count);
   StorePlan plan;
-  plan.endpoint = Endpoint::unix_socket(fmt::format("@cohort/{}/{}", ::geteuid(), job));
+  plan.endpoint = Endpoint::unix_socket(socket_name(job, env.secret_file));
   plan.job_id = job;
-  // An abstract name has at most 107 characters, so the hash stands for a longer job name.
-  if (plan.endpoint.path.size() > 100) {
-    plan.endpoint.path =
-        fmt::format("@cohort/{}/{:08x}-{}", ::geteuid(), stable_hash(job), job.substr(job.size() - 40));
-  }
+  plan.secret_file = env.secret_file;
   return plan;
 }
 
@@ -117,7 +130,7 @@ StorePlan plan_store(const Launch& launch, const Env& env) {
     if (launch.master_addr.empty()) throw missing("MASTER_ADDR", launch);
     if (!launch.master_port) throw missing("MASTER_PORT", launch);
   }
-  return is_one_host(launch) ? on_one_host(launch) : on_several_hosts(launch, env);
+  return is_one_host(launch) ? on_one_host(launch, env) : on_several_hosts(launch, env);
 }
 
 }  // namespace cohort

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Decides where the store of a launched job is, who hosts it and what protects it. The decision uses the environment
-// alone, before anything is opened, and is the same on every rank.
+// Decides where the store of a launched job is, who hosts it and what protects it. The decision uses the environment,
+// and the job's secret where there is one, before anything else is opened, and is the same on every rank.
 #pragma once
 
 #include <cohort/endpoint.h>

@@ -129,7 +129,8 @@ Attempt authenticate(Stream stream, const ConnectionOptions& options, Deadline d
   claim.nonce = handshake::fresh_nonce();
   claim.job = handshake::tag_of(options.job_id);
   const auto* const secret = options.secret ? &*options.secret : nullptr;
-  if (!stream.send(handshake::encode(claim, handshake::client_proof(secret, *hello, claim)), deadline)) {
+  const handshake::ClaimWithProof sent{claim, handshake::client_proof(secret, *hello, claim)};
+  if (!stream.send(handshake::encode(sent.claim, sent.proof), deadline)) {
     return failed(silent);
   }
   if (!receive_exactly(stream, bytes, handshake::welcome_size, deadline)) return failed(silent);
@@ -137,7 +138,7 @@ Attempt authenticate(Stream stream, const ConnectionOptions& options, Deadline d
   if (!welcome) return refused("it answered in a way this version does not know");
   auto attempt = outcome_of(*welcome, options);
   if (!attempt.reason.empty()) return attempt;
-  if (!handshake::equal(welcome->proof, handshake::server_proof(secret, *hello, claim))) {
+  if (!handshake::equal(welcome->proof, handshake::server_proof(secret, *hello, sent, *welcome))) {
     return refused("it does not know the job's secret, so it is not this job's store");
   }
   attempt.is_authenticated = true;

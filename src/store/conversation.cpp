@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
 
 #include "core/bytes.h"
 
@@ -41,44 +42,47 @@ bool is_well_formed(const wire::Request& request) {
   return false;
 }
 
-/// Whether the request may make the server hold more than before.
-bool takes_memory(const wire::Request& request) {
-  if (request.kind == wire::Kind::will) return true;
-  switch (request.content.op) {
-    case StoreOp::set:
-    case StoreOp::add:
-    case StoreOp::compare_set:
-    case StoreOp::append:
-    case StoreOp::queue_push:
-      return true;
-    default:
-      return false;
-  }
+/// What a will takes until it is done, and the table takes then.
+std::size_t cost_of_will(const StoreRequest& will) {
+  std::size_t bytes = will.keys.size() * Table::entry_overhead;
+  for (const auto key : will.keys) bytes += key.size();
+  for (const auto value : will.values) bytes += value.size();
+  return bytes;
 }
 
 }  // namespace
 
 Conversation::Conversation(Hub& hub, std::function<void()> has_output)
     : hub_(hub),
+      share_(hub),
       has_output_(std::move(has_output)),
       hello_{hub.secret() != nullptr, handshake::fresh_nonce()},
       caller_(hub.table(), [this](const wire::Reply& reply) { on_reply(reply); }) {
   outbox_ = handshake::encode(hello_);
+  count_memory();
 }
 
 Conversation::~Conversation() {
   caller_.withdraw();
   if (claim_) hub_.leave(*claim_);
-  hub_.buffered(-static_cast<std::ptrdiff_t>(inbox_.size()));
+  share_.set(0);
   // Last, so that whoever it wakes finds this connection gone.
-  for (const auto& [key, value] : will_) hub_.table().set(key, value);
+  for (const auto& [key, value] : will_) {
+    try {
+      hub_.table().set(key, value);
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): there is no memory, even to say so
+    }
+  }
+}
+
+void Conversation::count_memory() noexcept {
+  share_.set(inbox_.capacity() + outbox_.capacity() + will_bytes_);
 }
 
 /// Keeps an incomplete claim or frame until the rest arrives. The memory it takes counts against the server's limit.
 void Conversation::keep(std::string_view bytes) {
-  hub_.buffered(static_cast<std::ptrdiff_t>(bytes.size()) - static_cast<std::ptrdiff_t>(inbox_.size()));
   if (bytes.empty()) {
-    inbox_ = std::string();  // gives the memory back: most connections are idle most of the time
+    std::string().swap(inbox_);  // gives the memory back, which an assignment would not; most connections are idle
   } else {
     inbox_.assign(bytes);
   }
@@ -93,10 +97,9 @@ Conversation::Next Conversation::feed(std::string_view bytes) {
   feeding_ = true;
   std::string joined;
   if (!inbox_.empty()) {
-    hub_.buffered(static_cast<std::ptrdiff_t>(bytes.size()));
     inbox_.append(bytes);
     joined.swap(inbox_);
-    hub_.buffered(-static_cast<std::ptrdiff_t>(joined.size()));
+    count_memory();
     bytes = joined;
   }
   auto next = Next::more;
@@ -120,7 +123,7 @@ Conversation::Next Conversation::feed(std::string_view bytes) {
       break;
     }
     if (bytes.size() - wire::length_size < size) break;
-    if (outbox_.size() > most_unsent) {
+    if (has_many_unsent()) {
       backlog_ = true;  // small requests may have large replies: send those first
       break;
     }
@@ -130,14 +133,18 @@ Conversation::Next Conversation::feed(std::string_view bytes) {
   if (next == Next::more) {
     if (!joined.empty() && bytes.size() == joined.size()) {
       // Still incomplete: put the buffer back as it is, so that a large request is not copied with every piece.
-      hub_.buffered(static_cast<std::ptrdiff_t>(joined.size()));
       inbox_.swap(joined);
     } else {
       keep(bytes);
     }
   }
+  count_memory();
   feeding_ = false;
-  return next;
+  return has_failed_ ? reject() : next;
+}
+
+bool Conversation::has_many_unsent() const {
+  return outbox_.size() > most_unsent || (outbox_.size() > most_unsent_when_full && !hub_.has_room(0));
 }
 
 Conversation::Next Conversation::on_claim(std::string_view bytes) {
@@ -152,9 +159,10 @@ Conversation::Next Conversation::on_claim(std::string_view bytes) {
     claim_ = claim;
     const auto& limits = hub_.options().limits;
     welcome.limits = {limits.key, limits.value, limits.frame, limits.keys};
-    welcome.proof = handshake::server_proof(secret, hello_, claim);
+    welcome.proof = handshake::server_proof(secret, hello_, *decoded, welcome);
   }
   outbox_ += handshake::encode(welcome);
+  had_wrong_secret_ = welcome.verdict == Verdict::wrong_secret;
   return claim_ ? Next::more : reject();
 }
 
@@ -184,16 +192,13 @@ std::string Conversation::objection(const wire::Request& request) const {
   if (keys.size() > limits.keys) {
     return fmt::format("{} keys in one request; at most {} are taken", keys.size(), limits.keys);
   }
-  std::size_t bytes = 0;
   for (const auto key : keys) {
     if (key.size() > limits.key) return fmt::format("a key of {} bytes; at most {} are taken", key.size(), limits.key);
-    bytes += key.size();
   }
   for (const auto value : values) {
     if (value.size() > limits.value) {
       return fmt::format("a value of {} bytes; at most {} are taken", value.size(), limits.value);
     }
-    bytes += value.size();
   }
   if (request.kind == wire::Kind::operation && op == StoreOp::append) {
     const auto* const value = hub_.table().find(keys[0]);
@@ -201,29 +206,46 @@ std::string Conversation::objection(const wire::Request& request) const {
       return fmt::format("the value would grow beyond {} bytes", limits.value);
     }
   }
-  if (takes_memory(request) && !hub_.has_room(bytes + keys.size() * Table::entry_overhead)) {
+  const bool is_will = request.kind == wire::Kind::will;
+  if (const auto cost = is_will ? cost_of_will(request.content) : hub_.table().cost_of(request.content);
+      cost > 0 && !hub_.has_room(cost)) {
     return "the store is full: its memory limit is reached";
   }
   return {};
 }
 
 void Conversation::set_will(const StoreRequest& will) {
-  will_.clear();
+  will_ = {};
+  will_bytes_ = 0;
+  will_.reserve(will.keys.size());
   for (std::size_t i = 0; i < will.keys.size(); ++i) will_.emplace_back(will.keys[i], will.values[i]);
+  will_bytes_ = cost_of_will(will);
   if (will.number > 0) silence_ = std::chrono::milliseconds(std::min<std::int64_t>(will.number, 60'000));
   answer({});
 }
 
-void Conversation::on_reply(const wire::Reply& reply) {
-  const auto size = wire::encoded_size(reply) - wire::length_size;
-  if (size > hub_.options().limits.frame) {
-    return refuse(fmt::format("the reply would have {} bytes; ask for fewer keys at once", size));
+/// May be called while another connection's request is executed, which must not suffer from what happens here.
+void Conversation::on_reply(const wire::Reply& reply) noexcept {
+  try {
+    const auto size = wire::encoded_size(reply) - wire::length_size;
+    // A value that was popped would be lost; it was counted until now, so it does not add anything.
+    const bool must_be_sent = size <= small_reply || reply.popped != nullptr;
+    if (size > hub_.options().limits.frame) {
+      refuse(fmt::format("the reply would have {} bytes; ask for fewer keys at once", size));
+    } else if (!must_be_sent && !hub_.has_room(size)) {
+      refuse(fmt::format("the store is full: there is no room for a reply of {} bytes", size));
+    } else {
+      answer(reply);
+    }
+  } catch (const std::bad_alloc&) {
+    has_failed_ = true;
+    if (!feeding_) has_output_();
   }
-  answer(reply);
 }
 
 void Conversation::answer(const wire::Reply& reply) {
   wire::encode(reply, outbox_);
+  count_memory();
   if (!feeding_) has_output_();
 }
 

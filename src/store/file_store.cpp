@@ -15,6 +15,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -134,11 +135,49 @@ class ScopedLock {
   int fd_;
 };
 
+[[noreturn]] void refuse(const std::string& path, const std::string& why) {
+  throw StoreError(fmt::format("file store {}: {}; it was left as it is, choose another path", path, why));
+}
+
+/// Whoever owns the file can change what the ranks tell each other, so it has to be this user's or root's. What is not
+/// a regular file could block, or be something else than it was a moment ago.
+void check_owner_and_type(const std::string& path, const struct stat& status) {
+  if (S_ISLNK(status.st_mode)) refuse(path, "it is a symbolic link, which is not followed");
+  if (!S_ISREG(status.st_mode)) refuse(path, "it is not a regular file");
+  if (status.st_uid != ::geteuid() && status.st_uid != 0) {
+    refuse(path, fmt::format("it belongs to user {}, not to you (user {})", status.st_uid, ::geteuid()));
+  }
+}
+
+struct stat status_of(const std::string& path, int fd) {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) fail(path, "stat");
+  return status;
+}
+
+/// A descriptor of the file that is there, which is this user's regular file; invalid if there is none (see errno).
+FileDescriptor open_existing(const std::string& path) {
+  // O_NONBLOCK, since opening a device may block; for a regular file it means nothing.
+  FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
+  if (fd) {
+    check_owner_and_type(path, status_of(path, fd.get()));
+  } else if (errno != ENOENT && errno != EINTR) {
+    const int reason = errno;
+    struct stat status {};
+    if (::lstat(path.c_str(), &status) == 0) check_owner_and_type(path, status);
+    errno = reason;
+    fail(path, "open");
+  }
+  return fd;
+}
+
 FileDescriptor open_or_create(const std::string& path, Deadline deadline) {
   Pause pause;
   for (;;) {
-    FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (auto fd = open_existing(path)) return fd;
+    FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     if (fd) return fd;
+    if (errno == EEXIST) continue;  // another rank was faster
     if (errno != ENOENT && errno != EINTR) fail(path, "open");
     if (deadline.expired()) fail(path, "its folder did not appear in time");
     pause.rest(deadline);
@@ -148,7 +187,7 @@ FileDescriptor open_or_create(const std::string& path, Deadline deadline) {
 bool same_file(int fd, const std::string& path) {
   struct stat mine {
   }, there{};
-  return ::fstat(fd, &mine) == 0 && ::stat(path.c_str(), &there) == 0 && mine.st_ino == there.st_ino &&
+  return ::fstat(fd, &mine) == 0 && ::lstat(path.c_str(), &there) == 0 && mine.st_ino == there.st_ino &&
          mine.st_dev == there.st_dev;
 }
 
@@ -186,22 +225,22 @@ class FileStore::Membership {
   Membership& operator=(const Membership&) = delete;
 
   const std::string& path() const { return path_; }
+  int descriptor() const { return fd_.get(); }
 
  private:
   void join() {
-    struct stat status {};
-    if (::fstat(fd_.get(), &status) != 0) fail(path_, "stat");
-    if (status.st_size == 0) {
-      initialise();
-    } else {
+    const auto status = status_of(path_, fd_.get());
+    if (status.st_size != 0) {
       std::array<char, 8> seen{};
       if (status.st_size >= header_size) read_exactly(path_, fd_.get(), seen.data(), seen.size(), 0);
       if (std::string_view(seen.data(), seen.size()) != magic) {
-        throw StoreError(fmt::format(
-            "file store {}: the file is there and is not a Cohort store; it was left as it is, choose another path",
-            path_));
+        refuse(path_, "the file is there and is not a Cohort store");
       }
     }
+    if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+      refuse(path_, fmt::format("others may open it (mode {:o}, where 600 is expected)", status.st_mode & 07777U));
+    }
+    if (status.st_size == 0) initialise();
     auto joined = read_u64(path_, fd_.get(), joined_at);
     if (joined >= static_cast<std::uint64_t>(first_user_lock)) {
       throw StoreError(fmt::format("file store {}: the file is damaged", path_));
@@ -231,8 +270,12 @@ class FileStore::Membership {
 /// The log and the map it describes, as far as it has been read.
 class FileStore::Log {
  public:
-  explicit Log(std::string path) : path_(std::move(path)), fd_(::open(path_.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW)) {
+  /// Opens the file that the membership is of a second time, because locks belong to an opening.
+  explicit Log(const Membership& membership) : path_(membership.path()), fd_(open_existing(path_)) {
     if (!fd_) fail(path_, "open");
+    if (!same_file(membership.descriptor(), path_) || !same_file(fd_.get(), path_)) {
+      throw StoreError(fmt::format("file store {}: the file was replaced while in use", path_));
+    }
   }
 
   StoreReply execute(const StoreRequest& request, Deadline deadline) {
@@ -340,8 +383,7 @@ class FileStore::Log {
 
   void catch_up() {
     const auto committed = read_u64(path_, fd_.get(), end_at);
-    struct stat status {};
-    if (::fstat(fd_.get(), &status) != 0) fail(path_, "stat");
+    const auto status = status_of(path_, fd_.get());
     if (committed < static_cast<std::uint64_t>(end_) || committed > static_cast<std::uint64_t>(status.st_size)) {
       throw StoreError(fmt::format("file store {}: the file was damaged or replaced while in use", path_));
     }
@@ -382,11 +424,11 @@ FileStore::FileStore(std::string path, int world_size, std::chrono::milliseconds
   if (world_size == 0) throw ValueError("FileStore: a world size of 0; use -1 when it is not known");
   set_timeout(timeout);
   membership_ = std::make_shared<Membership>(std::move(path), world_size, Deadline::after(timeout));
-  log_ = std::make_unique<Log>(membership_->path());
+  log_ = std::make_unique<Log>(*membership_);
 }
 
 FileStore::FileStore(std::shared_ptr<Membership> membership, std::chrono::milliseconds timeout)
-    : membership_(std::move(membership)), log_(std::make_unique<Log>(membership_->path())) {
+    : membership_(std::move(membership)), log_(std::make_unique<Log>(*membership_)) {
   set_timeout(timeout);
 }
 

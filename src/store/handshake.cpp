@@ -18,7 +18,7 @@ namespace cohort::handshake {
 namespace {
 
 constexpr std::string_view magic{"COHORT\r\n", 8};
-constexpr std::uint8_t version = 1;
+constexpr std::uint8_t version = 2;
 
 constexpr std::uint8_t flag_secret = 1;
 constexpr std::uint8_t flag_rank = 1;
@@ -46,11 +46,13 @@ std::string head(std::uint8_t flags) {
   return bytes;
 }
 
-/// Returns the flags and removes the head, if the bytes are a message of this version and size.
-std::optional<std::uint8_t> take_head(std::string_view& bytes, std::size_t size) {
+/// Returns the flags and removes the head, if the bytes are a message of this version and size, with no other flags
+/// than `known` and nothing where nothing belongs.
+std::optional<std::uint8_t> take_head(std::string_view& bytes, std::size_t size, std::uint8_t known) {
   if (bytes.size() != size || !bytes.starts_with(magic)) return std::nullopt;
   if (load_le<std::uint8_t>(bytes.data() + 8) != version) return std::nullopt;
   const auto flags = load_le<std::uint8_t>(bytes.data() + 9);
+  if ((flags & ~known) != 0 || load_le<std::uint16_t>(bytes.data() + 10) != 0) return std::nullopt;
   bytes.remove_prefix(magic.size() + 4);
   return flags;
 }
@@ -66,9 +68,17 @@ std::string encode_without_proof(const Claim& claim) {
   return bytes;
 }
 
-Proof proof_of(std::string_view label, const Secret* secret, const Hello& hello, const Claim& claim) {
-  return proof_under(secret == nullptr ? std::span<const std::uint8_t>() : secret->bytes(),
-                     std::string(label) + encode(hello) + encode_without_proof(claim));
+std::string encode_without_proof(const Welcome& welcome) {
+  auto bytes = head(static_cast<std::uint8_t>(welcome.verdict));
+  append_le(bytes, welcome.limits.key);
+  append_le(bytes, welcome.limits.value);
+  append_le(bytes, welcome.limits.frame);
+  append_le(bytes, welcome.limits.keys);
+  return bytes;
+}
+
+Proof proof_of(const Secret* secret, std::string_view text) {
+  return proof_under(secret == nullptr ? std::span<const std::uint8_t>() : secret->bytes(), text);
 }
 
 }  // namespace
@@ -108,10 +118,11 @@ JobTag tag_of(std::string_view job_id) {
 }
 
 Proof client_proof(const Secret* secret, const Hello& hello, const Claim& claim) {
-  return proof_of("cohort store client", secret, hello, claim);
+  return proof_of(secret, "cohort store client" + encode(hello) + encode_without_proof(claim));
 }
-Proof server_proof(const Secret* secret, const Hello& hello, const Claim& claim) {
-  return proof_of("cohort store server", secret, hello, claim);
+Proof server_proof(const Secret* secret, const Hello& hello, const ClaimWithProof& sent, const Welcome& welcome) {
+  return proof_of(
+      secret, "cohort store server" + encode(hello) + encode(sent.claim, sent.proof) + encode_without_proof(welcome));
 }
 bool equal(const Proof& a, const Proof& b) {
   return ::CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
@@ -130,17 +141,13 @@ std::string encode(const Claim& claim, const Proof& proof) {
 }
 
 std::string encode(const Welcome& welcome) {
-  auto bytes = head(static_cast<std::uint8_t>(welcome.verdict));
-  append_le(bytes, welcome.limits.key);
-  append_le(bytes, welcome.limits.value);
-  append_le(bytes, welcome.limits.frame);
-  append_le(bytes, welcome.limits.keys);
+  auto bytes = encode_without_proof(welcome);
   append(bytes, welcome.proof);
   return bytes;
 }
 
 std::optional<Hello> decode_hello(std::string_view bytes) {
-  const auto flags = take_head(bytes, hello_size);
+  const auto flags = take_head(bytes, hello_size, flag_secret);
   if (!flags) return std::nullopt;
   return Hello{(*flags & flag_secret) != 0, take<32>(bytes)};
 }
@@ -152,7 +159,7 @@ bool could_be_claim(std::string_view bytes) {
 }
 
 std::optional<ClaimWithProof> decode_claim(std::string_view bytes) {
-  const auto flags = take_head(bytes, claim_size);
+  const auto flags = take_head(bytes, claim_size, flag_rank | flag_host | flag_worker);
   if (!flags) return std::nullopt;
   ClaimWithProof decoded{};
   const auto rank = load_le<std::int32_t>(bytes.data());
@@ -173,7 +180,7 @@ std::optional<ClaimWithProof> decode_claim(std::string_view bytes) {
 }
 
 std::optional<Welcome> decode_welcome(std::string_view bytes) {
-  const auto verdict = take_head(bytes, welcome_size);
+  const auto verdict = take_head(bytes, welcome_size, 0xff);
   if (!verdict || *verdict > static_cast<std::uint8_t>(last_verdict)) return std::nullopt;
   Welcome welcome;
   welcome.verdict = static_cast<Verdict>(*verdict);

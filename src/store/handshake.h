@@ -7,8 +7,10 @@
 //   client → server   Claim    {magic, version, flags, rank, process nonce, client nonce, job tag, proof}
 //   server → client   Welcome  {magic, version, verdict, limits, proof}
 //
-// Each proof is an HMAC-SHA256 under the job's secret over the Hello and the Claim, with a label that differs between
-// client and server, so that one proof cannot be replayed as the other. The client proves first, then the server.
+// Each proof is an HMAC-SHA256 under the job's secret over all that was sent before it, with a label that differs
+// between client and server, so that one proof cannot be replayed as the other. The client proves first, then the
+// server. A message is accepted only if each of its bytes is the one that its sender's encoder writes: what has no
+// meaning has to be zero, so there is no byte of a message that a proof does not cover.
 // Without a secret (on one host, where the kernel vouches for the user, or in a job that chose to be insecure) the key
 // is empty, and the proofs only show that both ends speak the protocol. All messages have a fixed size, so an
 // unauthenticated client cannot make the server buffer anything. The rank and the process's nonce are covered by the
@@ -77,7 +79,12 @@ JobTag tag_of(std::string_view job_id);
 
 /// `secret` is null if the job has none.
 Proof client_proof(const Secret* secret, const Hello& hello, const Claim& claim);
-Proof server_proof(const Secret* secret, const Hello& hello, const Claim& claim);
+/// `sent` is the claim with its proof; of the welcome everything but its own proof is covered.
+struct ClaimWithProof {
+  Claim claim;
+  Proof proof;
+};
+Proof server_proof(const Secret* secret, const Hello& hello, const ClaimWithProof& sent, const Welcome& welcome);
 /// Takes the same time wherever the two differ.
 bool equal(const Proof& a, const Proof& b);
 /// HMAC-SHA256.
@@ -89,10 +96,6 @@ std::string encode(const Welcome& welcome);
 
 /// The decoders return nullopt if the bytes are not such a message of this version.
 std::optional<Hello> decode_hello(std::string_view bytes);
-struct ClaimWithProof {
-  Claim claim;
-  Proof proof;
-};
 std::optional<ClaimWithProof> decode_claim(std::string_view bytes);
 /// Whether a claim of this version can begin with these bytes.
 bool could_be_claim(std::string_view bytes);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "store/hub.h"
 
+#include "core/log_format.h"
+
 namespace cohort {
 
 using handshake::Verdict;
@@ -19,7 +21,8 @@ handshake::Verdict Hub::enter(const handshake::Claim& claim) {
   if (claim.process != process_nonce()) ++foreign_clients_;
   if (claim.is_worker) {
     ++workers_;
-    if (claim.rank) worker_ranks_.insert(*claim.rank);
+    // Bounded, since a client could join as one rank after another.
+    if (claim.rank && worker_ranks_.size() < options_.limits.connections) worker_ranks_.insert(*claim.rank);
     changed_.notify_all();
   }
   return Verdict::welcome;
@@ -35,6 +38,15 @@ void Hub::leave(const handshake::Claim& claim) {
   if (!claim.is_host) --clients_;
   if (claim.process != process_nonce()) --foreign_clients_;
   changed_.notify_all();
+}
+
+void Hub::warn_of_wrong_secret(const std::string& peer) {
+  const auto count = wrong_secrets_.count();
+  if (count == 0) return;
+  log_warn(
+      "store at {}: refused a process at {} that does not have the job's secret{}; if it belongs to this job, give it "
+      "the same COHORT_SECRET_FILE",
+      name_, peer, count == 1 ? "" : fmt::format(" ({} times since the last warning)", count));
 }
 
 void Hub::connection_accepted() {

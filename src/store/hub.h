@@ -7,6 +7,7 @@
 #include <cohort/deadline.h>
 #include <cohort/store_server.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <map>
@@ -15,6 +16,7 @@
 #include <set>
 #include <string>
 
+#include "core/occasionally.h"
 #include "store/handshake.h"
 #include "store/table.h"
 
@@ -31,18 +33,40 @@ class Hub {
   explicit Hub(HubOptions options) : options_(std::move(options)) {}
 
   const HubOptions& options() const { return options_; }
+  /// What warnings call the server.
+  void set_name(std::string name) { name_ = std::move(name); }
   const Secret* secret() const { return options_.secret ? &*options_.secret : nullptr; }
   Table& table() { return table_; }
 
+  /// What counts against the memory limit: the table, and what connections hold beside it.
+  std::size_t memory() const { return table_.bytes() + held_; }
   /// Whether `more` bytes fit the memory limit now.
-  bool has_room(std::size_t more) const { return table_.bytes() + buffered_ + more <= options_.limits.memory; }
-  /// Counts bytes that connections hold in transit.
-  void buffered(std::ptrdiff_t change) { buffered_ += static_cast<std::size_t>(change); }
+  bool has_room(std::size_t more) const { return memory() + more <= options_.limits.memory; }
+
+  /// The memory that a connection holds: incomplete requests, unread replies, its will. Counts for as long as it lives.
+  class Share {
+   public:
+    explicit Share(Hub& hub) : hub_(hub) {}
+    ~Share() { set(0); }
+    Share(const Share&) = delete;
+    Share& operator=(const Share&) = delete;
+
+    void set(std::size_t bytes) noexcept {
+      hub_.held_ += bytes - bytes_;
+      bytes_ = bytes;
+    }
+
+   private:
+    Hub& hub_;
+    std::size_t bytes_ = 0;
+  };
 
   /// Decides on a claim whose proof was right: welcome, wrong_job, rank_taken or too_many. A claim that is welcome is
   /// counted, and must leave() in the end.
   handshake::Verdict enter(const handshake::Claim& claim);
   void leave(const handshake::Claim& claim);
+  /// Says in the log, now and then, that `peer` did not know the secret: usually another node with the wrong file.
+  void warn_of_wrong_secret(const std::string& peer);
 
   /// The functions below may be called from any thread.
   void connection_accepted();
@@ -59,9 +83,11 @@ class Hub {
   };
 
   HubOptions options_;
+  std::string name_;
   Table table_;
-  std::size_t buffered_ = 0;
+  std::size_t held_ = 0;
   std::map<int, Holder> holders_;
+  Occasionally wrong_secrets_{std::chrono::seconds(10)};
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -5,11 +5,13 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <openssl/crypto.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <memory>
 #include <optional>
 #include <system_error>
 
@@ -31,31 +33,48 @@ std::optional<std::uint8_t> hex_digit(char c) {
   return std::nullopt;
 }
 
+using Bytes = std::array<std::uint8_t, Secret::size>;
+
+/// Bytes on a page of their own, which is not written to core dumps.
+std::shared_ptr<Bytes> hidden_bytes() {
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  void* const memory = ::mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw Error(fmt::format("memory for a secret: {}", reason()));
+  std::shared_ptr<Bytes> bytes(std::construct_at(static_cast<Bytes*>(memory)), [page](Bytes* gone) {
+    OPENSSL_cleanse(gone->data(), gone->size());
+    ::munmap(gone, page);
+  });
+  if (::madvise(memory, page, MADV_DONTDUMP) != 0) throw Error(fmt::format("memory for a secret: {}", reason()));
+  return bytes;
+}
+
 }  // namespace
+
+Secret::Secret() : bytes_(hidden_bytes()) {}
 
 Secret Secret::generate() {
   Secret secret;
-  fill_random(std::as_writable_bytes(std::span(secret.bytes_)));
+  fill_random(std::as_writable_bytes(std::span(*secret.bytes_)));
   return secret;
 }
 
 Secret Secret::from_bytes(std::span<const std::uint8_t, size> bytes) {
   Secret secret;
-  std::copy(bytes.begin(), bytes.end(), secret.bytes_.begin());
+  std::copy(bytes.begin(), bytes.end(), secret.bytes_->begin());
   return secret;
 }
 
-Secret::~Secret() {
-  OPENSSL_cleanse(bytes_.data(), bytes_.size());
-}
-
 Secret Secret::load(const std::string& path) {
-  const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // O_NONBLOCK: opening a FIFO would wait for its writer.
+  const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!fd) {
     throw ValueError(fmt::format("secret file {}: {}; make one with: cohort secret {}", path, reason(), path));
   }
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) throw ValueError(fmt::format("secret file {}: {}", path, reason()));
+  if (!S_ISREG(status.st_mode)) {
+    throw ValueError(fmt::format("secret file {}: it is not a regular file; make one with: cohort secret FILE", path));
+  }
   if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
     throw ValueError(fmt::format("secret file {}: others may read it (mode {:o}); run: chmod 600 {}", path,
                                  status.st_mode & 07777U, path));
@@ -72,7 +91,7 @@ Secret Secret::load(const std::string& path) {
     const auto high = hex_digit(text.at(2 * i));
     const auto low = hex_digit(text.at(2 * i + 1));
     good = high && low;
-    if (good) secret.bytes_.at(i) = static_cast<std::uint8_t>(*high << 4U | *low);
+    if (good) secret.bytes_->at(i) = static_cast<std::uint8_t>(*high << 4U | *low);
   }
   good = good && (n == static_cast<ssize_t>(2 * size) || text.back() == '\n');
   OPENSSL_cleanse(text.data(), text.size());
@@ -86,9 +105,12 @@ Secret Secret::load(const std::string& path) {
 void Secret::write_new(const std::string& path) const {
   const FileDescriptor fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd) throw ValueError(fmt::format("secret file {}: {}", path, reason()));
-  const auto text = hex() + "\n";
-  if (::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) || ::fsync(fd.get()) != 0) {
-    const auto why = reason();
+  auto text = hex() + "\n";
+  const bool is_written =
+      ::write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) && ::fsync(fd.get()) == 0;
+  const auto why = reason();
+  OPENSSL_cleanse(text.data(), text.size());
+  if (!is_written) {
     ::unlink(path.c_str());
     throw ValueError(fmt::format("secret file {}: {}", path, why));
   }
@@ -96,7 +118,8 @@ void Secret::write_new(const std::string& path) const {
 
 std::string Secret::hex() const {
   std::string text;
-  for (const auto byte : bytes_) text += fmt::format("{:02x}", byte);
+  text.reserve(2 * size + 1);  // so that no half of it is left in memory that was given back
+  for (const auto byte : *bytes_) text += fmt::format("{:02x}", byte);
   return text;
 }
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <new>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -39,14 +40,15 @@ class Session final : public SessionHandle, public std::enable_shared_from_this<
   Session(Stream stream, Hub& hub, Gone gone)
       : stream_(std::move(stream)),
         hub_(hub),
+        share_(hub),
         gone_(std::move(gone)),
-        conversation_(std::make_unique<Conversation>(hub, [this] { write(); })) {}
+        conversation_(std::make_unique<Conversation>(hub, [this] { on_output(); })) {}
 
   void start() {
     if constexpr (std::is_same_v<Stream, TlsSocket>) {
       stream_.async_handshake(asio::ssl::stream_base::server,
                               [self = this->shared_from_this()](const asio::error_code& error) {
-                                error ? self->close(true) : self->begin();
+                                error ? self->close(true) : self->guarded([&self] { self->begin(); });
                               });
     } else {
       begin();
@@ -64,10 +66,23 @@ class Session final : public SessionHandle, public std::enable_shared_from_this<
     // Handlers in flight still hold this object, but what the client held ends now.
     conversation_.reset();
     inbox_ = {};
+    count_memory();
     gone_(this);
   }
 
  private:
+  /// Where there is no memory for what a connection needs, that connection ends, and no other.
+  template <class Action>
+  void guarded(const Action& action) {
+    try {
+      action();
+    } catch (const std::bad_alloc&) {
+      close(true);
+    }
+  }
+
+  void count_memory() noexcept { share_.set(inbox_.capacity() + sending_.capacity()); }
+
   /// Small, because each connection has one and most are idle. It grows while larger requests arrive.
   static constexpr std::size_t idle_inbox = 1024;
   static constexpr std::size_t busy_inbox = std::size_t{256} * 1024;
@@ -83,21 +98,22 @@ class Session final : public SessionHandle, public std::enable_shared_from_this<
     if (reading_ || !conversation_ || closing_ || conversation_->has_backlog()) return;
     reading_ = true;
     if (inbox_.empty()) inbox_.resize(idle_inbox);
+    count_memory();
     stream_.async_read_some(asio::buffer(inbox_),
                             [self = this->shared_from_this()](const asio::error_code& error, std::size_t size) {
-                              self->on_read(error, size);
+                              self->reading_ = false;
+                              if (!self->conversation_) return;
+                              if (error) return self->close(!self->conversation_->is_authenticated());
+                              self->guarded([&] { self->on_read(size); });
                             });
   }
 
-  void on_read(const asio::error_code& error, std::size_t size) {
-    reading_ = false;
-    if (!conversation_) return;
-    if (error) return close(!conversation_->is_authenticated());
+  void on_read(std::size_t size) {
     const bool was_authenticated = conversation_->is_authenticated();
     feed({inbox_.data(), size});
     if (!was_authenticated && conversation_->is_authenticated()) hub_.connection_authenticated();
     const bool filled = size == inbox_.size();
-    if (filled && inbox_.size() < busy_inbox) {
+    if (filled && inbox_.size() < busy_inbox && hub_.has_room(busy_inbox)) {
       inbox_.resize(std::min(inbox_.size() * 4, busy_inbox));
     } else if (!filled && inbox_.size() > idle_inbox) {
       inbox_ = std::vector<char>(idle_inbox);
@@ -108,9 +124,23 @@ class Session final : public SessionHandle, public std::enable_shared_from_this<
 
   void feed(std::string_view bytes) {
     closing_ = conversation_->feed(bytes) == Conversation::Next::close;
+    if (conversation_->had_wrong_secret()) {
+      hub_.warn_of_wrong_secret(peer_name(stream_.lowest_layer().native_handle()));
+    }
     if (const auto silence = conversation_->take_silence()) {
       notice_silence(stream_.lowest_layer().native_handle(), *silence);
     }
+  }
+
+  /// Another connection's request has completed what this one waited for. Nothing may escape from here, and the
+  /// conversation must not be closed while it speaks: shutting the socket down ends the read that is under way.
+  void on_output() noexcept {
+    try {
+      if (!conversation_->has_failed()) return write();
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): handled below
+    }
+    asio::error_code ignored;
+    stream_.lowest_layer().shutdown(asio::socket_base::shutdown_both, ignored);
   }
 
   void write() {
@@ -121,21 +151,28 @@ class Session final : public SessionHandle, public std::enable_shared_from_this<
     }
     writing_ = true;
     sending_ = conversation_->take_outbox();
+    count_memory();
     const auto sent = send_now();
     if (sent == sending_.size()) {
-      writing_ = false;
-      sending_ = {};
+      sent_all();
       return;
     }
     asio::async_write(stream_, asio::buffer(sending_) + sent,
                       [self = this->shared_from_this()](const asio::error_code& error, std::size_t) {
-                        self->writing_ = false;
-                        self->sending_ = {};
+                        self->sent_all();
                         if (error) return self->close(false);
-                        if (self->conversation_ && self->conversation_->has_backlog()) self->feed({});
-                        self->write();
-                        self->read();
+                        self->guarded([&] {
+                          if (self->conversation_ && self->conversation_->has_backlog()) self->feed({});
+                          self->write();
+                          self->read();
+                        });
                       });
+  }
+
+  void sent_all() noexcept {
+    writing_ = false;
+    std::string().swap(sending_);  // an assignment would keep the memory
+    count_memory();
   }
 
   /// Most replies fit the socket's buffer, and sending them here saves a round of the event loop. The rest of a reply,
@@ -152,6 +189,7 @@ class Session final : public SessionHandle, public std::enable_shared_from_this<
 
   Stream stream_;
   Hub& hub_;
+  Hub::Share share_;
   Gone gone_;
   std::unique_ptr<Conversation> conversation_;  ///< null once closed
   std::vector<char> inbox_;

@@ -214,6 +214,17 @@ void notice_silence(int fd, std::chrono::milliseconds after) {
   ::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unanswered, sizeof(unanswered));
 }
 
+std::string peer_name(int fd) {
+  SocketAddress address;
+  address.size = sizeof(address.storage);
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.size) != 0) return "unknown address";
+  if (address.storage.ss_family != AF_UNIX) return to_string(address);
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return "this host";
+  return fmt::format("this host (pid {})", peer.pid);
+}
+
 bool peer_is_trusted(int fd) {
   ucred peer{};
   socklen_t size = sizeof(peer);

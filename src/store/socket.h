@@ -51,6 +51,9 @@ bool wait_ready(int fd, short events, Deadline deadline);
 /// Does nothing to other sockets.
 void notice_silence(int fd, std::chrono::milliseconds after);
 
+/// Who is at the other end of a connection, for a log: an address, or the number of a process on this host.
+std::string peer_name(int fd);
+
 /// Whether the process at the other end of a unix socket runs as this user or as root.
 bool peer_is_trusted(int fd);
 

@@ -8,11 +8,14 @@
 #include <sys/resource.h>
 
 #include <deque>
+#include <new>
 #include <optional>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 
 #include "core/log_format.h"
+#include "core/occasionally.h"
 #include "core/random.h"
 #include "store/hub.h"
 #include "store/session.h"
@@ -66,6 +69,7 @@ class StoreServer::Impl {
     endpoint_ = bound_endpoint(listener.get());
     // Keep the host as the user wrote it; only the port may have been chosen by the kernel.
     if (options_.listen_fd < 0 && endpoint_.kind == Endpoint::Kind::tcp) endpoint_.host = options_.endpoint.host;
+    hub_.set_name(to_string(endpoint_));
     if (options_.tls) {
       tls_.emplace(make_tls_context(*options_.tls, TlsRole::server).release());
     }
@@ -94,7 +98,7 @@ class StoreServer::Impl {
     std::promise<void> done;
     asio::post(context_, [&] {
       stats.keys = hub_.table().size();
-      stats.bytes = hub_.table().bytes();
+      stats.bytes = hub_.memory();
       done.set_value();
     });
     done.get_future().wait();
@@ -102,11 +106,37 @@ class StoreServer::Impl {
   }
 
  private:
+  /// Counts handlers that are to be called: asio destroys one without calling it where an exception gets in between.
+  class Awaited {
+   public:
+    explicit Awaited(int& count) : count_(&++count) {}
+    ~Awaited() {
+      if (count_ != nullptr) --*count_;
+    }
+    Awaited(Awaited&& other) noexcept : count_(std::exchange(other.count_, nullptr)) {}
+    Awaited& operator=(Awaited&&) = delete;
+    Awaited(const Awaited&) = delete;
+    Awaited& operator=(const Awaited&) = delete;
+
+   private:
+    int* count_;
+  };
+
   void run() {
     ::pthread_setname_np(::pthread_self(), "cohort-store");
     auto work = asio::make_work_guard(context_);
     work_ = &work;
-    context_.run();
+    for (;;) {
+      try {
+        if (accepts_under_way_ == 0 && acceptor_.is_open()) accept();
+        context_.run();
+        return;
+      } catch (const std::bad_alloc&) {
+        // Sessions handle their own. This was the server's, which goes on when there is memory again, or asio's.
+        close_forgotten_sessions();
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    }
   }
 
   void stop() {
@@ -118,23 +148,44 @@ class StoreServer::Impl {
     work_->reset();
   }
 
+  /// Those whose handlers asio has lost: nobody but the server holds them any more.
+  void close_forgotten_sessions() {
+    for (auto it = sessions_.begin(); it != sessions_.end();) {
+      const auto session = (it++)->second;
+      if (session.use_count() == 2) session->close(true);
+    }
+  }
+
   void accept() {
-    acceptor_.async_accept([this](const asio::error_code& error, Socket socket) {
+    acceptor_.async_accept([this, awaited = Awaited(accepts_under_way_)](const asio::error_code& error, Socket socket) {
       if (!acceptor_.is_open()) return;
       if (!error) {
-        admit(std::move(socket));
+        admit_or_drop(std::move(socket));
         return accept();
       }
       // Out of descriptors or the like: pause instead of spinning; connections wait in the backlog meanwhile.
-      log_warn("store: accept: {}; trying again", error.message());
+      if (const auto times = accept_failures_.count(); times > 0) {
+        log_warn("store at {}: cannot accept a connection: {}; trying again ({} failed since the last warning)",
+                 to_string(endpoint_), error.message(), times);
+      }
       accept_pause_.expires_after(std::chrono::milliseconds(20));
-      accept_pause_.async_wait([this](const asio::error_code& cancelled) {
+      accept_pause_.async_wait([this, again = Awaited(accepts_under_way_)](const asio::error_code& cancelled) {
         if (!cancelled) accept();
       });
     });
   }
 
-  void admit(Socket socket) {
+  void admit_or_drop(Socket socket) {
+    SessionHandle* session = nullptr;
+    try {
+      admit(std::move(socket), session);
+    } catch (const std::bad_alloc&) {
+      session == nullptr ? hub_.connection_closed(false, true) : session->close(true);
+    }
+  }
+
+  /// Sets `session` when there is one that has to be closed.
+  void admit(Socket socket, SessionHandle*& session) {
     hub_.connection_accepted();
     const auto stats = hub_.stats();
     const bool is_unix = endpoint_.kind == Endpoint::Kind::unix_socket;
@@ -149,19 +200,20 @@ class StoreServer::Impl {
       notice_silence(socket.native_handle(), usual_silence);
     }
     if (tls_) {
-      start<TlsSocket>(TlsSocket(std::move(socket), *tls_));
+      start<TlsSocket>(TlsSocket(std::move(socket), *tls_), session);
     } else {
-      start<Socket>(std::move(socket));
+      start<Socket>(std::move(socket), session);
     }
   }
 
   template <class Stream>
-  void start(Stream stream) {
+  void start(Stream stream, SessionHandle*& started) {
     auto session = std::make_shared<Session<Stream>>(std::move(stream), hub_,
                                                      [this](SessionHandle* gone) { sessions_.erase(gone); });
     sessions_.emplace(session.get(), session);
+    started = session.get();
     unauthenticated_.emplace_back(Deadline::after(options_.handshake_timeout), session);
-    if (unauthenticated_.size() == 1) watch_handshakes();
+    if (!is_watching_) watch_handshakes();
     session->start();
   }
 
@@ -170,6 +222,7 @@ class StoreServer::Impl {
     handshake_timer_.expires_at(unauthenticated_.front().first.when());
     handshake_timer_.async_wait([this](const asio::error_code& cancelled) {
       if (cancelled) return;
+      is_watching_ = false;
       while (!unauthenticated_.empty() && unauthenticated_.front().first.expired()) {
         const auto session = unauthenticated_.front().second.lock();
         unauthenticated_.pop_front();
@@ -178,14 +231,18 @@ class StoreServer::Impl {
       while (!unauthenticated_.empty() && unauthenticated_.front().second.expired()) unauthenticated_.pop_front();
       if (!unauthenticated_.empty()) watch_handshakes();
     });
+    is_watching_ = true;
   }
 
   StoreServerOptions options_;
-  asio::io_context context_{1};
   Hub hub_;
+  int accepts_under_way_ = 0;  ///< waiting for a connection, or for the end of the pause
+  asio::io_context context_{1};
   asio::basic_socket_acceptor<asio::generic::stream_protocol> acceptor_;
   asio::steady_timer handshake_timer_;
   asio::steady_timer accept_pause_;
+  Occasionally accept_failures_{std::chrono::seconds(10)};
+  bool is_watching_ = false;  ///< whether the timer of the handshakes is set
   std::optional<asio::ssl::context> tls_;
   Endpoint endpoint_;
   std::unordered_map<SessionHandle*, std::shared_ptr<SessionHandle>> sessions_;

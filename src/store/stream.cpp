@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <openssl/err.h>
 #include <poll.h>
+#include <signal.h>
 
 #include <cerrno>
 #include <system_error>
@@ -21,6 +22,32 @@ NetworkError broken(int error) {
                                  : fmt::format("the connection failed: {}", std::generic_category().message(error)));
   return thrown;
 }
+
+/// OpenSSL writes to the socket without MSG_NOSIGNAL. While one of these is there, a SIGPIPE that this thread causes by
+/// that is taken away, and one that was pending before stays.
+class WithoutSigpipe {
+ public:
+  WithoutSigpipe() {
+    ::sigemptyset(&pipe_);
+    ::sigaddset(&pipe_, SIGPIPE);
+    sigset_t pending;
+    ::sigpending(&pending);
+    was_pending_ = ::sigismember(&pending, SIGPIPE) == 1;
+    ::pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~WithoutSigpipe() {
+    const timespec at_once{};
+    if (!was_pending_) ::sigtimedwait(&pipe_, nullptr, &at_once);
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  WithoutSigpipe(const WithoutSigpipe&) = delete;
+  WithoutSigpipe& operator=(const WithoutSigpipe&) = delete;
+
+ private:
+  sigset_t pipe_{};
+  sigset_t before_{};
+  bool was_pending_ = false;
+};
 
 }  // namespace
 
@@ -47,6 +74,7 @@ bool Stream::start_tls(TlsSession session, Deadline deadline) {
   ::SSL_set_fd(tls_.get(), socket_.get());
   for (;;) {
     ::ERR_clear_error();
+    const WithoutSigpipe guard;
     const int result = ::SSL_connect(tls_.get());
     if (result == 1) return true;
     if (!await_tls(result, deadline)) return false;
@@ -57,6 +85,7 @@ bool Stream::send(std::string_view bytes, Deadline deadline) {
   while (!bytes.empty()) {
     if (tls_) {
       ::ERR_clear_error();
+      const WithoutSigpipe guard;
       std::size_t written = 0;
       const int result = ::SSL_write_ex(tls_.get(), bytes.data(), bytes.size(), &written);
       if (result != 1 && !await_tls(result, deadline)) return false;
@@ -84,6 +113,7 @@ bool Stream::receive(std::string& into, std::size_t most, Deadline deadline) {
     while (got == 0 && in_time) {
       if (tls_) {
         ::ERR_clear_error();
+        const WithoutSigpipe guard;  // it may have to answer the other side
         const int result = ::SSL_read_ex(tls_.get(), into.data() + before, most, &got);
         if (result != 1) in_time = await_tls(result, deadline);
         continue;

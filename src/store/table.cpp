@@ -2,6 +2,7 @@
 #include "store/table.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "core/parse.h"
@@ -9,6 +10,21 @@
 namespace cohort {
 
 using wire::Status;
+
+namespace {
+
+/// What the text takes on the heap, or inside of its entry.
+std::size_t held(const std::string& text) {
+  static const std::size_t inside = std::string().capacity();
+  return text.capacity() == inside ? text.size() : text.capacity();
+}
+
+/// Room for a value that is appended to, so that many small pieces are not copied each time. std::string would double.
+std::size_t with_room_to_grow(std::size_t size) {
+  return size + size / 4;
+}
+
+}  // namespace
 
 std::optional<std::int64_t> sum_with(const std::string* value, std::int64_t amount) {
   if (value == nullptr) return amount;
@@ -74,29 +90,72 @@ void Table::execute(const StoreRequest& request, Caller& caller) {
   caller.answer_(reply);
 }
 
+std::size_t Table::cost_of(const StoreRequest& request) const {
+  std::size_t text = 0;
+  for (const auto key : request.keys) text += key.size();
+  for (const auto value : request.values) text += value.size();
+  const auto entries = request.keys.size() * entry_overhead;
+  const auto waits = request.keys.size() * wait_overhead;
+  switch (request.op) {
+    case StoreOp::set:
+    case StoreOp::add:
+    case StoreOp::compare_set:
+      return text + entries;
+    case StoreOp::queue_push:
+      return text + entries + item_overhead;
+    case StoreOp::append: {
+      const auto* const value = find(request.keys.front());
+      return entries + with_room_to_grow(text + (value == nullptr ? 0 : value->size()));
+    }
+    case StoreOp::get:
+    case StoreOp::wait:
+      return contains_all(request) ? 0 : text + entries + waits;
+    case StoreOp::queue_pop:
+      return !request.block || queue_len(request.keys.front()) > 0 ? 0 : text + entries + waits;
+    case StoreOp::check:
+    case StoreOp::delete_key:
+    case StoreOp::num_keys:
+    case StoreOp::queue_len:
+      return 0;
+  }
+  return 0;
+}
+
 void Table::enlist(const StoreRequest& request, Caller& caller) {
   caller.op_ = request.op;
   caller.missing_ = 0;
   caller.keys_.reserve(request.keys.size());
   caller.entries_.reserve(request.keys.size());
+  caller.counted_ = request.keys.size() * wait_overhead;
+  bytes_ += caller.counted_;
   for (const auto key : request.keys) {
-    const auto it = obtain(key);
-    auto& entry = it->second;
-    caller.keys_.push_back(it->first);
-    if (request.op == StoreOp::queue_pop) {
-      entry.poppers.push_back(&caller);
-    } else {
-      // A key that is named twice counts once. No other caller has been enlisted since, so this one would be the last.
-      if (!entry.waiters.empty() && entry.waiters.back() == &caller) continue;
-      entry.waiters.push_back(&caller);
-      if (!entry.is_present(request.op)) ++caller.missing_;
+    auto it = entries_.end();
+    try {
+      it = obtain(key);
+      auto& entry = it->second;
+      if (request.op == StoreOp::queue_pop) {
+        entry.poppers.push_back(&caller);
+      } else if (entry.waiters.empty() || entry.waiters.back() != &caller) {
+        entry.waiters.push_back(&caller);
+        if (!entry.is_present(request.op)) ++caller.missing_;
+      } else {
+        // A key that is named twice counts once. No other caller has been enlisted since, so this one is the last.
+        caller.keys_.push_back(it->first);
+        continue;
+      }
+    } catch (const std::bad_alloc&) {
+      if (it != entries_.end()) release_if_unused(it);
+      withdraw(caller);
+      throw;
     }
+    caller.keys_.push_back(it->first);
     caller.entries_.push_back(it);
   }
 }
 
-void Table::withdraw(Caller& caller) {
-  caller.keys_.clear();
+void Table::withdraw(Caller& caller) noexcept {
+  bytes_ -= std::exchange(caller.counted_, 0);
+  caller.keys_ = {};  // gives the memory back
   for (const auto it : std::exchange(caller.entries_, {})) {
     if (caller.op_ == StoreOp::queue_pop) {
       std::erase(it->second.poppers, &caller);
@@ -104,6 +163,7 @@ void Table::withdraw(Caller& caller) {
       auto& waiters = it->second.waiters;
       *std::find(waiters.begin(), waiters.end(), &caller) = waiters.back();
       waiters.pop_back();
+      if (waiters.size() * 4 < waiters.capacity()) waiters.shrink_to_fit();
     }
     release_if_unused(it);
   }
@@ -114,7 +174,11 @@ void Table::complete(Caller& caller) {
   withdraw(caller);
   // All keys are present, so their entries have outlived the withdrawal.
   wire::Reply reply;
-  if (caller.op_ == StoreOp::get) reply.values = values_of(keys);
+  try {
+    if (caller.op_ == StoreOp::get) reply.values = values_of(keys);
+  } catch (const std::bad_alloc&) {
+    reply.status = Status::refused;  // there is no memory even for the reason; whoever made the change is not to blame
+  }
   caller.answer_(reply);
 }
 
@@ -132,8 +196,9 @@ void Table::cancel(Caller& caller) {
 Table::Entries::iterator Table::obtain(std::string_view key) {
   const auto it = entries_.find(key);
   if (it != entries_.end()) return it;
+  const auto added = entries_.emplace(std::string(key), Entry{}).first;
   bytes_ += key.size() + entry_overhead;
-  return entries_.emplace(std::string(key), Entry{}).first;
+  return added;
 }
 
 void Table::release_if_unused(Entries::iterator it) {
@@ -149,13 +214,19 @@ void Table::change(Entries::iterator it, Change&& apply) {
   auto& entry = it->second;
   const bool had_value = entry.is_present(StoreOp::get);
   const bool had_any = entry.is_present(StoreOp::wait);
-  apply(entry);
+  std::vector<Caller*> ready;
+  ready.reserve(entry.waiters.size());  // here, because after the change nothing may fail
+  try {
+    apply(entry);
+  } catch (const std::bad_alloc&) {
+    release_if_unused(it);
+    throw;
+  }
   const bool has_value = entry.is_present(StoreOp::get);
   const bool has_any = entry.is_present(StoreOp::wait);
   if (had_any != has_any) has_any ? ++present_ : --present_;
   if (had_value == has_value && had_any == has_any) return;
 
-  std::vector<Caller*> ready;
   for (auto* const caller : entry.waiters) {
     const bool before = caller->op_ == StoreOp::get ? had_value : had_any;
     const bool after = caller->op_ == StoreOp::get ? has_value : has_any;
@@ -171,14 +242,16 @@ void Table::change(Entries::iterator it, Change&& apply) {
 
 void Table::put(Entries::iterator it, std::string value) {
   change(it, [&](Entry& entry) {
-    bytes_ += value.size();
-    if (entry.value) bytes_ -= entry.value->size();
-    entry.value = std::move(value);
+    bytes_ += held(value);
+    if (entry.value) bytes_ -= held(*entry.value);
+    // Not by assignment: a short value would be copied into the memory of the long one before it, which it would keep.
+    entry.value.emplace(std::move(value));
   });
 }
 
 void Table::set(std::string_view key, std::string_view value) {
-  put(obtain(key), std::string(value));
+  std::string copy(value);
+  put(obtain(key), std::move(copy));
 }
 
 const std::string* Table::find(std::string_view key) const {
@@ -220,18 +293,28 @@ std::string_view Table::compare_set(std::string_view key, std::string_view expec
 }
 
 void Table::append(std::string_view key, std::string_view value) {
-  const auto it = obtain(key);
-  if (!it->second.value) return put(it, std::string(value));
-  it->second.value->append(value);
-  bytes_ += value.size();
+  const auto it = entries_.find(key);
+  if (it == entries_.end() || !it->second.value) return set(key, value);
+  auto& text = *it->second.value;
+  const auto size = text.size() + value.size();
+  if (size > text.capacity()) {
+    std::string larger;
+    larger.reserve(with_room_to_grow(size));
+    larger.append(text);
+    bytes_ += held(larger) - held(text);
+    text.swap(larger);
+  } else if (held(text) == text.size()) {
+    bytes_ += value.size();  // inside of the entry
+  }
+  text.append(value);
 }
 
 bool Table::erase(std::string_view key) {
   const auto it = entries_.find(key);
   if (it == entries_.end() || !it->second.is_present(StoreOp::delete_key)) return false;
   change(it, [&](Entry& entry) {
-    if (entry.value) bytes_ -= entry.value->size();
-    for (const auto& item : entry.queue) bytes_ -= item.size();
+    if (entry.value) bytes_ -= held(*entry.value);
+    for (const auto& item : entry.queue) bytes_ -= held(item) + item_overhead;
     entry.value.reset();
     entry.queue.clear();
   });
@@ -247,8 +330,9 @@ void Table::queue_push(std::string_view key, std::string value) {
     return first->answer_({.values = {value}, .popped = &value});
   }
   change(it, [&](Entry& entry) {
-    bytes_ += value.size();
+    const auto size = held(value) + item_overhead;
     entry.queue.push_back(std::move(value));
+    bytes_ += size;
   });
 }
 
@@ -259,7 +343,7 @@ std::optional<std::string> Table::queue_pop(std::string_view key) {
   change(it, [&](Entry& entry) {
     value = std::move(entry.queue.front());
     entry.queue.pop_front();
-    bytes_ -= value->size();
+    bytes_ -= held(*value) + item_overhead;
   });
   release_if_unused(it);
   return value;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // What a store holds and who waits for it: the state machine behind HashStore (under a mutex) and the TCP server (on
-// its event loop). It is not thread-safe, never blocks, and throws only when memory runs out.
+// its event loop). It is not thread-safe, never blocks, and throws only when memory runs out; then the request that
+// needed the memory has failed, the table is consistent, and callers that wait go on waiting.
 //
 // Waiting is exact and cheap: a caller that waits counts the keys it misses. A key that appears or disappears adjusts
 // the counts of those who wait for it, O(1) each, so a set() costs nothing for callers that wait for other keys, and a
@@ -12,8 +13,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -49,7 +50,7 @@ class Table {
    public:
     /// `answer` is called exactly once for each request: inside execute() if the reply is ready, otherwise inside the
     /// operation that completes it or inside cancel(). The reply is valid during that call. `answer` must not change
-    /// the table.
+    /// the table, and must not throw where the caller may wait while others execute: the exception would reach them.
     Caller(Table& table, std::function<void(const wire::Reply&)> answer) : table_(table), answer_(std::move(answer)) {}
     ~Caller() { withdraw(); }
     Caller(const Caller&) = delete;
@@ -72,10 +73,14 @@ class Table {
     std::vector<std::string_view> keys_;      ///< as requested; they point to the keys of the entries
     std::vector<Entries::iterator> entries_;  ///< each one once; empty when nothing waits
     std::size_t missing_ = 0;
+    std::size_t counted_ = 0;  ///< of the table's bytes, for the wait itself
   };
 
-  /// What an entry costs beside its key and value, roughly.
-  static constexpr std::size_t entry_overhead = 128;
+  /// What these cost beside the bytes of keys and values, rounded up: the nodes and slots of the containers, and what
+  /// the allocator adds to each block.
+  static constexpr std::size_t entry_overhead = 256;
+  static constexpr std::size_t item_overhead = 96;  ///< a value in a queue
+  static constexpr std::size_t wait_overhead = 80;  ///< a key that a caller waits for
 
   Table() = default;
   Table(const Table&) = delete;
@@ -87,15 +92,18 @@ class Table {
   /// Whether there is a value or a queue that is not empty.
   bool contains(std::string_view key) const;
   std::size_t size() const noexcept { return present_; }
-  /// Bytes of keys and values, for limits. What the containers themselves take is estimated per entry.
+  /// The memory that is held: keys, values and waits, with their overheads.
   std::size_t bytes() const noexcept { return bytes_; }
+  /// By how much executing the request may raise bytes() at most.
+  std::size_t cost_of(const StoreRequest& request) const;
 
  private:
   struct Entry {
+    // Containers that take no memory while they are empty, since there are many entries.
     std::optional<std::string> value;
-    std::deque<std::string> queue;
+    std::list<std::string> queue;
     std::vector<Caller*> waiters;  ///< of get and wait
-    std::deque<Caller*> poppers;   ///< of queue_pop, in the order they came
+    std::list<Caller*> poppers;    ///< of queue_pop, in the order they came
 
     bool is_present(StoreOp to) const { return value.has_value() || (to != StoreOp::get && !queue.empty()); }
     bool is_unused() const { return !value && queue.empty() && waiters.empty() && poppers.empty(); }
@@ -103,7 +111,7 @@ class Table {
 
   void execute(const StoreRequest& request, Caller& caller);
   void cancel(Caller& caller);
-  void withdraw(Caller& caller);
+  void withdraw(Caller& caller) noexcept;
 
   /// To a get a queue is not there; to everything else it is.
   bool contains(std::string_view key, StoreOp to) const;

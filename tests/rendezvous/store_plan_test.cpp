@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "rendezvous/store_plan.h"
 
+#include <cohort/secret.h>
 #include <unistd.h>
 
 #include "support/expect_error.h"
+#include "support/temporary.h"
 
 namespace cohort::test {
 namespace {
@@ -60,6 +62,21 @@ TEST(StorePlanTest, OneHostUsesAUnixSocketNamedAfterTheJob) {
             unix_prefix + "slurm-42.1");
   EXPECT_FALSE(plan_for(started_by_hand).launcher_hosts);
   EXPECT_TRUE(plan_for(started_by_hand).secret_file.empty()) << "the kernel vouches for the user";
+}
+
+TEST(StorePlanTest, WithASecretNobodyElseCanComputeTheSocketsName) {
+  const TemporaryFolder folder;
+  Secret::generate().write_new(folder / "a");
+  Secret::generate().write_new(folder / "b");
+  const auto with_secret = [&](const char* name) {
+    return plan_for(with(started_by_hand, {{"COHORT_SECRET_FILE", folder / name}}));
+  };
+  const auto plan = with_secret("a");
+  EXPECT_EQ(plan.secret_file, folder / "a") << "the store asks for it too";
+  EXPECT_EQ(plan.endpoint, with_secret("a").endpoint) << "the same on every rank";
+  EXPECT_EQ(to_string(plan.endpoint).size(), unix_prefix.size() + 32);
+  EXPECT_NE(plan.endpoint, with_secret("b").endpoint);
+  EXPECT_EQ(to_string(plan.endpoint).find("4000"), std::string::npos);
 }
 
 TEST(StorePlanTest, ARestartHasItsOwnSocket) {

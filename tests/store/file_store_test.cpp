@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <cohort/file_store.h>
 #include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -160,6 +162,89 @@ TEST(FileStoreTest, RefusesWhatIsNotAStore) {
   EXPECT_ERROR(StoreError, FileStore(path, 2), "not a Cohort store");
   EXPECT_EQ(fs::file_size(path), before) << "a file that is not ours is not touched";
   EXPECT_ERROR(ValueError, FileStore(folder / "x", 0), "world size of 0");
+}
+
+/// A store that another job has left, to be adopted, and how it is made into something that must not be.
+struct Foreign {
+  const char* name;
+  void (*make)(const std::string& path);
+  const char* error;
+  bool needs_root = false;
+};
+
+class FileStoreOfOthers : public testing::TestWithParam<Foreign> {};
+
+TEST_P(FileStoreOfOthers, IsRefusedAndLeftAsItIs) {
+  const auto& foreign = GetParam();
+  if (foreign.needs_root && ::geteuid() != 0) GTEST_SKIP() << "needs root to act as another user";
+  const TemporaryFolder folder;
+  const auto path = folder / "store";
+  FileStore(path).set("k", "v");
+  foreign.make(path);
+  struct stat before {};
+  ASSERT_EQ(::lstat(path.c_str(), &before), 0);
+  const auto took = time_of([&] { EXPECT_ERROR(StoreError, FileStore(path, 2, 20s), foreign.error); });
+  EXPECT_LT(took, 10s) << "waiting would not help";
+  struct stat after {};
+  ASSERT_EQ(::lstat(path.c_str(), &after), 0);
+  EXPECT_EQ(before.st_ino, after.st_ino);
+  EXPECT_EQ(before.st_mode, after.st_mode);
+  EXPECT_EQ(before.st_size, after.st_size);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , FileStoreOfOthers,
+    testing::Values(Foreign{"SymbolicLink",
+                            [](const std::string& path) {
+                              fs::rename(path, path + ".target");
+                              fs::create_symlink(path + ".target", path);
+                            },
+                            "symbolic link"},
+                    Foreign{"Fifo",
+                            [](const std::string& path) {
+                              fs::remove(path);
+                              ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+                            },
+                            "not a regular file"},
+                    Foreign{"Folder",
+                            [](const std::string& path) {
+                              fs::remove(path);
+                              fs::create_directory(path);
+                            },
+                            "not a regular file"},
+                    Foreign{"ReadableByAll", [](const std::string& path) { ASSERT_EQ(::chmod(path.c_str(), 0644), 0); },
+                            "mode 644"},
+                    Foreign{"WritableByTheGroup",
+                            [](const std::string& path) { ASSERT_EQ(::chmod(path.c_str(), 0660), 0); }, "mode 660"},
+                    Foreign{"OtherUsersFile",
+                            [](const std::string& path) { ASSERT_EQ(::chown(path.c_str(), 65534, 65534), 0); },
+                            "belongs to user 65534", true}),
+    [](const auto& tested) { return tested.param.name; });
+
+TEST(FileStoreTest, AnotherUsersFileIsNotAdoptedWhateverItsMode) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to act as another user";
+  const TemporaryFolder folder;
+  ASSERT_EQ(::chmod((folder / "").c_str(), 01777), 0);
+  const auto path = folder / "store";
+  FileStore(path).set("k", "v");
+  ASSERT_EQ(::chown(path.c_str(), 65534, 65534), 0);
+  for (const auto mode : {0600U, 0666U}) {
+    ASSERT_EQ(::chmod(path.c_str(), mode), 0);
+    as_processes(1, [&](int) {
+      if (::setuid(65533) != 0) return 1;
+      EXPECT_ERROR(StoreError, FileStore(path, 2, 20s), "belongs to user 65534, not to you (user 65533)");
+      return 0;
+    });
+  }
+}
+
+TEST(FileStoreTest, ACloneOfAReplacedFileIsRefused) {
+  const TemporaryFolder folder;
+  const auto path = folder / "store";
+  FileStore store(path);
+  fs::rename(path, path + ".old");
+  FileStore other(path);
+  EXPECT_ERROR(StoreError, store.clone(), "replaced while in use");
 }
 
 TEST(FileStoreTest, WaitsForItsFolder) {

@@ -49,7 +49,7 @@ TEST(HandshakeTest, OtherSizesAndBeginningsAreRefused) {
   auto bytes = encode(Hello{});
   EXPECT_FALSE(decode_hello(bytes.substr(1)));
   EXPECT_FALSE(decode_hello(bytes + "x"));
-  bytes[8] = 2;
+  bytes[8] = 1;
   EXPECT_FALSE(decode_hello(bytes)) << "another version";
   EXPECT_FALSE(could_be_claim("GET / HTTP/1.1"));
   EXPECT_TRUE(could_be_claim(""));
@@ -68,7 +68,8 @@ TEST(HandshakeTest, EveryPartIsBoundIntoTheProof) {
   EXPECT_TRUE(equal(proof, client_proof(&secret, hello, claim)));
   EXPECT_FALSE(equal(proof, client_proof(&other_secret, hello, claim)));
   EXPECT_FALSE(equal(proof, client_proof(nullptr, hello, claim)));
-  EXPECT_FALSE(equal(proof, server_proof(&secret, hello, claim))) << "a proof cannot be sent back as the other side's";
+  EXPECT_FALSE(equal(proof, server_proof(&secret, hello, {claim, proof}, {})))
+      << "a proof cannot be sent back as the other side's";
   const auto differs = [&](auto change) {
     auto changed = claim;
     change(changed);
@@ -83,6 +84,49 @@ TEST(HandshakeTest, EveryPartIsBoundIntoTheProof) {
   EXPECT_TRUE(differs([](Claim& c) { c.job[0] ^= 1; }));
   EXPECT_FALSE(equal(proof, client_proof(&secret, {true, fresh_nonce()}, claim)))
       << "a recorded proof is worth nothing";
+}
+
+/// What a receiver makes of a message of which one byte was changed under way.
+template <class Accepts>
+void expect_no_byte_is_free(const std::string& message, Accepts accepts) {
+  ASSERT_TRUE(accepts(message));
+  for (std::size_t i = 0; i < message.size(); ++i) {
+    for (const int bit : {0, 3, 7}) {
+      auto changed = message;
+      changed[i] = static_cast<char>(changed[i] ^ (1 << bit));
+      EXPECT_FALSE(accepts(changed)) << "byte " << i << ", bit " << bit;
+    }
+  }
+}
+
+TEST(HandshakeTest, NoByteOfAClaimIsOutsideItsProof) {
+  const auto secret = Secret::generate();
+  const Hello hello{true, fresh_nonce()};
+  auto claim = example_claim();
+  for (const bool has_rank : {true, false}) {
+    if (!has_rank) claim.rank.reset();
+    expect_no_byte_is_free(encode(claim, client_proof(&secret, hello, claim)), [&](const std::string& bytes) {
+      const auto received = decode_claim(bytes);
+      return received && equal(received->proof, client_proof(&secret, hello, received->claim));
+    });
+  }
+}
+
+TEST(HandshakeTest, NoByteOfTheServersMessagesIsOutsideItsProof) {
+  const auto secret = Secret::generate();
+  const Hello hello{true, fresh_nonce()};
+  const auto claim = example_claim();
+  const ClaimWithProof sent{claim, client_proof(&secret, hello, claim)};
+  Welcome welcome{Verdict::welcome, {1, 2, 3, 4}, {}};
+  welcome.proof = server_proof(&secret, hello, sent, welcome);
+  expect_no_byte_is_free(encode(welcome), [&](const std::string& bytes) {
+    const auto received = decode_welcome(bytes);
+    return received && equal(received->proof, server_proof(&secret, hello, sent, *received));
+  });
+  expect_no_byte_is_free(encode(hello), [&](const std::string& bytes) {
+    const auto received = decode_hello(bytes);
+    return received && equal(sent.proof, client_proof(&secret, *received, claim));
+  });
 }
 
 TEST(HandshakeTest, NoncesAreFresh) {

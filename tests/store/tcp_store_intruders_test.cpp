@@ -4,6 +4,7 @@
 // them may change the server's state or disturb the job's own clients.
 #include <cohort/tcp_store.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <random>
@@ -12,6 +13,7 @@
 #include "store/socket.h"
 #include "store/wire.h"
 #include "support/expect_error.h"
+#include "support/log_capture.h"
 #include "support/ranks.h"
 #include "support/stores.h"
 
@@ -160,6 +162,45 @@ TEST_F(Intruders, ARecordedClaimIsWorthNothing) {
   EXPECT_EQ(welcome->verdict, handshake::Verdict::wrong_secret);
 }
 
+std::size_t count_of(std::string_view text, std::string_view what) {
+  std::size_t count = 0;
+  for (auto at = text.find(what); at != std::string_view::npos; at = text.find(what, at + 1)) ++count;
+  return count;
+}
+
+TEST_F(Intruders, AWrongSecretIsMentionedByTheServerNowAndThen) {
+  LogCapture log;
+  const auto wrong = Secret::generate();
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_ERROR(NetworkError, TcpStore({.endpoint = server.endpoint(), .timeout = 10s, .secret = wrong}),
+                 "does not accept our secret");
+  }
+  const auto text = log.text();
+  EXPECT_NE(text.find(to_string(server.endpoint())), std::string::npos) << text;
+  EXPECT_NE(text.find("refused a process at 127.0.0.1:"), std::string::npos) << text;
+  EXPECT_NE(text.find("COHORT_SECRET_FILE"), std::string::npos) << text;
+  EXPECT_EQ(count_of(text, "does not have the job's secret"), 1U) << "not once for each attempt: " << text;
+}
+
+TEST_F(Intruders, ConnectionsThatCannotBeAcceptedDoNotFloodTheLog) {
+  as_processes(1, [&](int) {
+    LogCapture log;
+    StoreServer cramped({.endpoint = Endpoint::tcp("127.0.0.1", 0)});
+    const auto address = resolve(cramped.endpoint(), Deadline::after(5s)).front();
+    const FileDescriptor stranger(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    FileDescriptor next(::dup(stranger.get()));
+    const rlimit none_left{static_cast<rlim_t>(next.get()), static_cast<rlim_t>(next.get())};
+    next.reset();
+    if (::setrlimit(RLIMIT_NOFILE, &none_left) != 0) return 1;
+    if (::connect(stranger.get(), address.get(), address.size) != 0) return 2;
+    const auto deadline = Deadline::after(10s);
+    while (log.text().empty() && !deadline.expired()) std::this_thread::sleep_for(1ms);
+    std::this_thread::sleep_for(300ms);  // time for a dozen more attempts
+    EXPECT_EQ(count_of(log.text(), "cannot accept a connection"), 1U) << log.text();
+    return 0;
+  });
+}
+
 TEST_F(Intruders, AServerThatCannotProveTheSecretIsRefused) {
   // An impostor took the port: it greets as a store does and welcomes everyone, but does not know the secret.
   const auto impostor = listen_on(Endpoint::tcp("127.0.0.1", 0));
@@ -214,6 +255,22 @@ TEST_F(Intruders, AStormOfConnectionsIsBounded) {
                "as many connections as it accepts");
   members.pop_back();
   TcpStore one_more({.endpoint = small.endpoint(), .timeout = 10s, .secret = secret});
+}
+
+TEST_F(Intruders, AnotherUsersListenerIsRefused) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to act as another user";
+  // A squatter knows the name of a job's socket and has taken it first.
+  const auto endpoint = unique_unix_endpoint();
+  Process squatter([&] {
+    if (::setuid(65534) != 0) return 1;
+    const StoreServer squatting({.endpoint = endpoint});
+    ::pause();
+    return 0;
+  });
+  EXPECT_ERROR(NetworkError, TcpStore({.endpoint = endpoint, .timeout = 20s}), "belongs to another user");
+  EXPECT_ERROR(SocketError, TcpStore({.endpoint = endpoint, .is_host = true, .timeout = 20s}), "cannot listen");
+  squatter.signal(SIGKILL);
+  squatter.wait();
 }
 
 TEST_F(Intruders, AUnixSocketIsForItsUser) {
