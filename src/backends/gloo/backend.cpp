@@ -35,11 +35,13 @@ milliseconds gloo_timeout(Deadline deadline) {
   return std::clamp(std::chrono::ceil<milliseconds>(deadline.remaining()), milliseconds(1), milliseconds(longest));
 }
 
-bool is_one_block(std::span<const Bytes> pieces) {
+bool are_equal_in_size(std::span<const Bytes> pieces) {
+  return std::ranges::all_of(pieces, [&](const Bytes& each) { return each.size() == pieces[0].size(); });
+}
+
+bool are_adjacent(std::span<const Bytes> pieces) {
   for (std::size_t i = 1; i < pieces.size(); ++i) {
-    if (pieces[i].size() != pieces[0].size() || pieces[i].data() != pieces[i - 1].data() + pieces[i - 1].size()) {
-      return false;
-    }
+    if (pieces[i].data() != pieces[i - 1].data() + pieces[i - 1].size()) return false;
   }
   return true;
 }
@@ -281,13 +283,20 @@ void GlooBackend::all_gather(const Operation& op, Call& call) {
   const auto& outs = op.outs;
   const auto own = outs[index_of(rank())];
   if (size() == 1) return copy(in, own);
-  const bool is_even = is_one_block(outs);
+  // The sizes, which all ranks know, choose the algorithm. Where the pieces lie may differ from rank to rank: a rank
+  // whose pieces are not adjacent gathers into memory of its own and copies from there.
+  const bool is_even = are_equal_in_size(outs);
   if (is_even && in.empty()) return barrier(op, call);
   const auto signature = OpSignature::of(op);
   if (is_even) {
     return guarded(signature, call, [&](std::uint64_t digest, milliseconds timeout) {
-      mesh_->all_gather(in.data() == own.data() ? nullptr : in.data(), outs[0].data(), in.size(), tag_of(digest),
-                        timeout);
+      const bool is_in_order = are_adjacent(outs);
+      if (!is_in_order) scratch_.resize(std::max(scratch_.size(), outs.size() * in.size()));
+      auto* const to = is_in_order ? outs[0].data() : scratch_.data();
+      const bool is_in_place = is_in_order && in.data() == own.data();
+      mesh_->all_gather(is_in_place ? nullptr : in.data(), to, in.size(), tag_of(digest), timeout);
+      if (is_in_order) return;
+      for (std::size_t i = 0; i < outs.size(); ++i) copy({to + i * in.size(), in.size()}, outs[i]);
     });
   }
   exchange_pieces(signature, call, [&](Exchange& exchange) {
@@ -356,7 +365,7 @@ void GlooBackend::reduce_scatter(const Operation& op, Call& call) {
 /// bytes as any algorithm, takes one step, and gives the same bits as on one host. It works in chunks, so that received
 /// data stays in the caches and needs little memory; the next chunk is transferred while one is combined.
 void GlooBackend::reduce_pieces(const Operation& op, std::uint64_t digest, Call& call) {
-  std::span<const ConstBytes> ins = op.ins;
+  const std::span<const ConstBytes> ins = op.ins;
   const auto output = op.out();
   constexpr std::size_t chunk_bytes = std::size_t{256} << 10U;
   const auto element = size_of(op.dtype);
@@ -376,36 +385,27 @@ void GlooBackend::reduce_pieces(const Operation& op, std::uint64_t digest, Call&
   const auto place = [&](std::size_t number, std::size_t from) {
     return Bytes(scratch_).subspan(((number % 2) * ranks + from) * width, part(output, number).size());
   };
+  // Every rank may have a factor of its own. It is applied by the kernel that sums, so that the result is rounded once.
+  const bool has_factors = op.reduce.kind() == ReduceOp::Kind::premul_sum;
+  std::vector<double> factors(ranks, 1.0);
+  if (has_factors) factors[own] = op.reduce.factor();
   const auto start = [&](std::size_t number) {
     auto exchange = std::make_unique<Exchange>(*mesh_, digest_of({digest, number}));
     for (std::size_t step = 1; step < ranks; ++step) {
       const auto to = (own + step) % ranks;
       const auto from = (own + ranks - step) % ranks;
+      if (has_factors && number == 0) {
+        exchange->recv(std::as_writable_bytes(std::span(&factors[from], 1)), static_cast<int>(from));
+        exchange->send(std::as_bytes(std::span(&factors[own], 1)), static_cast<int>(to));
+      }
       exchange->recv(place(number, from), static_cast<int>(from));
       exchange->send(part(ins[to], number), static_cast<int>(to));
     }
     return exchange;
   };
 
-  const auto kernel = reduce::find_kernel(
-      op.dtype, op.reduce.kind() == ReduceOp::Kind::premul_sum ? ReduceOp::Kind::sum : op.reduce.kind());
-  const Arithmetic arithmetic(op);
-  std::vector<std::byte> scaled;
-  std::vector<ConstBytes> given(ins.begin(), ins.end());
-  if (arithmetic.has_before()) {
-    std::size_t total = 0;
-    for (const auto& in : ins) total += in.size();
-    scaled.resize(total);
-    std::size_t at = 0;
-    for (auto& in : given) {
-      arithmetic.before(in.data(), scaled.data() + at, in.size() / element);
-      in = ConstBytes(scaled).subspan(at, in.size());
-      at += in.size();
-    }
-    ins = given;
-  }
+  const auto kernel = reduce::find_kernel(op.dtype, op.reduce.kind());
   std::vector<const void*> sources(ranks);
-  const std::vector<double> ones(ranks, 1.0);
   std::unique_ptr<Exchange> next = chunks > 0 ? start(0) : nullptr;
   for (std::size_t number = 0; number < chunks; ++number) {
     const auto current = std::move(next);
@@ -418,7 +418,7 @@ void GlooBackend::reduce_pieces(const Operation& op, std::uint64_t digest, Call&
     }
     void* const to = out.data();
     if (!out.empty()) {
-      kernel({.data = sources.data(), .factors = ones.data(), .count = ranks}, {.data = &to, .count = 1},
+      kernel({.data = sources.data(), .factors = factors.data(), .count = ranks}, {.data = &to, .count = 1},
              out.size() / element, size());
     }
   }

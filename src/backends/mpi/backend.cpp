@@ -174,14 +174,15 @@ void MpiBackend::all_gather(const Operation& op, Call& call) {
   auto* const to = start ? *start : scratch_->get(Scratch::Use::out, total);
   std::size_t before = 0;
   for (std::size_t i = 0; i < own; ++i) before += outs[i].size();
-  const void* const from = in.empty() ? somewhere() : in.data() == to + before ? nullptr : in.data();
+  // MPI wants MPI_IN_PLACE from all ranks or from none, and only this rank knows where its memory is: always in place.
+  copy_bytes(to + before, in.data(), in.size());
   if (all_equal(outs)) {
-    run(call, total, -1, [&] { return library_.all_gather(from, to, static_cast<int>(in.size()), communicator_); });
+    run(call, total, -1, [&] { return library_.all_gather(to, static_cast<int>(in.size()), communicator_); });
   } else {
     std::vector<int> bytes;
     bytes.reserve(outs.size());
     for (const auto& each : outs) bytes.push_back(static_cast<int>(each.size()));
-    run(call, total, -1, [&] { return library_.all_gather_uneven(from, to, bytes, communicator_); });
+    run(call, total, -1, [&] { return library_.all_gather_uneven(to, bytes, communicator_); });
   }
   if (start) return;
   std::size_t at = 0;

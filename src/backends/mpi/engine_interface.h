@@ -87,8 +87,9 @@ class Library {
   virtual Request all_reduce(const void* in, void* out, int count, Element element, Op op, Communicator on) = 0;
   virtual Request reduce(const void* in, void* out, int count, Element element, Op op, int root, Communicator on) = 0;
   virtual Request broadcast(void* data, int bytes, int root, Communicator on) = 0;
-  virtual Request all_gather(const void* in, void* out, int bytes_each, Communicator on) = 0;
-  virtual Started all_gather_uneven(const void* in, void* out, std::span<const int> bytes, Communicator on) = 0;
+  /// In place on all ranks: this rank's piece is in its place already.
+  virtual Request all_gather(void* data, int bytes_each, Communicator on) = 0;
+  virtual Started all_gather_uneven(void* data, std::span<const int> bytes, Communicator on) = 0;
   virtual Started reduce_scatter(const void* in, void* out, std::span<const int> counts, Element element, Op op,
                                  Communicator on) = 0;
   /// Pieces may lie anywhere and be of any size.

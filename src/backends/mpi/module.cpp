@@ -287,13 +287,13 @@ class RealLibrary final : public Library {
     check(MPI_Ibcast(data, bytes, MPI_BYTE, root, comm_of(on), &request), "MPI_Ibcast");
     return wrap<Request>(request);
   }
-  Request all_gather(const void* in, void* out, int bytes_each, Communicator on) override {
+  Request all_gather(void* data, int bytes_each, Communicator on) override {
     MPI_Request request = MPI_REQUEST_NULL;
-    check(MPI_Iallgather(or_in_place(in), bytes_each, MPI_BYTE, out, bytes_each, MPI_BYTE, comm_of(on), &request),
+    check(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_BYTE, data, bytes_each, MPI_BYTE, comm_of(on), &request),
           "MPI_Iallgather");
     return wrap<Request>(request);
   }
-  Started all_gather_uneven(const void* in, void* out, std::span<const int> bytes, Communicator on) override {
+  Started all_gather_uneven(void* data, std::span<const int> bytes, Communicator on) override {
     auto layout = std::make_shared<Layout>();
     layout->counts.assign(bytes.begin(), bytes.end());
     int place = 0;
@@ -301,11 +301,9 @@ class RealLibrary final : public Library {
       layout->places.push_back(place);
       place += each;
     }
-    int rank = 0;
-    check(MPI_Comm_rank(comm_of(on), &rank), "MPI_Comm_rank");
     MPI_Request request = MPI_REQUEST_NULL;
-    check(MPI_Iallgatherv(or_in_place(in), bytes[static_cast<std::size_t>(rank)], MPI_BYTE, out, layout->counts.data(),
-                          layout->places.data(), MPI_BYTE, comm_of(on), &request),
+    check(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_BYTE, data, layout->counts.data(), layout->places.data(), MPI_BYTE,
+                          comm_of(on), &request),
           "MPI_Iallgatherv");
     return {.request = wrap<Request>(request), .kept = std::move(layout)};
   }

@@ -247,9 +247,9 @@ void MpiBackend::fill(const Operation& op, const MpiReduction& mpi_reduction, co
 MpiBackend::Operands MpiBackend::prepare(const Operation& op, const MpiReduction& mpi_reduction) {
   const bool is_fit = !mpi_reduction.is_wide && is_aligned(op.in().data(), mpi_reduction.width) &&
                       (op.out().data() == nullptr || is_aligned(op.out().data(), mpi_reduction.width));
-  if (is_fit && op.reduce.kind() != Kind::premul_sum) {
-    return {.in = op.in().data() == op.out().data() ? nullptr : op.in().data(), .out = op.out().data()};
-  }
+  // MPI wants MPI_IN_PLACE from all ranks of an all-reduce or from none, and whether this rank's operands are fit or
+  // are the same memory is known to it alone. Therefore a rank that gets a result always reduces in place.
+  if (is_fit && op.out().data() == nullptr && op.reduce.kind() != Kind::premul_sum) return {.in = op.in().data()};
   if (is_fit && op.out().data() != nullptr) {
     fill(op, mpi_reduction, op.in().data(), op.count_of(op.in()), op.out().data());
     return {.out = op.out().data()};

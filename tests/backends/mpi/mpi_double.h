@@ -87,11 +87,10 @@ class MpiDouble final : public mpi::Library {
   mpi::Request broadcast(void* /*data*/, int bytes, int root, mpi::Communicator /*on*/) override {
     return note("broadcast " + std::to_string(root), bytes);
   }
-  mpi::Request all_gather(const void* /*in*/, void* /*out*/, int bytes_each, mpi::Communicator /*on*/) override {
+  mpi::Request all_gather(void* /*data*/, int bytes_each, mpi::Communicator /*on*/) override {
     return note("all_gather", bytes_each);
   }
-  mpi::Started all_gather_uneven(const void* /*in*/, void* /*out*/, std::span<const int> bytes,
-                                 mpi::Communicator /*on*/) override {
+  mpi::Started all_gather_uneven(void* /*data*/, std::span<const int> bytes, mpi::Communicator /*on*/) override {
     return {.request = note("all_gather_uneven", bytes.size())};
   }
   mpi::Started reduce_scatter(const void* /*in*/, void* /*out*/, std::span<const int> counts, mpi::Element /*element*/,
