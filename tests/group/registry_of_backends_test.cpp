@@ -156,8 +156,16 @@ TEST(BackendRegistry, UnknownNameIsRefusedBeforeAnythingElse) {
   EXPECT_EQ(store->num_keys(), 0);
 }
 
-TEST(BackendRegistry, EmptyEnvironmentNamesTheVariable) {
-  EXPECT_EQ(in_empty_environment([] { EXPECT_ERROR(ValueError, new_group("shm", 60s, "cpu"), "RANK"); }), 0);
+TEST(BackendRegistry, EmptyEnvironmentMakesAGroupOfOne) {
+  EXPECT_EQ(in_empty_environment([] { EXPECT_EQ(new_group("shm", 60s, "cpu")->size(), 1); }), 0);
+}
+
+TEST(BackendRegistry, IncompleteEnvironmentNamesTheVariable) {
+  EXPECT_EQ(in_empty_environment([] {
+              ::setenv("WORLD_SIZE", "2", 1);  // NOLINT(concurrency-mt-unsafe): the child has one thread
+              EXPECT_ERROR(ValueError, new_group("shm", 60s, "cpu"), "RANK");
+            }),
+            0);
 }
 
 TEST(BackendRegistry, OptionsNobodyKnowsAreRefused) {
