@@ -16,12 +16,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds news_patience{1000};
+/// Under load the news may be well behind the connection that it explains.
+constexpr milliseconds news_patience{3000};
 constexpr milliseconds notes_patience{500};
-
-std::string note_key(int rank) {
-  return fmt::format("note/{}", rank);
-}
 
 /// "in 123 all_reduce #3", "out 123 broadcast #2", "out 0 "
 struct Note {
@@ -45,8 +42,8 @@ FailureCoordinator::FailureCoordinator(Group group, Deadline deadline, std::func
     : group_(std::move(group)), stop_(std::move(stop)) {
   if (group_.is_part || group_.size == 1) return;
   notes_ = group_.store->clone();
-  detector_ =
-      FailureDetector::start(group_.store, group_.rank, deadline, [this](const Failure& failure) { end(failure); });
+  detector_ = FailureDetector::start(group_.store, group_.rank, group_.size, deadline,
+                                     [this](const Failure& failure) { end(failure); });
 }
 
 FailureCoordinator::~FailureCoordinator() {
@@ -94,7 +91,7 @@ void FailureCoordinator::publish_current_op() {
     note = fmt::format("{} {} {}", is_in_ ? "in" : "out", last_ ? last_->digest(last_sequence_) : 0,
                        last_ ? fmt::format("{} #{}", to_string(*last_), last_sequence_) : "");
   }
-  const auto publish = [store = notes_, key = note_key(group_.rank), note] {
+  const auto publish = [store = notes_, key = FailureDetector::note_key(group_.rank), note] {
     try {
       store->clone()->set(key, note, notes_patience);
     } catch (const Error& e) {
@@ -120,7 +117,7 @@ void FailureCoordinator::diagnose_timeout() {
     const auto patience = Deadline::after(notes_patience);
     for (std::size_t each = 0; each < answers->size(); ++each) {
       try {
-        (*answers)[each] = store->get(note_key(static_cast<int>(each)), patience);
+        (*answers)[each] = store->get(FailureDetector::note_key(static_cast<int>(each)), patience);
       } catch (const StoreTimeoutError&) {  // that rank has not published a note
       } catch (const Error& e) {
         return log_debug("the other ranks' current operations could not be read: {}", e.what());
@@ -175,7 +172,25 @@ void FailureCoordinator::throw_end(const Call& call) {
     const std::lock_guard lock(mutex_);
     failure = *failure_;
   }
-  throw_failure(failure, context(call));
+  broken_.refuse(std::move(failure), context(call), call);
+}
+
+std::optional<Failure> FailureCoordinator::failure() {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+std::vector<Departure> FailureCoordinator::departures() {
+  if (detector_ == nullptr || is_alone_) return {};
+  const auto found = std::make_shared<std::vector<Departure>>();
+  const auto ask = [found, store = notes_] {
+    try {
+      *found = FailureDetector::left(*store, Deadline::after(notes_patience));
+    } catch (const Error& e) {
+      log_debug("which ranks have left could not be read: {}", e.what());
+    }
+  };
+  return run_with_deadline(ask, Deadline::after(notes_patience), late_) ? *found : std::vector<Departure>();
 }
 
 void FailureCoordinator::await_news(const Call& call) {

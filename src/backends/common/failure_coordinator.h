@@ -18,6 +18,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "backends/common/failure.h"
 #include "backends/common/failure_detector.h"
@@ -65,13 +66,17 @@ class FailureCoordinator {
   /// Something failed, and a rank that knows the reason may be about to publish it: waits a moment for that, then calls
   /// check().
   void await_news(const Call& call);
+  /// Why the group has failed, if it has.
+  std::optional<Failure> failure();
+  /// The ranks that left the group in good order, as far as the store knows. Asks the store, which may take a moment.
+  std::vector<Departure> departures();
   /// Takes over a failure that another part has reported.
   void adopt(const Failure& failure) { end(failure); }
   /// Ends the group and throws the failure that all ranks agree on.
   [[noreturn]] void fail(const Failure& failure, const Call& call);
   [[noreturn]] void miss_deadline(const Call& call);
   void abort(std::string_view reason);
-  /// Leaves the group in good order; the other ranks are not told.
+  /// Leaves the group in good order: no other rank's operation ends because of it.
   void leave();
 
   ErrorContext context(const Call& call) const;
@@ -98,6 +103,7 @@ class FailureCoordinator {
   std::atomic<bool> is_over_{false};
   std::atomic<bool> is_alone_{false};  ///< the store did not take this rank's failure, so it is not queried either
   std::mutex diagnosis_mutex_;
+  BrokenGroup broken_;
   LateThreads late_;  ///< requests to the store, which may be unreachable
 
   std::unique_ptr<FailureDetector> detector_;  ///< last, because its thread uses the other members
