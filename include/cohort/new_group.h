@@ -64,9 +64,9 @@ struct GroupMembers {
   std::string name{};
 };
 
-/// Called by all ranks, in the same order; returns when all of them have called it. `timeout` bounds this wait and
-/// becomes the group's timeout. Throws ValueError before anything else happens if the backend is unknown. Every group
-/// has its own keys in the store, so several groups may share one.
+/// Called by all ranks, in the same order; returns when all have called it. `timeout` bounds this wait and becomes the
+/// group's. Throws ValueError at once if the backend is unknown. If a rank dies meanwhile, all ranks fail or none does
+/// on shm and thread; for the others see docs/faults.md. Every group has its own keys, so several may share a store.
 COHORT_API ProcessGroupPtr new_group(std::string_view backend, std::chrono::milliseconds timeout, const Device& device,
                                      const Options& options = {}, const GroupMembers& members = {});
 

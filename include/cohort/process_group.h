@@ -21,9 +21,9 @@
 // operations never block the caller.
 //
 // Failures: every operation ends within its timeout, with a result or with an error that says what happened and which
-// rank caused it (error.h). After a lost peer, a timeout of a collective, a mismatch or abort(), the group is broken
-// and all later operations fail with the same cause. The surviving ranks can continue with shrink(), and take in
-// processes that replace the lost ones with grow():
+// rank caused it (error.h). After a lost peer, a timeout of a collective, a mismatch or abort(), the group is broken:
+// later operations fail with the same cause and say since when. The surviving ranks can continue with shrink(), and take
+// in processes that replace the lost ones with grow():
 //
 //   try {
 //     train_step(*pg);
@@ -231,8 +231,8 @@ class COHORT_API ProcessGroup : public Operations, public std::enable_shared_fro
   /// Ends the group in an orderly way: waits for operations in progress and refuses later ones with an Error. Called by
   /// every rank.
   void shutdown();
-  /// Ends the group at once, from any thread. Operations that wait, on this rank or on its peers, throw AbortedError
-  /// within 100 ms. The processes are not terminated.
+  /// Ends the group at once, from any thread, but no process. Whatever is pending or begins on this rank then throws
+  /// AbortedError, always; what waits on peers does so within 100 ms, unless it completes before they are told.
   void abort(std::string_view reason = {});
 
   // --- watching -----------------------------------------------------------------------------------------------------

@@ -39,6 +39,30 @@ void detail::GroupState::refuse(OpType op) const {
   throw AbortedError(why, context(op));
 }
 
+std::exception_ptr detail::GroupState::how_it_ended(const std::exception_ptr& error, const Call& call) const {
+  if (!is_aborted.load(std::memory_order_acquire)) return error;
+  try {
+    if (error) std::rethrow_exception(error);
+  } catch (const AbortedError&) {
+    return error;
+  } catch (const BackendError&) {
+    // replaced below
+  } catch (...) {
+    return error;
+  }
+  std::string reason;
+  {
+    const std::lock_guard lock(mutex);
+    reason = abort_reason;
+  }
+  auto where = context(call.op());
+  where.sequence = call.sequence();
+  where.rank = own_rank;
+  where.cause = error;
+  return std::make_exception_ptr(AbortedError(
+      fmt::format("rank {} aborted the group{}{}", own_rank, reason.empty() ? "" : ": ", reason), std::move(where)));
+}
+
 void detail::GroupState::check_process(std::string_view what) const {
   if (generation == fork_generation()) return;
   throw Error("the group belongs to the parent process: make another one after fork()",
@@ -113,6 +137,7 @@ ProcessGroup::ProcessGroup(StorePtr store, int rank, int size, std::chrono::mill
   if (size < 1) throw ValueError(fmt::format("a group of {} ranks", size));
   if (rank < 0 || rank >= size) throw ValueError(fmt::format("rank {} of a group of {}", rank, size));
   state_->store = std::move(store);
+  state_->own_rank = rank;
   state_->timeout = timeout;
   state_->id = id.empty() ? local_id() : std::move(id);
   state_->global_ranks.resize(index_of(size));
@@ -294,7 +319,8 @@ void ProcessGroup::abort(std::string_view reason) {
   state_->check_process("abort");
   {
     const std::lock_guard lock(state_->mutex);
-    if (state_->closed.load() == nullptr) state_->abort_reason = reason;
+    if (!state_->is_aborted) state_->abort_reason = reason;
+    state_->is_aborted = true;
   }
   for (const auto& backend : state_->distinct_backends()) backend->abort(reason);
   const char* open = nullptr;

@@ -37,6 +37,7 @@ struct detail::GroupState {
   static constexpr std::size_t device_types = 2;
 
   std::string id;
+  int own_rank = 0;
   std::vector<int> global_ranks;
   std::atomic<std::chrono::milliseconds> timeout;
   DebugLevel debug = debug_level();
@@ -65,6 +66,8 @@ struct detail::GroupState {
   std::atomic<bool> has_hooks{false};
   /// Why operations are refused (shut down, aborted, released); null if they are not.
   std::atomic<const char*> closed{nullptr};
+  /// Whether abort() was called on this rank. Once it has been, no operation succeeds, whatever the backend says.
+  std::atomic<bool> is_aborted{false};
 
   std::atomic<std::uint64_t> p2p_sequence{0};
   std::atomic<bool> has_dumped{false};  ///< whether the flight recorder has written a dump for a failure of this group
@@ -105,6 +108,15 @@ struct detail::GroupState {
     }
   }
   [[noreturn]] void refuse(OpType op) const;
+  /// Called when an operation has been performed. Throws if this rank has called abort() by now, although the peers may
+  /// have completed the operation in the meantime. Costs a load.
+  void check_not_aborted(const Call& call) const {
+    if (is_aborted.load(std::memory_order_acquire)) [[unlikely]]
+      std::rethrow_exception(how_it_ended(nullptr, call));
+  }
+  /// How an operation ended for the caller: an operation that ends after this rank has called abort(), with success
+  /// (null) or with an error of the backend, ends with an AbortedError.
+  std::exception_ptr how_it_ended(const std::exception_ptr& error, const Call& call) const;
 
   /// Runs `fn(sequence)` as the next collective: on this thread if the group is idle, otherwise on the queue's thread.
   /// Returns when it is done, and rethrows its exception.

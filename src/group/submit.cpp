@@ -69,11 +69,13 @@ int run(detail::GroupState& state, Backend& backend, const Operation& op, Call& 
   try {
     if (state.debug == DebugLevel::detail && !is_p2p(op.type)) compare_on_all_ranks(backend, op, call);
     const int source = perform(backend, op, call);
+    state.check_not_aborted(call);
     record.succeeded();
     return source;
   } catch (...) {
-    record.failed(std::current_exception());
-    throw;
+    const auto error = state.how_it_ended(std::current_exception(), call);
+    record.failed(error);
+    std::rethrow_exception(error);
   }
 }
 
@@ -91,7 +93,8 @@ Work run_p2p(const std::shared_ptr<detail::GroupState>& shared, Backend& backend
   Call call(op.type, sequence, Deadline::after(timeout), timeout);
   const auto work = std::make_shared<detail::WorkState>(op, state.continuations);
   const auto record = std::make_shared<OpRecord>(state, op, sequence, timeout, true);
-  const auto end = [shared, work, record](int source, const std::exception_ptr& error) {
+  const auto end = [shared, work, record, call](int source, const std::exception_ptr& result) {
+    const auto error = shared->how_it_ended(result, call);
     error ? record->failed(error) : record->succeeded();
     error ? work->fail(error) : work->succeed(source);
   };
@@ -174,10 +177,12 @@ void detail::GroupState::run_in_turn(OpType op, Timeout given, const std::functi
     OpRecord record(*this, {.type = op}, sequence, time, true);
     try {
       fn(backend, call);
+      check_not_aborted(call);
       record.succeeded();
     } catch (...) {
-      record.failed(std::current_exception());
-      throw;
+      const auto error = how_it_ended(std::current_exception(), call);
+      record.failed(error);
+      std::rethrow_exception(error);
     }
   });
 }

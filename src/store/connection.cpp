@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <random>
 #include <system_error>
 #include <thread>
@@ -157,6 +158,8 @@ Attempt connect_and_authenticate(const ConnectionOptions& options, const std::ve
     }
     auto connected = try_connect(address, earlier(deadline, Deadline::after(handshake_patience)));
     if (!connected.socket) {
+      // Waiting does not help against this process's own limit.
+      if (connected.error == EMFILE || connected.error == ENFILE) return refused("too many open files (ulimit -n)");
       reason = std::generic_category().message(connected.error);
       continue;
     }
@@ -204,9 +207,9 @@ StoreConnection::StoreConnection(const ConnectionOptions& options, Deadline dead
       throw NetworkError(fmt::format("store at {}: {}", where_, attempt.reason), {.rank = options.rank});
     }
     if (deadline.expired()) {
+      // Which rank is at fault is not known; it is not this one.
       throw TimeoutError(fmt::format("no store at {} after {:.1f} s: {}; is rank 0, or the launcher, running there?",
-                                     where_, std::chrono::duration<double>(waited).count(), reason),
-                         {.rank = options.rank});
+                                     where_, std::chrono::duration<double>(waited).count(), reason));
     }
     if (!warned && waited > seconds(10)) {
       log_warn("still no store at {}: {}", where_, attempt.reason);

@@ -109,6 +109,8 @@ class DepartureTest : public FaultTest, public ::testing::WithParamInterface<Int
     for (const auto& word : scenario.hear_all("operation", the.victim)) {
       EXPECT_EQ(word.type, "PeerLostError") << word;
       EXPECT_EQ(word.at_fault, the.victim) << word;
+      EXPECT_THAT(word.text,
+                  ::testing::HasSubstr(the.departure == Departure::killed ? "has died" : "has left the group"));
       // From its last sign of life: exit() itself takes a while.
       slowest = std::max(slowest, milliseconds_between(the.departure == Departure::killed ? start : end, word.when));
       last = word;
@@ -118,6 +120,7 @@ class DepartureTest : public FaultTest, public ::testing::WithParamInterface<Int
     for (const auto& word : scenario.hear_all("afterwards", the.victim)) {
       EXPECT_EQ(word.type, "PeerLostError") << word;
       EXPECT_EQ(word.at_fault, the.victim) << word;
+      EXPECT_THAT(word.text, ::testing::HasSubstr("the group is broken since"));
     }
     if (the.size > 2) {
       scenario.go_all(the.victim);

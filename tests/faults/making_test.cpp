@@ -6,6 +6,9 @@
 
 #include <csignal>
 #include <random>
+#include <string>
+
+#include <unistd.h>
 
 #include "faults/fault_scenario.h"
 #include "faults/operations.h"
@@ -77,12 +80,46 @@ TEST_F(MakingTest, ARankKilledMeanwhileIsAnErrorForAllOrNone) {
         }
       }
     }
+    EXPECT_THAT(made, ::testing::AnyOf(0, size - 1)) << "some ranks have a group, others an error";
     if (made != 0) ++made_without;
     scenario.expect_end(victim);
     scenario.end_of(victim);
     if (HasFailure()) return;
   }
   std::cout << "[  scenario   ] killed after the group was made: " << made_without << " of 24\n";
+}
+
+/// The first rank that is told that the group was made kills rank 0, which is still telling the others.
+TEST_F(MakingTest, RankZeroKilledWhileItSaysGoIsAGroupForAllOrNone) {
+  constexpr int size = 12;
+  for (int trial = 0; trial < 8; ++trial) {
+    SCOPED_TRACE(trial);
+    const auto key = "pid of rank 0, " + std::to_string(trial);
+    FaultScenario scenario(store(), size, [&](Member& me) {
+      const auto words = me.open_store();
+      if (me.rank() == 0) words->set(key, std::to_string(::getpid()));
+      const auto root = std::stoi(words->get(key));
+      ProcessGroupPtr group;
+      const bool is_made = me.attempt("new_group", [&] { group = me.join(5s); });
+      if (me.rank() == 1) ::kill(root, SIGKILL);
+      if (!is_made || me.rank() == 0) return;
+      me.attempt("operation", [&] {
+        for (;;) group->barrier();
+      });
+    });
+    int made = 0;
+    for (int rank = 1; rank < size; ++rank) {
+      if (!scenario.hear(rank, "new_group").type.empty()) continue;
+      ++made;
+      const auto lost = scenario.hear(rank, "operation");
+      EXPECT_EQ(lost.type, "PeerLostError") << lost;
+      EXPECT_EQ(lost.at_fault, 0) << lost;
+    }
+    EXPECT_EQ(made, size - 1) << "rank 1 had the group";
+    scenario.expect_end(0);
+    scenario.end_of(0);
+    if (HasFailure()) return;
+  }
 }
 
 }  // namespace

@@ -434,6 +434,41 @@ TEST(MismatchDetail, ShapesThatMayDifferAreNotCompared) {
   });
 }
 
+class BatchAtDetail : public ::testing::TestWithParam<Ranks> {};
+
+/// Gathers and scatters have other buffers on the root than elsewhere.
+TEST_P(BatchAtDetail, IsAMismatchOnlyIfItsMembersDisagree) {
+  const DebugLevelScope scope(DebugLevel::detail);
+  GetParam().run([](const ProcessGroupPtr& group) {
+    const auto n = static_cast<std::size_t>(group->size());
+    for (const std::size_t count : {0U, 2U, 5000U}) {
+      std::vector<std::vector<float>> pieces(n, std::vector<float>(count, static_cast<float>(group->rank())));
+      std::vector<float> mine(count, 7);
+      for (int root = 0; root < group->size(); ++root) {
+        const bool is_root = group->rank() == root;
+        const BufferList outputs(is_root ? std::vector<Buffer>(pieces.begin(), pieces.end()) : std::vector<Buffer>());
+        const ConstBufferList inputs(is_root ? std::vector<Buffer>(pieces.begin(), pieces.end())
+                                             : std::vector<Buffer>());
+        auto batch = group->batch();
+        batch.gather(outputs, mine, {.root = root});
+        batch.scatter(mine, inputs, {.root = root});
+        batch.reduce(mine, {.root = root});
+        batch.barrier();
+        EXPECT_NO_THROW(batch.run({.async_op = root % 2 == 0}).wait());
+      }
+    }
+    std::vector<float> mine(4);
+    auto wrong = group->batch();
+    wrong.reduce(mine);
+    wrong.broadcast(mine, {.root = group->rank() == 0 ? 0 : 1});
+    EXPECT_ERROR(MismatchError, wrong.run(), "disagree");
+    group->barrier();
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Groups, BatchAtDetail, ::testing::ValuesIn(on_backends({threads(3), processes(3)})),
+                         [](const auto& each) { return to_string(each.param); });
+
 TEST(MismatchDetail, MissingRankIsNamed) {
   const DebugLevelScope scope(DebugLevel::detail);
   run_breakable(threads(3), [](const ProcessGroupPtr& group) {

@@ -6,7 +6,9 @@
 #include <malloc.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -76,55 +78,114 @@ TEST_P(Ends, AfterShutdownEveryOperationIsAnError) {
   });
 }
 
-/// Ranks 0 and 1 of 3 wait in an operation that rank 2 does not call; another thread of rank 0 aborts.
+/// Ranks 0 and 1 of 3 wait in an operation that rank 2 does not call; another thread of rank 0 aborts. Both are freed.
+/// Rank 2 was not waiting. Where ranks share memory it knows of the abort at once. On an engine the news takes a moment
+/// to reach it, and until then it may complete the very operation that the others had begun, once.
+///
+/// Returns how long it took, on this rank, until the abort had freed it and until abort() itself had returned.
+Clock::duration abort_one(const ProcessGroupPtr& group, const std::function<void(const ProcessGroupPtr&)>& stuck) {
+  group->barrier();
+  meet(group, "begun");  // otherwise the abort would end the barrier of a rank that has not left it yet
+  group->add_pre_hook([&](const HookEvent&) { say(group, "stuck/" + std::to_string(group->rank())); });
+  std::thread aborter;
+  Clock::duration aborting{};
+  if (group->rank() == 0) {
+    aborter = std::thread([&] {
+      await(group, "stuck/0");
+      await(group, "stuck/1");
+      const auto before = Clock::now();
+      group->abort("the loss is NaN");
+      aborting = Clock::now() - before;
+      group->store()->clone()->set("aborted", std::to_string(before.time_since_epoch().count()));
+    });
+  }
+  Clock::duration freeing{};
+  if (group->rank() < 2) {
+    const auto message = message_of<AbortedError>([&] { stuck(group); });
+    const auto freed = Clock::now();
+    EXPECT_THAT(message, ::testing::HasSubstr("rank 0 aborted the group: the loss is NaN"));
+    // All processes of a host share the steady clock.
+    freeing = freed - Clock::time_point(Clock::duration(std::stoll(group->store()->clone()->get("aborted", patient))));
+    say(group, "freed/" + std::to_string(group->rank()));
+  }
+  if (aborter.joinable()) aborter.join();
+  group->store()->wait({"aborted"}, patient);
+  // Only then, because on an engine rank 1 could complete its operation with rank 2 before the news reaches it.
+  for (const int each : {0, 1}) await(group, "freed/" + std::to_string(each));
+  // The group has ended, and the process continues.
+  std::vector<int> x(1);
+  if (group->rank() == 2 && (group->name() == "gloo" || group->name() == "hybrid")) {
+    try {
+      group->all_reduce(x);
+    } catch (const AbortedError&) {
+    }
+  }
+  EXPECT_THROW(group->all_reduce(x), AbortedError);
+  EXPECT_THROW(group->barrier({.async_op = true}).wait(), AbortedError);
+  EXPECT_THROW(group->send(x, 0), AbortedError);
+  EXPECT_THROW(group->split_group({0}), AbortedError);
+  EXPECT_NO_THROW(group->abort("once more"));
+  EXPECT_NO_THROW(group->shutdown());
+  meet(group, "end");
+  return std::max(freeing, aborting);
+}
+
+/// On a busy machine a rank may get no processor for longer than an abort takes: one of three aborts must be prompt.
 void expect_abort_frees(Ranks ranks, const std::function<void(const ProcessGroupPtr&)>& stuck) {
   ranks.size = 3;
   run_breakable(ranks, [&](const ProcessGroupPtr& group) {
-    group->barrier();
-    meet(group, "begun");  // otherwise the abort would end the barrier of a rank that has not left it yet
-    group->add_pre_hook([&](const HookEvent&) { say(group, "stuck/" + std::to_string(group->rank())); });
-    std::thread aborter;
-    if (group->rank() == 0) {
-      aborter = std::thread([&] {
-        await(group, "stuck/0");
-        await(group, "stuck/1");
-        const auto before = Clock::now();
-        group->abort("the loss is NaN");
-        EXPECT_LT(Clock::now() - before, promptly) << "aborting takes no time itself";
-        group->store()->clone()->set("aborted", std::to_string(before.time_since_epoch().count()));
-      });
+    auto best = Clock::duration::max();
+    for (int attempt = 0; attempt < 3; ++attempt) {
+      const auto took = abort_one(group->split_group({0, 1, 2}), stuck);
+      EXPECT_LT(took, grace);
+      best = std::min(best, took);
     }
-    if (group->rank() < 2) {
-      const auto message = message_of<AbortedError>([&] { stuck(group); });
-      const auto freed = Clock::now();
-      EXPECT_THAT(message, ::testing::HasSubstr("rank 0 aborted the group: the loss is NaN"));
-      // All processes of a host share the steady clock.
-      const Clock::time_point began{Clock::duration(std::stoll(group->store()->clone()->get("aborted", patient)))};
-      EXPECT_LT(freed - began, promptly);
-      ::testing::Test::RecordProperty(
-          "freed_after_ms",
-          static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(freed - began).count()));
-    }
-    if (aborter.joinable()) aborter.join();
-    group->store()->wait({"aborted"}, patient);
-    // The group has ended, and the process continues.
-    std::vector<int> x(1);
-    // On an engine the news takes a moment to reach a rank that was not waiting. Until then it may complete the very
-    // operation that the others had begun, once. Where ranks share memory it is known at once.
-    if (group->rank() == 2 && (group->name() == "gloo" || group->name() == "hybrid")) {
-      try {
-        group->all_reduce(x);
-      } catch (const AbortedError&) {
-      }
-    }
-    EXPECT_THROW(group->all_reduce(x), AbortedError);
-    EXPECT_THROW(group->barrier({.async_op = true}).wait(), AbortedError);
-    EXPECT_THROW(group->send(x, 0), AbortedError);
-    EXPECT_THROW(group->split_group({0}), AbortedError);
-    EXPECT_NO_THROW(group->abort("once more"));
-    EXPECT_NO_THROW(group->shutdown());
-    meet(group, "end");
+    EXPECT_LT(best, promptly);
+    meet(group, "very end");
   });
+}
+
+/// Rank 0 aborts while it waits in an operation, and only then do the others call it, at once. What they get depends
+/// on how quickly the news reaches them; on rank 0, nothing succeeds any more.
+TEST_P(Ends, AfterAnAbortNothingSucceedsOnThatRank) {
+  auto ranks = GetParam();
+  ranks.size = 3;
+  for (const std::size_t count : {std::size_t{1}, std::size_t{100'000}}) {
+    run_breakable(ranks, [&](const ProcessGroupPtr& group) {
+      group->barrier();
+      meet(group, "begun");
+      std::vector<int> x(count);
+      std::vector<int> y(1);
+      if (group->rank() != 0) {
+        await(group, "aborted");
+        // Whichever it gets, it gets it at once: the group has ended for rank 0.
+        EXPECT_LT(time_of([&] {
+                    try {
+                      group->all_reduce(x);
+                      group->barrier();
+                      ADD_FAILURE() << "the group works without rank 0";
+                    } catch (const AbortedError&) {
+                      EXPECT_THROW(group->barrier(), AbortedError);
+                    }
+                  }),
+                  grace);
+      } else {
+        group->add_pre_hook([&](const HookEvent&) { say(group, "stuck"); });
+        const auto stuck = group->all_reduce(x, {.async_op = true});
+        const auto receiving = group->recv(y, 1, {.async_op = true});
+        await(group, "stuck");
+        group->abort("enough");
+        say(group, "aborted");
+        EXPECT_ERROR(AbortedError, stuck.wait(), "enough");
+        EXPECT_ERROR(AbortedError, receiving.wait(), "enough");
+        for (int i = 0; i < 3; ++i) {
+          EXPECT_ERROR(AbortedError, group->all_reduce(x), "enough");
+          EXPECT_ERROR(AbortedError, group->send(y, 2), "enough");
+        }
+      }
+      meet(group, "end");
+    });
+  }
 }
 
 TEST_P(Ends, AbortFreesAStuckCollective) {
@@ -184,6 +245,26 @@ TEST_P(Ends, AbortFreesAStuckSplit) {
       5s);
 }
 
+TEST_P(Ends, OperationsAfterAFailureSaySinceWhenTheGroupIsBroken) {
+  run_breakable(GetParam(), [](const ProcessGroupPtr& group) {
+    std::vector<int> x(3);
+    for (int i = 0; i < 3; ++i) group->all_reduce(x);
+    meet(group, "begun");
+    if (group->rank() == 0) {
+      const auto first = message_of<OperationTimeoutError>([&] { group->all_reduce(x, {.timeout = 200ms}); });
+      EXPECT_THAT(first, ::testing::Not(::testing::HasSubstr("broken since")));
+      for (const auto& later : {message_of<OperationTimeoutError>([&] { group->barrier(); }),
+                                message_of<OperationTimeoutError>([&] { group->send(x, 1); }),
+                                message_of<OperationTimeoutError>([&] { group->all_reduce(x); })}) {
+        EXPECT_THAT(later, ::testing::StartsWith("the group is broken since all_reduce #4: "));
+        EXPECT_THAT(later, ::testing::HasSubstr("missing: rank 1"));
+        EXPECT_THAT(later, ::testing::HasSubstr("; make a new group or call shrink()"));
+      }
+    }
+    meet(group, "end");
+  });
+}
+
 TEST_P(Ends, OperationsAfterAnAbortCarryItsReason) {
   run_breakable(GetParam(), [](const ProcessGroupPtr& group) {
     group->barrier();
@@ -209,6 +290,22 @@ TEST(Abort, FreesAStuckMonitoredBarrier) {
     }
     meet(group, "end");
   });
+}
+
+TEST(Abort, PrevailsOverABackendThatSucceedsOrFailsOtherwise) {
+  std::vector<int> x(3);
+  const GatedGroup gated;
+  const auto first = gated.group->all_reduce(x, {.async_op = true});
+  const auto second = gated.group->all_reduce(x, {.async_op = true});
+  const auto failing = gated.group->broadcast(x, {.async_op = true});
+  const auto receiving = gated.group->recv(x, 0, {.async_op = true});
+  gated.gate().await_arrivals(1);
+  gated.group->abort("enough");
+  gated.gate().open();  // and all of them complete
+  for (const auto& work : {first, second, failing, receiving}) {
+    EXPECT_ERROR(AbortedError, work.wait(), "rank 0 aborted the group: enough");
+  }
+  EXPECT_ERROR(AbortedError, gated.group->barrier(), "enough");
 }
 
 TEST(Destruction, WaitsForQueuedWork) {

@@ -6,11 +6,13 @@
 #include <gtest/gtest.h>
 
 #include <latch>
+#include <numeric>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "group/arrangements.h"
 #include "group/breakable_ranks.h"
 #include "support/expect_error.h"
 #include "support/groups.h"
@@ -251,6 +253,27 @@ TEST(SubgroupsOfThreads, ManyAtOnce) {
 }
 
 // --- merging
+
+class SplitKeys : public OnEveryArrangement {};
+
+TEST_P(SplitKeys, DoNotAccumulateInTheStore) {
+  run([](const ProcessGroupPtr& group) {
+    const auto last = group->size() - 1;
+    std::vector<int> all(index(group->size()));
+    std::iota(all.begin(), all.end(), 0);
+    group->barrier();
+    const auto before = group->store()->num_keys();
+    for (int i = 0; i < 100; ++i) {
+      const auto child = group->split_group(i % 2 == 0 ? all : std::vector<int>{0, last});
+      if (child != nullptr && i % 10 == 0) child->barrier();
+    }
+    group->barrier();  // every rank has dropped its last child
+    EXPECT_LE(group->store()->num_keys(), before);
+    group->barrier();
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Groups, SplitKeys, arrangements_of_several(), arrangement_name);
 
 class Merge : public ::testing::TestWithParam<Ranks> {};
 

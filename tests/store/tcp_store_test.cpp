@@ -188,6 +188,15 @@ TEST(TcpStoreTest, NobodyThereIsATimeoutThatSaysSo) {
   EXPECT_LT(took, 3s);
 }
 
+TEST(TcpStoreTest, NobodyThereIsNotTheFaultOfTheRankThatLooked) {
+  try {
+    const TcpStore store({.endpoint = unique_unix_endpoint(), .rank = 1, .timeout = 100ms});
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const TimeoutError& e) {
+    EXPECT_EQ(e.context().rank, std::nullopt) << e.what();
+  }
+}
+
 TEST(TcpStoreTest, AnUnresolvableHostIsATimeoutThatSaysSo) {
   EXPECT_ERROR(TimeoutError,
                TcpStore({.endpoint = Endpoint::tcp("no-such-host.invalid", 1), .timeout = 200ms, .insecure = true}),

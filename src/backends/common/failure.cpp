@@ -1,7 +1,19 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backends/common/failure.h"
 
+#include <fmt/format.h>
+
+#include <utility>
+
 namespace cohort {
+
+Failure Departure::failure(int reporter) const {
+  return {.kind = ErrorKind::peer_lost,
+          .rank = rank,
+          .reporter = reporter,
+          .text = fmt::format("rank {} has left the group{}{}", rank,
+                              last_error.empty() ? "" : "; its last error was: ", last_error)};
+}
 
 void throw_failure(const Failure& failure, ErrorContext context) {
   if (failure.rank >= 0) context.rank = failure.rank;
@@ -17,6 +29,30 @@ void throw_failure(const Failure& failure, ErrorContext context) {
     default:
       throw BackendError(failure.text, std::move(context));
   }
+}
+
+namespace {
+constexpr std::string_view broken_since = "the group is broken since ";
+}
+
+std::string_view cause_in(std::string_view text) {
+  const auto colon = text.find(": ");
+  if (!text.starts_with(broken_since) || !text.ends_with(way_out) || colon == std::string_view::npos) return text;
+  text.remove_suffix(way_out.size());
+  return text.substr(colon + 2);
+}
+
+void BrokenGroup::refuse(Failure failure, ErrorContext context, const Call& call) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!first_) first_ = {.op = call.op(), .sequence = call.sequence()};
+    // A receive that is asked about repeatedly, or an operation in several parts, is still the first one.
+    if (first_->op != call.op() || first_->sequence != call.sequence()) {
+      failure.text =
+          fmt::format("{}{} #{}: {}{}", broken_since, to_string(first_->op), first_->sequence, failure.text, way_out);
+    }
+  }
+  throw_failure(failure, std::move(context));
 }
 
 }  // namespace cohort

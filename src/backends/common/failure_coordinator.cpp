@@ -18,15 +18,11 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds news_patience{1000};
+/// Under load the news may be well behind the connection that it explains.
+constexpr milliseconds news_patience{3000};
 constexpr milliseconds notes_patience{500};
 /// For a survivor who asks who is left. There is nothing else it could do, so it waits longer for a slow store.
 constexpr milliseconds asking_patience{5000};
-constexpr auto departures_key = "departures";
-
-std::string note_key(int rank) {
-  return fmt::format("note/{}", rank);
-}
 
 /// Holds the note of a rank that has been waiting for a while, for the others to compare with.
 constexpr const char* stalled_key = "stalled";
@@ -37,8 +33,8 @@ FailureCoordinator::FailureCoordinator(Group group, Deadline deadline, std::func
     : group_(std::move(group)), stop_(std::move(stop)) {
   if (group_.is_part || group_.size == 1) return;
   notes_ = group_.store->clone();
-  detector_ =
-      FailureDetector::start(group_.store, group_.rank, deadline, [this](const Failure& failure) { end(failure); });
+  detector_ = FailureDetector::start(group_.store, group_.rank, group_.size, deadline,
+                                     [this](const Failure& failure) { end(failure); });
   const auto current = [this] {
     const std::lock_guard lock(mutex_);
     return recent_.current();
@@ -59,30 +55,16 @@ void FailureCoordinator::leave() {
       log_debug("a note was left in the store: {}", e.what());
     }
   }
-  if (detector_ == nullptr) return;
-  if (!is_alone_) publish_departure();
   detector_.reset();
-}
-
-/// Survivors that shrink the group later do not wait for a rank that has left. The last rank to leave removes the keys.
-void FailureCoordinator::publish_departure() {
-  try {
-    notes_->set(FailureDetector::gone_key(group_.rank), "left", notes_patience);
-    if (notes_->add(departures_key, 1, notes_patience) < group_.size) return;
-    for (int each = 0; each < group_.size; ++each) {
-      notes_->delete_key(FailureDetector::gone_key(each), notes_patience);
-    }
-    notes_->delete_key(departures_key, notes_patience);
-  } catch (const Error& e) {
-    log_debug("a group's end could not be reported to the store: {}", e.what());
-  }
 }
 
 std::vector<int> FailureCoordinator::lost_among(std::span<const int> ranks) const {
   std::vector<int> lost;
   if (notes_ == nullptr) return lost;
+  const auto left = FailureDetector::left(*notes_, Deadline::after(asking_patience));
   for (const int each : ranks) {
-    if (notes_->check({FailureDetector::gone_key(each)}, asking_patience)) lost.push_back(each);
+    const bool has_left = std::ranges::any_of(left, [&](const Departure& departure) { return departure.rank == each; });
+    if (has_left || notes_->check({FailureDetector::gone_key(each)}, asking_patience)) lost.push_back(each);
   }
   return lost;
 }
@@ -116,7 +98,7 @@ bool FailureCoordinator::end(const Failure& failure) {
 
 void FailureCoordinator::publish_recent_ops() {
   if (notes_ == nullptr || is_alone_) return;
-  const auto publish = [store = notes_, key = note_key(group_.rank), note = own_note()] {
+  const auto publish = [store = notes_, key = FailureDetector::note_key(group_.rank), note = own_note()] {
     try {
       store->clone()->set(key, note, notes_patience);
     } catch (const Error& e) {
@@ -172,7 +154,7 @@ void FailureCoordinator::diagnose() {
     const auto patience = Deadline::after(notes_patience);
     for (std::size_t each = 0; each < answers->size(); ++each) {
       try {
-        (*answers)[each] = store->get(note_key(static_cast<int>(each)), patience);
+        (*answers)[each] = store->get(FailureDetector::note_key(static_cast<int>(each)), patience);
       } catch (const StoreTimeoutError&) {  // that rank has not published a note
       } catch (const Error& e) {
         return log_debug("the other ranks' latest operations could not be read: {}", e.what());
@@ -221,7 +203,25 @@ void FailureCoordinator::throw_end(const Call& call) {
     const std::lock_guard lock(mutex_);
     failure = *failure_;
   }
-  throw_failure(failure, context(call));
+  broken_.refuse(std::move(failure), context(call), call);
+}
+
+std::optional<Failure> FailureCoordinator::failure() {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+std::vector<Departure> FailureCoordinator::departures() {
+  if (detector_ == nullptr || is_alone_) return {};
+  const auto found = std::make_shared<std::vector<Departure>>();
+  const auto ask = [found, store = notes_] {
+    try {
+      *found = FailureDetector::left(*store, Deadline::after(notes_patience));
+    } catch (const Error& e) {
+      log_debug("which ranks have left could not be read: {}", e.what());
+    }
+  };
+  return run_with_deadline(ask, Deadline::after(notes_patience), late_) ? *found : std::vector<Departure>();
 }
 
 void FailureCoordinator::await_news(const Call& call) {

@@ -71,13 +71,17 @@ class FailureCoordinator {
   /// Something failed, and a rank that knows the reason may be about to publish it: waits a moment for that, then calls
   /// check().
   void await_news(const Call& call);
+  /// Why the group has failed, if it has.
+  std::optional<Failure> failure();
+  /// The ranks that left the group in good order, as far as the store knows. Asks the store, which may take a moment.
+  std::vector<Departure> departures();
   /// Takes over a failure that another part has reported.
   void adopt(const Failure& failure) { end(failure); }
   /// Ends the group and throws the failure that all ranks agree on.
   [[noreturn]] void fail(const Failure& failure, const Call& call);
   [[noreturn]] void miss_deadline(const Call& call);
   void abort(std::string_view reason);
-  /// Leaves the group in good order; the operations of the other ranks are not ended.
+  /// Leaves the group in good order: no other rank's operation ends because of it.
   void leave();
   /// Which of these ranks have died or left. Throws if the store cannot be reached.
   std::vector<int> lost_among(std::span<const int> ranks) const;
@@ -92,7 +96,6 @@ class FailureCoordinator {
   std::string own_note();
   void compare_with_waiting_ranks();
   void diagnose();
-  void publish_departure();
   [[noreturn]] void throw_end(const Call& call);
 
   const Group group_;
@@ -108,6 +111,7 @@ class FailureCoordinator {
   std::atomic<bool> is_alone_{false};   ///< the store did not take this rank's failure, so it is not queried either
   std::atomic<bool> left_note_{false};  ///< in the store, for ranks that wait to compare with
   std::mutex diagnosis_mutex_;
+  BrokenGroup broken_;
   LateThreads late_;  ///< requests to the store, which may be unreachable
 
   // Last, because their threads use the other members.

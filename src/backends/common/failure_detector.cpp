@@ -8,6 +8,9 @@
 #include <fmt/format.h>
 #include <pthread.h>
 
+#include <algorithm>
+
+#include "core/last_error.h"
 #include "core/log_format.h"
 #include "core/parse.h"
 #include "core/reaper.h"
@@ -19,6 +22,8 @@ namespace cohort {
 namespace {
 
 constexpr auto ended_key = "ended";
+constexpr auto left_key = "left";  // a line for each rank that has left: its number, and the error if there was one
+constexpr auto leaving_key = "leaving";  // how many they are
 /// The time limit for telling others that this rank gives up or leaves, when little is left that would justify waiting
 /// longer.
 constexpr std::chrono::seconds farewell_patience{2};
@@ -42,7 +47,8 @@ Failure decode_failure(std::string_view text) {
   const auto rank = rest.substr(0, rest.find(' '));
   rest = rest.substr(std::min(rest.size(), rank.size() + 1));
   const auto number = parse_integer<int>(kind);
-  for (const auto known : {ErrorKind::timeout, ErrorKind::peer_lost, ErrorKind::mismatch, ErrorKind::aborted}) {
+  for (const auto known :
+       {ErrorKind::backend, ErrorKind::timeout, ErrorKind::peer_lost, ErrorKind::mismatch, ErrorKind::aborted}) {
     if (number == static_cast<int>(known)) {
       return {.kind = known, .rank = parse_integer<int>(rank).value_or(-1), .text = std::string(rest)};
     }
@@ -55,41 +61,85 @@ std::string as_reason(const Failure& failure) {
 }
 
 std::optional<Failure> failure_in(std::string_view message) {
+  message = cause_in(message);
   const auto mark = message.find(reason_mark);
   if (mark == std::string_view::npos) return std::nullopt;
   return decode_failure(message.substr(mark + reason_mark.size()));
 }
 
-std::unique_ptr<FailureDetector> FailureDetector::start(const StorePtr& store, int rank, Deadline deadline,
+std::string FailureDetector::note_key(int rank) {
+  return fmt::format("note/{}", rank);
+}
+
+std::vector<Departure> FailureDetector::left(Store& store, Deadline deadline) {
+  std::vector<Departure> departures;
+  if (!store.check({left_key}, deadline)) return departures;
+  const auto text = store.get(left_key, deadline);
+  for (const auto line : split(text, '\n')) {
+    const auto number = line.substr(0, line.find(' '));
+    const auto rank = parse_integer<int>(number);
+    if (!rank) continue;
+    departures.push_back(
+        {.rank = *rank, .last_error = std::string(line.substr(std::min(line.size(), number.size() + 1)))});
+  }
+  return departures;
+}
+
+std::unique_ptr<FailureDetector> FailureDetector::start(const StorePtr& store, int rank, int size, Deadline deadline,
                                                         std::function<void(const Failure&)> on_end) {
   if (tcp_store_below(store) == nullptr) return nullptr;
-  std::unique_ptr<FailureDetector> line(new FailureDetector(std::move(on_end)));
-  line->liveness_store_ = store->clone();
-  line->liveness_ = tcp_store_below(line->liveness_store_);
-  line->listening_store_ = store->clone();
-  line->listening_ = tcp_store_below(line->listening_store_);
-  line->listening_->notice_silence(patience);
+  auto liveness = store->clone();
+  auto listening = store->clone();
+  tcp_store_below(listening)->notice_silence(patience);
+  std::unique_ptr<FailureDetector> line(
+      new FailureDetector(rank, size, std::move(liveness), std::move(listening), std::move(on_end)));
   const Failure lost{.kind = ErrorKind::peer_lost,
                      .rank = rank,
                      .text = fmt::format("rank {} is gone: its process ended, or its host is down or cut off", rank)};
   line->liveness_->set_on_disconnect({full_key(store, ended_key), full_key(store, gone_key(rank))},
                                      {encode(lost), lost.text}, deadline, patience);
   line->listener_ = start_thread([&detector = *line] { detector.listen(); });
+  line->at_exit_.emplace([&detector = *line] { detector.leave(); });
   return line;
 }
 
+FailureDetector::FailureDetector(int rank, int size, StorePtr liveness, StorePtr listening,
+                                 std::function<void(const Failure&)> on_end)
+    : rank_(rank),
+      size_(size),
+      on_end_(std::move(on_end)),
+      liveness_store_(std::move(liveness)),
+      liveness_(tcp_store_below(liveness_store_)),
+      listening_store_(std::move(listening)),
+      listening_(tcp_store_below(listening_store_)) {}
+
 FailureDetector::~FailureDetector() {
+  at_exit_.reset();
   late_.join_all();
-  is_leaving_ = true;
-  if (!is_out_of_reach_) {
-    try {
-      liveness_->set_on_disconnect({}, {}, farewell_patience);
-    } catch (const Error& e) {
-      log_debug("a group's end could not be reported to the store: {}", e.what());
-    }
-  }
+  leave();
   listening_->interrupt();
-  join_now_or_later(std::move(listener_));
+  if (listener_.joinable()) join_now_or_later(std::move(listener_));
+}
+
+void FailureDetector::leave() noexcept {
+  if (is_leaving_.exchange(true) || is_out_of_reach_) return;
+  try {
+    const auto deadline = Deadline::after(farewell_patience);
+    // The list comes first: who notices that this rank is gone finds out that it left.
+    std::string line = fmt::format("{} {}", rank_, error_that_unwinds());
+    std::replace(line.begin(), line.end(), '\n', ' ');
+    liveness_store_->append(left_key, line + "\n", deadline);
+    liveness_->set_on_disconnect({}, {}, deadline);
+    if (liveness_store_->add(leaving_key, 1, deadline) == size_) delete_keys(deadline);
+  } catch (const std::exception& e) {
+    log_debug("a group's end could not be reported to the store: {}", e.what());
+  }
+}
+
+void FailureDetector::delete_keys(Deadline deadline) {
+  for (const auto* const key : {left_key, leaving_key, ended_key}) liveness_store_->delete_key(key, deadline);
+  if (!has_ended_) return;
+  for (int each = 0; each < size_; ++each) liveness_store_->delete_key(note_key(each), deadline);
 }
 
 void FailureDetector::listen() {
@@ -107,11 +157,13 @@ void FailureDetector::listen() {
 }
 
 void FailureDetector::conclude(const Failure& failure) {
+  has_ended_ = true;
   if (!is_leaving_) on_end_(failure);
 }
 
 bool FailureDetector::declare(const Failure& failure) {
   if (is_out_of_reach_) return false;
+  has_ended_ = true;
   try {
     const bool is_in_time = run_with_deadline(
         [this, text = encode(failure)] {

@@ -6,6 +6,10 @@
 // Each rank holds one connection to the store whose end, for whatever reason, the server publishes ("last will"), and
 // another on which it waits for such news. The kernel closes connections to a host that is silent for `patience`. The
 // cost is two connections and a sleeping thread per group, and nothing in the path of an operation.
+//
+// A rank that leaves in good order, also by exit(), withdraws its last will and adds itself to the list of those that
+// left, which a rank reads that misses it. The last one to leave deletes the keys of the group; if a rank never leaves,
+// because it died, they stay.
 #pragma once
 
 #include <cohort/deadline.h>
@@ -18,8 +22,10 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "backends/common/failure.h"
+#include "backends/common/leave_at_exit.h"
 #include "core/run_with_deadline.h"
 
 namespace cohort {
@@ -36,15 +42,15 @@ std::optional<Failure> failure_in(std::string_view message);
 class FailureDetector {
  public:
   static constexpr std::chrono::milliseconds patience{4000};
-  /// The key that exists once a rank has died or left. Unlike the news of the group's end, it is kept for each rank, so
-  /// that survivors can find out who is left.
+  /// The key that exists once a rank has died. Unlike the news of the group's end, it is kept for each rank, so that
+  /// survivors can find out who is left.
   static std::string gone_key(int rank);
 
   /// Null if the store cannot report disconnects (only a TcpStore can). `on_end` is called at most once, on a thread of
   /// the failure detector's own, and may call anything but the destructor.
-  static std::unique_ptr<FailureDetector> start(const StorePtr& store, int rank, Deadline deadline,
+  static std::unique_ptr<FailureDetector> start(const StorePtr& store, int rank, int size, Deadline deadline,
                                                 std::function<void(const Failure&)> on_end);
-  /// Leaves in good order: the other ranks are not told.
+  /// Leaves in good order: no other rank's operation ends because of it.
   ~FailureDetector();
   FailureDetector(const FailureDetector&) = delete;
   FailureDetector& operator=(const FailureDetector&) = delete;
@@ -53,11 +59,21 @@ class FailureDetector {
   /// store cannot be reached.
   bool declare(const Failure& failure);
 
+  /// The key under which a rank publishes what it is doing (failure_coordinator.h); deleted with the others.
+  static std::string note_key(int rank);
+  /// The ranks that have left in good order, as `store` says, which has the keys of the group.
+  static std::vector<Departure> left(Store& store, Deadline deadline);
+
  private:
-  explicit FailureDetector(std::function<void(const Failure&)> on_end) : on_end_(std::move(on_end)) {}
+  FailureDetector(int rank, int size, StorePtr liveness, StorePtr listening,
+                  std::function<void(const Failure&)> on_end);
   void listen();
   void conclude(const Failure& failure);
+  void leave() noexcept;
+  void delete_keys(Deadline deadline);
 
+  const int rank_;
+  const int size_;
   std::function<void(const Failure&)> on_end_;
   StorePtr liveness_store_;  ///< including its prefix
   TcpStore* liveness_ = nullptr;
@@ -65,9 +81,11 @@ class FailureDetector {
   TcpStore* listening_ = nullptr;
 
   std::atomic<bool> is_leaving_{false};
+  std::atomic<bool> has_ended_{false};        ///< whether a failure was declared
   std::atomic<bool> is_out_of_reach_{false};  ///< whether the store is
   std::thread listener_;
-  LateThreads late_;  ///< last, because these threads use the other members
+  LateThreads late_;                    ///< near the end, because these threads use the other members
+  std::optional<LeaveAtExit> at_exit_;  ///< likewise
 };
 
 }  // namespace cohort

@@ -11,6 +11,7 @@
 
 #include "backends/common/arithmetic.h"
 #include "backends/common/deadline_timer.h"
+#include "backends/common/joining.h"
 #include "backends/gloo/exchange.h"
 #include "backends/gloo/slots.h"
 #include "backends/gloo/store_probe.h"
@@ -27,6 +28,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds leaving_patience{2000};
+constexpr auto proof_key = "proof";
 
 /// A timeout for Gloo, which adds it to the current time and takes zero as "no timeout".
 milliseconds gloo_timeout(Deadline deadline) {
@@ -59,12 +61,10 @@ GlooBackend::GlooBackend(GlooParts parts, Deadline deadline)
   if (size() > 1) {
     mesh_ = parts_.make_mesh(
         {.rank = rank(), .size = size(), .address = parts_.address, .timeout = gloo_timeout(deadline) / 5});
-    const StoreProbe probe(parts_.store, [this] { mesh_->fail("making the group was called off"); });
-    connect(deadline);
-    prove(deadline);
+    join(deadline);
   }
   point_to_point_ = std::make_unique<PointToPoint>(mesh_, rank(), size());
-  coordinator_ = std::make_unique<FailureCoordinator>(
+  coordinator_ = std::make_shared<FailureCoordinator>(
       FailureCoordinator::Group{
           .id = parts_.group, .store = parts_.store, .rank = rank(), .size = size(), .is_part = parts_.is_part},
       deadline, [this](const Failure& failure) {
@@ -77,17 +77,36 @@ GlooBackend::~GlooBackend() {
   shutdown();
 }
 
+void GlooBackend::join(Deadline deadline) {
+  TroubleWatch watch(deadline, parts_.trouble, [this] { mesh_->fail("the group cannot be made in time"); });
+  const StoreProbe probe(parts_.store, [this] { mesh_->fail("making the group was called off"); });
+  try {
+    connect(deadline);
+    prove(deadline);
+  } catch (const DistributedError&) {
+    if (const auto failure = watch.failure()) throw_failure(*failure, {.group = parts_.group, .op = "new_group"});
+    throw;
+  }
+  // Every other rank has sent its proof, so it has read all that it needs of the store, and each rank deletes what it
+  // has written.
+  parts_.store->delete_key(mesh_key_, deadline);
+  if (rank() == 0) parts_.store->delete_key(proof_key, deadline);
+}
+
 void GlooBackend::connect(Deadline deadline) {
   auto& store = *parts_.store;
   int coming = -1;  // the rank whose address is awaited
   try {
-    const DeadlineTimer timer(deadline.when(), [this] { mesh_->fail("connecting took too long"); });
-    mesh_->connect([&](const std::string& key, const std::string& value) { store.set(key, value, deadline); },
-                   [&](const std::string& key) {
-                     ++coming;
-                     if (coming == rank()) ++coming;
-                     return store.get(key, deadline);
-                   });
+    mesh_->connect(
+        [&](const std::string& key, const std::string& value) {
+          mesh_key_ = key;
+          store.set(key, value, deadline);
+        },
+        [&](const std::string& key) {
+          ++coming;
+          if (coming == rank()) ++coming;
+          return ask_store(deadline, parts_.trouble, [&](Deadline until) { return store.get(key, until); });
+        });
   } catch (const StoreTimeoutError&) {
     throw OperationTimeoutError(fmt::format("rank {} did not join the group in time", coming),
                                 {.group = parts_.group, .op = "new_group", .rank = coming});
@@ -107,7 +126,7 @@ void GlooBackend::prove(Deadline deadline) {
   std::array<std::uint8_t, 32> fresh{};
   fill_random(std::as_writable_bytes(std::span(fresh)));
   const auto key = parts_.store->compare_set(
-      "proof", "", std::string_view(reinterpret_cast<const char*>(fresh.data()), fresh.size()), deadline);
+      proof_key, "", std::string_view(reinterpret_cast<const char*>(fresh.data()), fresh.size()), deadline);
   const auto proof = [&](int from, int to) {
     return handshake::proof_under({reinterpret_cast<const std::uint8_t*>(key.data()), key.size()},
                                   fmt::format("cohort gloo {} {}", from, to));
@@ -200,6 +219,10 @@ void GlooBackend::explain(const std::exception& error, Call& call) {
   // A deadline that has passed makes Gloo's connections fail as well. If it has not passed, a rank that knows the
   // reason may be about to publish it.
   if (call.deadline().expired()) coordinator_->miss_deadline(call);
+  coordinator_->check(call);
+  for (const auto& each : coordinator_->departures()) {
+    if (mesh_->is_broken(each.rank)) coordinator_->fail(each.failure(), call);
+  }
   coordinator_->await_news(call);
   for (int each = 0; each < size(); ++each) {
     if (each == rank() || !mesh_->is_broken(each)) continue;
@@ -529,6 +552,12 @@ BackendPtr GlooBackend::split(const BackendSplit& split, Deadline deadline) {
   parts.store = std::make_shared<PrefixStore>(fmt::format("split/{}", number), parts_.store->clone());
   parts.rank = static_cast<int>(place - split.ranks.begin());
   parts.size = static_cast<int>(split.ranks.size());
+  // Whatever ends this group while the new one is made, such as a lost rank, also ends the making.
+  parts.trouble = [parent = std::weak_ptr(coordinator_), outer = parts_.trouble]() -> std::optional<Failure> {
+    const auto coordinator = parent.lock();
+    auto failure = coordinator == nullptr ? std::nullopt : coordinator->failure();
+    return failure || !outer ? std::move(failure) : outer();
+  };
   return std::make_shared<GlooBackend>(std::move(parts), deadline);
 }
 

@@ -2,10 +2,10 @@
 //
 // Backend "gloo": Gloo over TCP, for hosts that have no faster network between them.
 //
-// all_reduce, reduce, broadcast, barrier and all_gather of equal parts in one buffer use Gloo's algorithms; the others
-// are sent piece by piece (exchange.h). Gloo restarts its timeout at each wait; here a timer ends the operation at its
-// deadline. After an operation has failed or missed its deadline the group is over (as with any use of Gloo): its
-// connections are closed, the other ranks notice, and every later call throws the reason.
+// all_reduce, reduce, broadcast, barrier and all_gather of equal parts use Gloo's algorithms; the others are sent piece
+// by piece (exchange.h). What all ranks know chooses the algorithm, never where a rank's memory lies. Gloo restarts its
+// timeout at each wait; here a timer ends the operation at its deadline. After an operation has failed or missed its
+// deadline the group is over: connections are closed, other ranks notice, and every later call throws the reason.
 #pragma once
 
 #include <cohort/backend.h>
@@ -31,6 +31,8 @@ struct GlooParts {
   MakeMesh make_mesh = nullptr;
   /// Whether this is a part of a larger group, which handles failures itself.
   bool is_part = false;
+  /// Asked while the connections are made.
+  Trouble trouble{};
 };
 
 class GlooBackend final : public Backend {
@@ -65,6 +67,8 @@ class GlooBackend final : public Backend {
   void send(const Operation& op, Call& call) override;
   int recv(const Operation& op, Call& call) override;
 
+  /// Connects to the other ranks, or throws the reason why that is in vain.
+  void join(Deadline deadline);
   void connect(Deadline deadline);
   void prove(Deadline deadline);
   /// Runs `run(digest, timeout)` for an operation of several ranks: a timer ends it at its deadline, and Gloo's errors
@@ -86,12 +90,13 @@ class GlooBackend final : public Backend {
 
   GlooParts parts_;
   std::shared_ptr<Mesh> mesh_;  ///< null for a group of one rank
+  std::string mesh_key_;        ///< under which this rank publishes its addresses
   std::unique_ptr<PointToPoint> point_to_point_;
   std::vector<std::byte> scratch_;  ///< used by one collective at a time
   int splits_ = 0;                  ///< likewise
   std::atomic<unsigned> idle_rounds_{0};
   std::atomic<bool> has_failed_{false};
-  std::unique_ptr<FailureCoordinator> coordinator_;  ///< last, because its thread uses the other members
+  std::shared_ptr<FailureCoordinator> coordinator_;  ///< last, because its thread uses the other members
 };
 
 }  // namespace cohort::gloo

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "backends/common/joining.h"
 #include "backends/common/local_address.h"
 #include "backends/gloo/backend.h"
 #include "backends/staged/factory.h"
@@ -49,10 +50,10 @@ std::string what_is_missing() {
       gloo_module().why_not());
 }
 
-ProcessGroupPtr make_group(const StorePtr& store, int rank, int size, std::chrono::milliseconds timeout,
-                           const Device& device, const Options& options) {
-  if (!options.empty()) throw AssertionError("backend gloo takes no options");
-  const auto deadline = Deadline::after(store->timeout());
+namespace {
+
+ProcessGroupPtr connect_group(const StorePtr& store, int rank, int size, std::chrono::milliseconds timeout,
+                              const Device& device, const Trouble& trouble, Deadline deadline) {
   const auto id = agree_on_id(*store, "gloo");
   const auto env = Env::read();
   check_transport(env);
@@ -64,7 +65,8 @@ ProcessGroupPtr make_group(const StorePtr& store, int rank, int size, std::chron
                                                                                 .rank = rank,
                                                                                 .size = size,
                                                                                 .address = address,
-                                                                                .make_mesh = module_function()},
+                                                                                .make_mesh = module_function(),
+                                                                                .trouble = trouble},
                                                                       deadline));
     return group;
   };
@@ -76,6 +78,16 @@ ProcessGroupPtr make_group(const StorePtr& store, int rank, int size, std::chron
     group->set_default_backend(DeviceType::cuda);
   }
   return group;
+}
+
+}  // namespace
+
+ProcessGroupPtr make_group(const StorePtr& store, int rank, int size, std::chrono::milliseconds timeout,
+                           const Device& device, const Options& options) {
+  if (!options.empty()) throw AssertionError("backend gloo takes no options");
+  const auto deadline = Deadline::after(store->timeout());
+  Joining joining(store, rank, size, deadline);
+  return joining.run([&] { return connect_group(store, rank, size, timeout, device, joining.trouble(), deadline); });
 }
 
 }  // namespace cohort::gloo

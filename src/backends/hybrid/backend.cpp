@@ -143,7 +143,8 @@ void HybridBackend::guarded(const Operation& op, Call& call, Run&& run) {
 Failure HybridBackend::translated(const BackendError& error) const {
   const auto& whose = error.context();
   const auto& placement = parts_.placement;
-  Failure failure{.kind = error.kind(), .rank = whose.rank.value_or(-1), .text = error.message()};
+  Failure failure{
+      .kind = error.kind(), .rank = whose.rank.value_or(-1), .text = std::string(cause_in(error.message()))};
   if (parts_.world == nullptr || !whose.rank) return failure;
   if (whose.group == local_id(parts_.group, placement)) {
     failure.rank = placement.here().at(index_of(*whose.rank));
@@ -161,15 +162,28 @@ void HybridBackend::explain(const BackendError& error, Call& call) {
   coordinator_->check(call);
   if (error.kind() == ErrorKind::timeout && parts_.world != nullptr) coordinator_->miss_deadline(call);
   // A rank that is gone or has failed is published by name; a part of the group only knows that something failed.
+  const auto failure = translated(error);
+  if (const auto departure = departure_behind(failure)) coordinator_->fail(*departure, call);
   if (error.kind() != ErrorKind::mismatch) coordinator_->await_news(call);
-  coordinator_->fail(translated(error), call);
+  coordinator_->fail(failure, call);
+}
+
+std::optional<Failure> HybridBackend::departure_behind(const Failure& failure) {
+  if (failure.kind != ErrorKind::peer_lost) return std::nullopt;
+  for (const auto& each : coordinator_->departures()) {
+    if (each.rank == failure.rank) return each.failure();
+  }
+  return std::nullopt;
 }
 
 void HybridBackend::explain_transfer(const BackendError& error, const Call& call) {
   if (const auto told = failure_in(error.message())) coordinator_->adopt(*told);
+  coordinator_->check(call);
+  const auto failure = translated(error);
+  if (const auto departure = departure_behind(failure)) throw_failure(*departure, coordinator_->context(call));
   if (error.kind() != ErrorKind::timeout && error.kind() != ErrorKind::mismatch) coordinator_->await_news(call);
   coordinator_->check(call);
-  throw_failure(translated(error), coordinator_->context(call));
+  throw_failure(failure, coordinator_->context(call));
 }
 
 // --- reductions
@@ -548,7 +562,19 @@ GroupMemory HybridBackend::allocate(std::size_t bytes) {
 }
 
 BackendPtr HybridBackend::split(const BackendSplit& split, Deadline deadline) {
-  coordinator_->check(Call(OpType::coalesced, 0, deadline));
+  const Call call(OpType::coalesced, 0, deadline);
+  coordinator_->check(call);
+  try {
+    return split_parts(split, deadline);
+  } catch (const BackendError& e) {
+    // A part that was ended says only that it was.
+    if (const auto told = failure_in(e.message())) coordinator_->adopt(*told);
+    coordinator_->check(call);
+    throw;
+  }
+}
+
+BackendPtr HybridBackend::split_parts(const BackendSplit& split, Deadline deadline) {
   const auto number = splits_++;
   const auto& placement = parts_.placement;
   std::vector<int> ranks_here;

@@ -22,6 +22,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -93,6 +94,7 @@ class HybridBackend final : public Backend {
   /// Distributes the leaders' slices to all ranks of this host.
   void spread_on_host(Bytes data, const LeaderSlices& slices, Call& call);
   void barrier_of_all(Call& call);
+  BackendPtr split_parts(const BackendSplit& split, Deadline deadline);
   /// Runs an operation: errors of its parts become errors about ranks of this group. A group on one host passes the
   /// operation on to shared memory unchanged.
   template <class Run>
@@ -101,6 +103,8 @@ class HybridBackend final : public Backend {
   [[noreturn]] void explain(const BackendError& error, Call& call);
   /// The same for a send or receive, whose failure does not end the group.
   [[noreturn]] void explain_transfer(const BackendError& error, const Call& call);
+  /// The failure to report instead if the rank that was lost has left in good order. Asks the store.
+  std::optional<Failure> departure_behind(const Failure& failure);
   /// Translates the error of a part into one of this group, with this group's rank numbers.
   Failure translated(const BackendError& error) const;
   Route route_to(int peer);

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "backends/common/joining.h"
 #include "backends/common/local_address.h"
 #include "backends/gloo/backend.h"
 #include "backends/gloo/factory.h"
@@ -35,24 +36,26 @@ struct Mapped {
 };
 
 Mapped map_host(const StorePtr& store, const Placement& placement, const std::string& group, bool are_threads,
-                Deadline deadline) {
+                Deadline deadline, const Trouble& trouble) {
   const auto keys = std::make_shared<PrefixStore>(fmt::format("host/{}", placement.host()), store);
   try {
     return {.backend = shm::make_part(are_threads, keys, local_id(group, placement), placement.local_rank(),
-                                      static_cast<int>(placement.here().size()), deadline)};
+                                      static_cast<int>(placement.here().size()), deadline, trouble)};
   } catch (const Error& e) {
+    if (trouble && trouble()) throw;
     return {.why_not = e.message()};
   }
 }
 
 /// Equal host names are only a guess until memory has been mapped: hosts on which that failed are split into single
 /// ranks, in the same way on every rank.
-Placement confirm(Store& store, const Placement& guess, const Mapped& mapped, int rank, Deadline deadline) {
+Placement confirm(Store& store, const Placement& guess, const Mapped& mapped, int rank, Deadline deadline,
+                  const Trouble& trouble) {
   const auto key = [](int of) { return fmt::format("mapped/{}", of); };
   store.set(key(rank), mapped.backend != nullptr ? "yes" : mapped.why_not, deadline);
   Store::Keys keys;
   for (int each = 0; each < guess.size(); ++each) keys.push_back(key(each));
-  const auto outcomes = store.multi_get(keys, deadline);
+  const auto outcomes = ask_store(deadline, trouble, [&](Deadline until) { return store.multi_get(keys, until); });
   std::vector<std::vector<int>> hosts;
   for (const auto& host : guess.hosts()) {
     const auto failed =
@@ -72,7 +75,7 @@ Placement confirm(Store& store, const Placement& guess, const Mapped& mapped, in
 }
 
 BackendPtr make_world(const std::string& engine, const StorePtr& store, int rank, int size, const std::string& group,
-                      const Env& env, Deadline deadline) {
+                      const Env& env, Deadline deadline, const Trouble& trouble) {
   const auto keys = std::make_shared<PrefixStore>("world", store);
   if (engine != "gloo") {
     const StoreTimeoutGuard guard(*keys, left(deadline));
@@ -87,11 +90,13 @@ BackendPtr make_world(const std::string& engine, const StorePtr& store, int rank
                                                              .size = size,
                                                              .address = local_address(env, store, deadline),
                                                              .make_mesh = gloo::module_function(),
-                                                             .is_part = true},
+                                                             .is_part = true,
+                                                             .trouble = trouble},
                                              deadline);
 }
 
-HybridParts make_parts(const StorePtr& store, int rank, int size, const std::string& engine, Deadline deadline) {
+HybridParts make_parts(const StorePtr& store, int rank, int size, const std::string& engine, Deadline deadline,
+                       const Trouble& trouble) {
   const auto env = Env::read();
   HybridParts parts;
   parts.store = store;
@@ -100,24 +105,24 @@ HybridParts make_parts(const StorePtr& store, int rank, int size, const std::str
   // Ranks that are threads of one process share memory without any mapping.
   const auto process = process_nonce();
   const auto nonce = std::string(process.begin(), process.end());
-  const auto names =
-      exchange_host_names(*store, fmt::format("{}\n{}", host_name_of_this_process(env), nonce), rank, size, deadline);
+  const auto names = exchange_host_names(*store, fmt::format("{}\n{}", host_name_of_this_process(env), nonce), rank,
+                                         size, deadline, trouble);
   std::vector<std::string> hosts;
   hosts.reserve(names.size());
   for (const auto& name : names) hosts.push_back(name.substr(0, name.size() - nonce.size() - 1));
   const Placement guess(hosts, rank);
   bool are_threads = guess.here().size() > 1;
   for (const int each : guess.here()) are_threads = are_threads && names[index_of(each)].ends_with(nonce);
-  auto mapped = map_host(store, guess, parts.group, are_threads, deadline);
-  parts.placement = confirm(*store, guess, mapped, rank, deadline);
+  auto mapped = map_host(store, guess, parts.group, are_threads, deadline, trouble);
+  parts.placement = confirm(*store, guess, mapped, rank, deadline, trouble);
   if (parts.placement.here() != guess.here() || mapped.backend == nullptr) {
     const auto alone = std::make_shared<PrefixStore>(fmt::format("alone/{}", rank), store);
-    mapped = map_host(alone, parts.placement, parts.group, true, deadline);
+    mapped = map_host(alone, parts.placement, parts.group, true, deadline, trouble);
     if (mapped.backend == nullptr) throw BackendError(mapped.why_not, {.group = parts.group, .op = "new_group"});
   }
   parts.local = std::move(mapped.backend);
   if (parts.placement.hosts().size() > 1) {
-    parts.world = make_world(engine, store, rank, size, parts.group, env, deadline);
+    parts.world = make_world(engine, store, rank, size, parts.group, env, deadline, trouble);
     parts.rail = make_rail(*parts.world, parts.placement, parts.group, deadline);
   }
   return parts;
@@ -150,12 +155,15 @@ ProcessGroupPtr make_hybrid_group(const StorePtr& store, int rank, int size, std
   refuse_device("hybrid", device);
   const auto engine = engine_of(options, "hybrid");
   const auto deadline = Deadline::after(store->timeout());
-  auto parts = make_parts(store, rank, size, engine, deadline);
-  const auto id = parts.group;
-  if (rank == 0) log_info("group {}: hybrid over {}, {}", id, engine, to_string(parts.placement));
-  auto group = std::make_shared<ProcessGroup>(store, rank, size, timeout, id);
-  group->add_backend(DeviceType::cpu, std::make_shared<HybridBackend>(std::move(parts), deadline));
-  return group;
+  Joining joining(store, rank, size, deadline);
+  return joining.run([&] {
+    auto parts = make_parts(store, rank, size, engine, deadline, joining.trouble());
+    const auto id = parts.group;
+    if (rank == 0) log_info("group {}: hybrid over {}, {}", id, engine, to_string(parts.placement));
+    auto group = std::make_shared<ProcessGroup>(store, rank, size, timeout, id);
+    group->add_backend(DeviceType::cpu, std::make_shared<HybridBackend>(std::move(parts), deadline));
+    return group;
+  });
 }
 
 AutoChoices choices_of_auto() {
@@ -178,20 +186,20 @@ ProcessGroupPtr make_auto_group(const StorePtr& store, int rank, int size, std::
   }
   const auto engine = engine_of(options, "auto");
   const auto deadline = Deadline::after(store->timeout());
-  auto parts = make_parts(store, rank, size, engine, deadline);
-  const auto id = parts.group;
-  const bool is_one_host = parts.world == nullptr;
-  if (rank == 0) {
-    log_info("group {}: backend auto: {}, {}", id, is_one_host ? "shm" : "hybrid over " + engine,
-             to_string(parts.placement));
-  }
-  auto group = std::make_shared<ProcessGroup>(store, rank, size, timeout, id);
-  if (is_one_host) {
-    group->add_backend(DeviceType::cpu, parts.local);
-  } else {
-    group->add_backend(DeviceType::cpu, std::make_shared<HybridBackend>(std::move(parts), deadline));
-  }
-  return group;
+  Joining joining(store, rank, size, deadline);
+  return joining.run([&] {
+    auto parts = make_parts(store, rank, size, engine, deadline, joining.trouble());
+    const auto id = parts.group;
+    const bool is_one_host = parts.world == nullptr;
+    if (rank == 0) {
+      log_info("group {}: backend auto: {}, {}", id, is_one_host ? "shm" : "hybrid over " + engine,
+               to_string(parts.placement));
+    }
+    auto group = std::make_shared<ProcessGroup>(store, rank, size, timeout, id);
+    group->add_backend(DeviceType::cpu,
+                       is_one_host ? parts.local : std::make_shared<HybridBackend>(std::move(parts), deadline));
+    return group;
+  });
 }
 
 }  // namespace cohort::hybrid

@@ -11,6 +11,8 @@
 #include <fstream>
 #include <map>
 
+#include "backends/common/joining.h"
+
 namespace cohort::hybrid {
 
 Placement::Placement(const std::vector<std::string>& names, int rank) {
@@ -69,13 +71,13 @@ std::string host_name_of_this_process(const Env& env) {
 }
 
 std::vector<std::string> exchange_host_names(Store& store, const std::string& mine, int rank, int size,
-                                             Deadline deadline) {
+                                             Deadline deadline, const Trouble& trouble) {
   const auto key = [](int of) { return fmt::format("host/{}", of); };
   store.set(key(rank), mine, deadline);
   Store::Keys keys;
   for (int each = 0; each < size; ++each) keys.push_back(key(each));
   try {
-    return store.multi_get(keys, deadline);
+    return ask_store(deadline, trouble, [&](Deadline until) { return store.multi_get(keys, until); });
   } catch (const StoreTimeoutError&) {
     for (int each = 0; each < size; ++each) {
       if (!store.check({key(each)}, std::chrono::seconds(1))) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/common/failure.h"
 #include "core/rank_index.h"
 
 namespace cohort::hybrid {
@@ -56,9 +57,10 @@ class Placement {
 /// mapping later; nothing is guessed from LOCAL_WORLD_SIZE.
 std::string host_name_of_this_process(const Env& env);
 
-/// Every rank publishes its host and learns those of the others; waits for all ranks until the deadline.
+/// Every rank publishes its host and learns those of the others; waits for all ranks until the deadline, or until there
+/// is trouble.
 std::vector<std::string> exchange_host_names(Store& store, const std::string& mine, int rank, int size,
-                                             Deadline deadline);
+                                             Deadline deadline, const Trouble& trouble = {});
 
 /// "2 hosts: 0-3 | 4-7"
 std::string to_string(const Placement& placement);

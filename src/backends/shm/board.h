@@ -24,6 +24,7 @@
 #include "backends/shm/flags.h"
 #include "backends/shm/posts.h"
 #include "backends/shm/segment.h"
+#include "core/last_error.h"
 #include "core/rank_index.h"
 
 namespace cohort::shm {
@@ -49,6 +50,8 @@ struct alignas(2 * cache_line) RankInfo {
   /// (messenger.cpp).
   std::atomic<std::uint32_t> doorbell;
   std::atomic<std::uint32_t> listeners;
+  /// The error that unwound this rank's stack when it left, or an empty text. Valid if `state` is `left`.
+  std::array<char, last_error_bytes> last_error;
 };
 
 /// Why the group is broken. `stage`: 0 empty, 1 being written, 2 ready to be read.
@@ -60,10 +63,20 @@ struct alignas(2 * cache_line) FailureRecord {
   std::array<char, failure_text> text;
 };
 
+/// Whether the group was made, decided once for all ranks: 0 open, 1 made; else one rank more than 1 has given up
+/// before (bootstrap.cpp). The other members are valid if it was made.
+struct MakingRecord {
+  std::atomic<std::uint32_t> decision;
+  std::uint32_t all_reach_all;
+  std::uint32_t all_read_all;
+  std::uint32_t own_cpus;  ///< every rank has a processor to itself
+};
+
 struct Header {
   std::uint64_t magic;
   std::uint32_t size;
   FailureRecord failure;
+  MakingRecord making;
 };
 
 /// A part of a message, or a notice about one (messenger.cpp). Up to 32 bytes lie beside the flag.

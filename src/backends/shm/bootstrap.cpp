@@ -10,6 +10,10 @@
 //   decision: go, or which rank failed and why  -->
 //
 // If a rank has not joined by the deadline, or left before, the decision that all others receive names it.
+//
+// The decision is all or none, also if the root dies while it sends it: it is made in the segment, by one
+// compare-and-swap (Making), and the message only brings the news. A member that does not receive the message, because
+// the root died or the deadline passed, calls the group off, unless it finds there that the group was made.
 #include "backends/shm/bootstrap.h"
 
 #include <cohort/error.h>
@@ -85,11 +89,32 @@ struct Reply {
 struct BootstrapDecision {
   Kind kind = Kind::decision;
   std::uint32_t is_go = 0;
-  std::uint32_t all_reach_all = 0;
-  std::uint32_t all_read_all = 0;
-  std::uint32_t own_cpus = 0;  ///< every rank has a processor to itself
-  std::int32_t rank = -1;      ///< the rank at fault
-  std::uint32_t error = 0;     ///< an ErrorKind
+  std::int32_t rank = -1;   ///< the rank at fault
+  std::uint32_t error = 0;  ///< an ErrorKind
+};
+
+/// The decision whether the group is made. Called by several ranks; the first counts.
+class Making {
+ public:
+  explicit Making(const Board& board) : record_(board.header().making) {}
+
+  /// The root has written the other members of the record before. Returns false if a member has called the group off.
+  bool make() { return settle(made) == made; }
+  /// Returns false if the group was made before.
+  bool call_off(int rank) { return settle(made + 1 + static_cast<std::uint32_t>(rank)) != made; }
+  /// The rank that called the group off; valid if make() returned false.
+  int who_called_off() const { return static_cast<int>(record_.decision.load(std::memory_order_relaxed) - made - 1); }
+
+ private:
+  static constexpr std::uint32_t made = 1;
+
+  std::uint32_t settle(std::uint32_t decision) {
+    std::uint32_t current = 0;
+    // Release and acquire: a rank that reads that the group was made also reads the rest of the record.
+    return record_.decision.compare_exchange_strong(current, decision, std::memory_order_acq_rel) ? decision : current;
+  }
+
+  MakingRecord& record_;
 };
 
 template <class T>
@@ -215,6 +240,7 @@ class BootstrapRoot {
       welcome(segment_fd.get());
       hear_replies();
       outcome.liveness = watch_members(segment_, bootstrap_);
+      decide();
     } catch (const Error& e) {
       tell({.is_go = 0, .rank = 0, .error = static_cast<std::uint32_t>(ErrorKind::backend)}, "rank 0: " + e.message());
       throw;
@@ -227,11 +253,7 @@ class BootstrapRoot {
     outcome.all_reach_all = arenas_.reaches_all;
     outcome.all_read_all = all_read_all_;
     outcome.own_cpus = has_own_cpus();
-    tell({.is_go = 1,
-          .all_reach_all = outcome.all_reach_all,
-          .all_read_all = outcome.all_read_all,
-          .own_cpus = outcome.own_cpus},
-         {});
+    tell({.is_go = 1}, {});
     return outcome;
   }
 
@@ -362,6 +384,20 @@ class BootstrapRoot {
     }
   }
 
+  void decide() {
+    const Board board(segment_, bootstrap_.size);
+    auto& record = board.header().making;
+    record.all_reach_all = arenas_.reaches_all ? 1 : 0;
+    record.all_read_all = all_read_all_ ? 1 : 0;
+    record.own_cpus = has_own_cpus() ? 1 : 0;
+    Making making(board);
+    if (making.make()) return;
+    const int rank = making.who_called_off();
+    throw Refusal{{.kind = ErrorKind::timeout,
+                   .rank = rank,
+                   .text = fmt::format("rank {} gave up while the group was being made", rank)}};
+  }
+
   /// A member that does not answer in time or is gone is the one at fault.
   template <class Do>
   void with_member(int rank, Do&& with) {
@@ -426,12 +462,34 @@ class BootstrapRoot {
                 context);
 }
 
+PeerLostError root_left(const ErrorContext& context) {
+  return PeerLostError("rank 0 left while the group was being made", context);
+}
+
+/// Returns if the group was made; otherwise throws, on this and on every other rank. `segment` is null if this rank has
+/// told the root that it could not map it.
+void await_decision(int socket, const std::shared_ptr<Segment>& segment, const Bootstrap& bootstrap,
+                    const ErrorContext& context) {
+  const auto was_made = [&] {
+    return segment != nullptr && !Making(Board(segment, bootstrap.size)).call_off(bootstrap.rank);
+  };
+  Message message;
+  try {
+    message = receive_message(socket, bootstrap.deadline);
+  } catch (const NetworkError&) {
+    if (was_made()) return;
+    throw;
+  }
+  const auto decision = from_bytes<BootstrapDecision>(message.bytes);
+  if (decision && decision->is_go == 0) throw_decision(message.bytes, context);
+  if (!was_made()) throw root_left(context);
+}
+
 Outcome join_root(const Bootstrap& bootstrap) {
   const auto text = bootstrap.exchange({});
   check_ticket(text, bootstrap);
   const auto ticket = Ticket::parse(text);
   const ErrorContext context{.group = bootstrap.group, .op = "new_group", .rank = 0};
-  const auto root_left = [&] { return PeerLostError("rank 0 left while the group was being made", context); };
   try {
     const auto socket = connect_abstract(ticket.socket);
     const auto arena = Arena::of_this_process();
@@ -446,7 +504,7 @@ Outcome join_root(const Bootstrap& bootstrap) {
     bool reads_root = false;
     for (int next = 0; next < bootstrap.size;) {
       auto message = receive_message(socket.get(), bootstrap.deadline);
-      if (message.bytes.empty()) throw root_left();
+      if (message.bytes.empty()) throw root_left(context);
       if (from_bytes<Kind>(message.bytes) == Kind::decision) throw_decision(message.bytes, context);
       const auto head = from_bytes<Welcome>(message.bytes);
       std::size_t fd = 0;
@@ -488,14 +546,12 @@ Outcome join_root(const Bootstrap& bootstrap) {
         socket.get(),
         as_bytes(Reply{.is_ok = problem.empty(), .reaches_all = arenas.reaches_all, .reads_root = reads_root}, problem),
         {}, bootstrap.deadline);
-    const auto message = receive_message(socket.get(), bootstrap.deadline);
-    const auto decision = from_bytes<BootstrapDecision>(message.bytes);
-    if (!decision) throw root_left();
-    if (decision->is_go == 0) throw_decision(message.bytes, context);
+    await_decision(socket.get(), problem.empty() ? outcome.segment : nullptr, bootstrap, context);
+    const auto& record = Board(outcome.segment, bootstrap.size).header().making;
     outcome.arenas = std::move(arenas.mapped);
-    outcome.all_reach_all = decision->all_reach_all != 0;
-    outcome.all_read_all = decision->all_read_all != 0;
-    outcome.own_cpus = decision->own_cpus != 0;
+    outcome.all_reach_all = record.all_reach_all != 0;
+    outcome.all_read_all = record.all_read_all != 0;
+    outcome.own_cpus = record.own_cpus != 0;
     return outcome;
   } catch (const TimeoutError&) {
     throw OperationTimeoutError("rank 0 did not answer in time", context);

@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cstring>
 #include <utility>
 
+#include "core/last_error.h"
 #include "group/mismatch.h"
 
 namespace cohort::shm {
@@ -19,13 +21,22 @@ Engine::Engine(EngineParts parts)
       policy_(parts.policy),
       liveness_(std::move(parts.liveness)),
       peer_memory_(std::move(parts.peer_memory)),
-      order_(board_, rank_, size_) {
+      order_(board_, rank_, size_),
+      at_exit_([this] { leave(); }) {
   StdAtomics::prepare();
 }
 
 Engine::~Engine() {
+  leave();
+}
+
+void Engine::leave() noexcept {
+  auto& info = board_.info(rank_);
+  if (has_left(rank_)) return;
+  const auto error = error_that_unwinds();
+  info.last_error[error.copy(info.last_error.data(), info.last_error.size() - 1)] = '\0';
   // After everything this rank has posted, so that a rank that sees it leave also sees its posts.
-  board_.info(rank_).state.store(static_cast<std::uint32_t>(RankState::left), std::memory_order_release);
+  info.state.store(static_cast<std::uint32_t>(RankState::left), std::memory_order_release);
 }
 
 ErrorContext Engine::context(const Call& call) const {
@@ -34,11 +45,11 @@ ErrorContext Engine::context(const Call& call) const {
 
 void Engine::fail(const Failure& failure, const Call& call) {
   record_failure(board_, failure);
-  throw_failure(*recorded_failure(board_), context(call));
+  broken_.refuse(*recorded_failure(board_), context(call), call);
 }
 
 void Engine::check(const Call& call) const {
-  if (has_failed(board_)) throw_failure(*recorded_failure(board_), context(call));
+  if (has_failed(board_)) broken_.refuse(*recorded_failure(board_), context(call), call);
 }
 
 std::vector<int> Engine::dead_ranks() {
@@ -61,23 +72,23 @@ bool Engine::is_in_step(int rank) const {
 }
 
 std::optional<Failure> Engine::trouble(int awaited, Wait wait) {
+  const auto departure_of = [&](int rank) {
+    const auto& words = board_.info(rank).last_error;
+    return Departure{.rank = rank, .last_error = {words.data(), ::strnlen(words.data(), words.size())}}.failure(rank_);
+  };
   for (const int rank : dead_ranks()) {
     // A rank that ended after doing its part matters only to those that wait for more from it.
     const bool matters = wait == Wait::collective ? !is_in_step(rank) : awaited < 0;
     if (rank != awaited && !matters) continue;
+    // A process that ended in good order has left its groups before.
+    if (has_left(rank)) return departure_of(rank);
     return Failure{.kind = ErrorKind::peer_lost,
                    .rank = rank,
                    .reporter = rank_,
                    .text = fmt::format("rank {} (process {}) has died", rank,
                                        board_.info(rank).pid.load(std::memory_order_relaxed))};
   }
-  if (awaited >= 0 &&
-      board_.info(awaited).state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(RankState::left)) {
-    return Failure{.kind = ErrorKind::peer_lost,
-                   .rank = awaited,
-                   .reporter = rank_,
-                   .text = fmt::format("rank {} has left the group", awaited)};
-  }
+  if (awaited >= 0 && has_left(awaited)) return departure_of(awaited);
   return std::nullopt;
 }
 

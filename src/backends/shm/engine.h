@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/common/leave_at_exit.h"
 #include "backends/shm/auto_tuner.h"
 #include "backends/shm/board.h"
 #include "backends/shm/failure.h"
@@ -90,6 +91,10 @@ class Engine {
   std::uint32_t last_posted(int rank) const;
   /// Whether a rank has entered the operation this rank is in.
   bool is_in_step(int rank) const;
+  bool has_left(int rank) const {
+    return board_.info(rank).state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(RankState::left);
+  }
+  void leave() noexcept;
 
   std::string name_;
   std::string group_;
@@ -107,6 +112,8 @@ class Engine {
   std::atomic<std::uint64_t> sequence_{0};  ///< the number of that collective among the group's, for reports
   std::uint32_t chunks_done_ = 0;           ///< the value that the chunk flags of all ranks have reached
   bool has_stage_ = false;
+  mutable BrokenGroup broken_;
+  LeaveAtExit at_exit_;  ///< last, because it uses the board
 };
 
 }  // namespace cohort::shm

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "backends/common/joining.h"
 #include "backends/shm/backend.h"
 #include "backends/shm/bootstrap.h"
 #include "group/group_ids.h"
@@ -12,13 +13,13 @@
 namespace cohort::shm {
 
 BackendPtr make_part(bool are_threads, const StorePtr& store, const std::string& group, int rank, int size,
-                     Deadline deadline) {
+                     Deadline deadline, const Trouble& trouble) {
   const std::string name = are_threads ? "thread" : "shm";
   if (size > most_ranks) throw ValueError(fmt::format("backend {}: at most {} ranks, not {}", name, most_ranks, size));
   const auto exchange = [&](std::string_view ticket) {
     if (ticket.empty()) {
       try {
-        return store->get("bootstrap", deadline);
+        return ask_store(deadline, trouble, [&](Deadline until) { return store->get("bootstrap", until); });
       } catch (const StoreTimeoutError&) {
         throw OperationTimeoutError("rank 0 did not join", {.group = group, .op = "new_group", .rank = 0});
       }
@@ -27,8 +28,13 @@ BackendPtr make_part(bool are_threads, const StorePtr& store, const std::string&
     return std::string(ticket);
   };
   const BootstrapFunction bootstrap = are_threads ? bootstrap_threads : bootstrap_processes;
-  auto parts =
-      bootstrap({.name = name, .group = group, .rank = rank, .size = size, .deadline = deadline, .exchange = exchange});
+  auto parts = bootstrap({.name = name,
+                          .group = group,
+                          .rank = rank,
+                          .size = size,
+                          .deadline = deadline,
+                          .exchange = exchange,
+                          .trouble = trouble});
   return std::make_shared<LocalBackend>(std::move(parts), bootstrap);
 }
 
@@ -42,11 +48,13 @@ ProcessGroupPtr make(bool are_threads, const StorePtr& store, int rank, int size
     throw ValueError(fmt::format("backend {} is for cpu memory, not for {}", name, to_string(device)));
   }
   const auto deadline = Deadline::after(store->timeout());
-  const auto id = agree_on_id(*store, name);
-  auto backend = make_part(are_threads, store, id, rank, size, deadline);
-  auto group = std::make_shared<ProcessGroup>(store, rank, size, timeout, id);
-  group->add_backend(DeviceType::cpu, std::move(backend));
-  return group;
+  Joining joining(store, rank, size, deadline);
+  return joining.run([&] {
+    const auto id = agree_on_id(*store, name);
+    auto group = std::make_shared<ProcessGroup>(store, rank, size, timeout, id);
+    group->add_backend(DeviceType::cpu, make_part(are_threads, store, id, rank, size, deadline, joining.trouble()));
+    return group;
+  });
 }
 
 }  // namespace

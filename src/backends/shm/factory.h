@@ -3,11 +3,15 @@
 
 #include <cohort/new_group.h>
 
+#include <string>
+
+#include "backends/common/failure.h"
+
 namespace cohort::shm {
 
 /// The backend without the layers around it, for ranks of one host; it may be a part of another backend (hybrid).
 BackendPtr make_part(bool are_threads, const StorePtr& store, const std::string& group, int rank, int size,
-                     Deadline deadline);
+                     Deadline deadline, const Trouble& trouble);
 
 ProcessGroupPtr make_shm_group(const StorePtr& store, int rank, int size, std::chrono::milliseconds timeout,
                                const Device& device, const Options& options);

@@ -7,8 +7,10 @@
 #include <cohort/tcp_store.h>
 #include <gmock/gmock.h>
 
+#include <cstdlib>
 #include <future>
 #include <optional>
+#include <vector>
 
 #include "support/ranks.h"
 #include "support/stores.h"
@@ -38,9 +40,15 @@ class FailureDetectorTest : public ::testing::Test {
   std::unique_ptr<Listener> listen(int rank) const {
     auto listener = std::make_unique<Listener>();
     listener->line =
-        FailureDetector::start(store(), rank, Deadline::after(10s),
+        FailureDetector::start(store(), rank, 2, Deadline::after(10s),
                                [&promise = listener->promise](const Failure& failure) { promise.set_value(failure); });
     return listener;
+  }
+
+  std::vector<int> left() const {
+    std::vector<int> ranks;
+    for (const auto& each : FailureDetector::left(*store(), Deadline::after(10s))) ranks.push_back(each.rank);
+    return ranks;
   }
 
   std::optional<StoreServer> server{std::in_place, StoreServerOptions{.endpoint = unique_unix_endpoint()}};
@@ -48,7 +56,7 @@ class FailureDetectorTest : public ::testing::Test {
 
 TEST_F(FailureDetectorTest, AKilledProcessIsKnownToTheOthersByItsRank) {
   Process rank_3([&] {
-    const auto line = FailureDetector::start(store(), 3, Deadline::after(10s), [](const Failure&) {});
+    const auto line = FailureDetector::start(store(), 3, 4, Deadline::after(10s), [](const Failure&) {});
     store()->set("tied", "");
     ::pause();
     return 0;
@@ -67,6 +75,38 @@ TEST_F(FailureDetectorTest, WhoLeavesInAnOrderlyWayIsNotMissed) {
   listen(1).reset();
   stays->line->declare({.kind = ErrorKind::aborted, .rank = 0, .text = "something later"});
   EXPECT_EQ(stays->heard().text, "something later");
+}
+
+TEST_F(FailureDetectorTest, WhoHasLeftIsKnownUntilAllHave) {
+  auto a = listen(0);
+  auto b = listen(1);
+  const auto keys = store();
+  EXPECT_THAT(left(), ::testing::IsEmpty());
+  b.reset();
+  EXPECT_THAT(left(), ::testing::ElementsAre(1));
+  a.reset();
+  EXPECT_EQ(keys->num_keys(), 0) << "the last one to leave deletes the keys";
+}
+
+TEST_F(FailureDetectorTest, WhatUnwoundARankIsKnown) {
+  try {
+    const auto rank = listen(1);
+    throw ValueError("three elements,\nnot two");
+  } catch (const ValueError&) {
+    const auto departures = FailureDetector::left(*store(), Deadline::after(10s));
+    ASSERT_EQ(departures.size(), 1);
+    EXPECT_EQ(departures[0].failure().text, "rank 1 has left the group; its last error was: three elements, not two");
+  }
+}
+
+TEST_F(FailureDetectorTest, WhoExitsHasLeft) {
+  Process rank_3([&]() -> int {
+    const auto line = FailureDetector::start(store(), 3, 4, Deadline::after(10s), [](const Failure&) {});
+    std::exit(0);
+  });
+  EXPECT_EQ(rank_3.wait(), 0);
+  EXPECT_THAT(left(), ::testing::ElementsAre(3));
+  EXPECT_FALSE(store()->check({"ended"})) << "its last will was withdrawn";
 }
 
 TEST_F(FailureDetectorTest, TheFirstWordStands) {
@@ -91,7 +131,7 @@ TEST_F(FailureDetectorTest, AStoreThatIsGoneIsAnEndToo) {
 }
 
 TEST_F(FailureDetectorTest, OnlyAStoreThatCanTellIsTiedTo) {
-  EXPECT_EQ(FailureDetector::start(std::make_shared<HashStore>(), 0, Deadline::after(1s), [](const Failure&) {}),
+  EXPECT_EQ(FailureDetector::start(std::make_shared<HashStore>(), 0, 2, Deadline::after(1s), [](const Failure&) {}),
             nullptr);
 }
 

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/common/joining.h"
+
+#include <cohort/prefix_store.h>
+
+#include <fmt/format.h>
+#include <pthread.h>
+
+#include <utility>
+
+#include "core/log_format.h"
+#include "core/start_thread.h"
+
+namespace cohort {
+
+namespace {
+
+/// How long a rank whose part failed waits to be told that another rank was the cause.
+constexpr std::chrono::milliseconds cause_patience{200};
+
+}  // namespace
+
+Joining::Joining(const StorePtr& store, int rank, int size, Deadline deadline) : rank_(rank) {
+  if (size == 1) return;
+  const auto on_end = [known = known_](const Failure& failure) {
+    const std::lock_guard lock(known->mutex);
+    known->failure = failure;
+    known->changed.notify_all();
+  };
+  try {
+    detector_ = FailureDetector::start(std::make_shared<PrefixStore>("joining", store), rank, size, deadline, on_end);
+  } catch (const DistributedError& e) {
+    // Too few descriptors or threads: what needs them next says so, to all ranks.
+    if (e.kind() == ErrorKind::timeout) throw;
+    log_debug("whether the other ranks are alive cannot be told while the group is made: {}", e.what());
+  }
+}
+
+Trouble Joining::trouble() const {
+  if (detector_ == nullptr) return nullptr;
+  return [known = known_] {
+    const std::lock_guard lock(known->mutex);
+    return known->failure;
+  };
+}
+
+void Joining::explain(const DistributedError& error) {
+  // Every rank has a deadline of its own, which ends its own wait.
+  if (detector_ == nullptr || error.kind() == ErrorKind::timeout) return;
+  // A connection that broke says less than the news that a rank has died or given up, which may be a moment behind.
+  const auto kind = error.kind();
+  if (kind == ErrorKind::peer_lost || kind == ErrorKind::network || kind == ErrorKind::store) {
+    std::unique_lock lock(known_->mutex);
+    known_->changed.wait_for(lock, cause_patience, [this] { return known_->failure.has_value(); });
+    if (known_->failure) throw_failure(*known_->failure, {.group = error.context().group, .op = "new_group"});
+  }
+  give_up(error);
+}
+
+void Joining::give_up(const Error& error) {
+  if (detector_ == nullptr) return;
+  const auto at_fault = error.context().rank.value_or(rank_);
+  const bool is_lost = error.kind() == ErrorKind::peer_lost;
+  detector_->declare({.kind = is_lost ? ErrorKind::peer_lost : ErrorKind::backend,
+                      .rank = at_fault,
+                      .text = at_fault == rank_ ? fmt::format("rank {} could not join: {}", rank_, error.message())
+                                                : error.message()});
+}
+
+TroubleWatch::TroubleWatch(Deadline deadline, Trouble trouble, std::function<void()> stop) {
+  thread_ = start_thread([this, deadline, ask = std::move(trouble), end = std::move(stop)] {
+    ::pthread_setname_np(::pthread_self(), "cohort-joining");
+    std::unique_lock lock(mutex_);
+    while (!is_over_) {
+      const auto until = ask ? earlier(deadline, Deadline::after(trouble_period)) : deadline;
+      if (until.is_never()) {
+        changed_.wait(lock, [this] { return is_over_; });
+        return;
+      }
+      if (changed_.wait_until(lock, until.when(), [this] { return is_over_; })) return;
+      if (ask) failure_ = ask();
+      if (!failure_ && !deadline.expired()) continue;
+      lock.unlock();
+      return end();
+    }
+  });
+}
+
+TroubleWatch::~TroubleWatch() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_over_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+std::optional<Failure> TroubleWatch::failure() {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+}  // namespace cohort

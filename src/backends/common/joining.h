@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// How the ranks that make a group learn that one of them will not come: it has died, or it cannot take part. Without
+// that they would wait for it until their deadline.
+//
+// It is a failure detector (failure_detector.h) with keys of its own, from the moment at which a rank begins to join
+// until the group is made. Only a TcpStore notices that a process has ended; with another store nothing is noticed
+// before the deadline.
+#pragma once
+
+#include <cohort/deadline.h>
+#include <cohort/error.h>
+#include <cohort/store.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "backends/common/failure.h"
+#include "backends/common/failure_detector.h"
+
+namespace cohort {
+
+/// How often those who wait ask whether there is trouble.
+inline constexpr std::chrono::milliseconds trouble_period{50};
+
+/// Calls `ask(deadline)`, which waits for a key, in slices, until it returns without a StoreTimeoutError, there is
+/// trouble, or the deadline has passed.
+template <class Ask>
+auto ask_store(Deadline deadline, const Trouble& trouble, const Ask& ask) {
+  for (;;) {
+    try {
+      return ask(trouble ? earlier(deadline, Deadline::after(trouble_period)) : deadline);
+    } catch (const StoreTimeoutError&) {
+      if (!trouble || deadline.expired()) throw;
+    }
+    if (const auto failure = trouble()) throw_failure(*failure, {.op = "new_group"});
+  }
+}
+
+/// A rank that is joining a group.
+class Joining {
+ public:
+  Joining(const StorePtr& store, int rank, int size, Deadline deadline);
+
+  /// For those who wait for other ranks. It may outlive this object.
+  Trouble trouble() const;
+
+  /// Runs `make`, which makes this rank's part of the group. If it fails, the other ranks are told why, and what it
+  /// throws is the failure that was known first.
+  template <class Make>
+  auto run(const Make& make) {
+    try {
+      return make();
+    } catch (const DistributedError& e) {
+      explain(e);
+      throw;
+    } catch (const Error& e) {
+      give_up(e);
+      throw;
+    }
+  }
+
+ private:
+  struct Known {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::optional<Failure> failure;
+  };
+  /// Throws the failure of another rank if there is one; otherwise tells the others about this one.
+  void explain(const DistributedError& error);
+  void give_up(const Error& error);
+
+  const int rank_;
+  const std::shared_ptr<Known> known_ = std::make_shared<Known>();
+  std::unique_ptr<FailureDetector> detector_;
+};
+
+/// Calls `stop` on a thread of its own once there is trouble or the deadline has passed, unless it is destroyed before:
+/// for calls that wait for other ranks without asking.
+class TroubleWatch {
+ public:
+  TroubleWatch(Deadline deadline, Trouble trouble, std::function<void()> stop);
+  ~TroubleWatch();
+  TroubleWatch(const TroubleWatch&) = delete;
+  TroubleWatch& operator=(const TroubleWatch&) = delete;
+
+  /// What there was, if it was trouble that made it stop.
+  std::optional<Failure> failure();
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_over_ = false;
+  std::optional<Failure> failure_;
+  std::thread thread_;  ///< last, because it uses the other members
+};
+
+}  // namespace cohort
