@@ -102,17 +102,10 @@ namespace {
 Buffer memory_of(const at::Tensor& tensor) {
   if (!tensor.defined()) throw ValueError("an undefined tensor");
   if (tensor.layout() != at::kStrided) throw ValueError("a sparse tensor: see sparse_all_reduce");
-  Dims sizes(tensor.sizes());
-  Dims strides;
-  if (!tensor.is_contiguous()) {
-    if (tensor.is_non_overlapping_and_dense()) {
-      sizes = Dims{tensor.numel()};
-    } else {
-      strides = Dims(tensor.strides());
-    }
-  }
-  return {tensor.data_ptr(),  dtype_from(tensor.scalar_type()), std::move(sizes),
-          std::move(strides), device_from(tensor.device()),     std::make_shared<at::Tensor>(tensor)};
+  Buffer buffer(tensor.data_ptr(), dtype_from(tensor.scalar_type()), Dims(tensor.sizes()), Dims(tensor.strides()),
+                device_from(tensor.device()), std::make_shared<at::Tensor>(tensor));
+  buffer.use_in_memory_order(true);
+  return buffer;
 }
 
 }  // namespace

@@ -75,6 +75,38 @@ TEST(TensorBuffer, TemporariesAreHandles) {
   });
 }
 
+TEST(TensorBuffer, AnotherOrderOfElementsOnOneRankIsAMismatch) {
+  for (const std::int64_t columns : {3, 100'000}) {
+    with_torch_threads(2, [columns](const ProcessGroupPtr& group) {
+      auto matrix = at::arange(2 * columns, at::kFloat).reshape({2, columns});
+      if (group->rank() == 1) matrix = matrix.t().contiguous().t();  // the same values, by columns
+      EXPECT_ERROR(MismatchError, group->all_reduce(matrix), "not in row-major order");
+    });
+    with_torch_threads(2, [columns](const ProcessGroupPtr& group) {
+      auto matrix = at::arange(2 * columns, at::kFloat).reshape({columns, 2}).t();
+      const auto twice = matrix * 2;
+      group->all_reduce(matrix);  // the same order on both
+      EXPECT_TRUE(at::equal(matrix, twice));
+      auto other = at::zeros({columns, 2}).t();
+      group->rank() == 0 ? group->send(matrix, 1) : group->recv(other, 0);
+      EXPECT_TRUE(at::equal(other, group->rank() == 0 ? at::zeros({2, columns}) : twice));
+      auto by_rows = at::zeros({2, columns});
+      if (group->rank() == 1) {
+        EXPECT_ERROR(MismatchError, group->recv(by_rows, 0), "not in row-major order");
+      } else if (columns > 3) {
+        EXPECT_ERROR(MismatchError, group->send(matrix, 1), "another size or type");
+      } else {
+        group->send(matrix, 1);  // a short message has left before anybody looks at it
+      }
+      // Within one call, and where a tensor is cut into pieces.
+      std::vector<at::Tensor> all{at::zeros({2, columns}), at::zeros({2, columns})};
+      EXPECT_ERROR(ValueError, group->all_gather(all, matrix), "different orders");
+      auto joined = at::zeros({4, columns});
+      EXPECT_ERROR(ValueError, group->all_gather(joined, matrix), "make it contiguous");
+    });
+  }
+}
+
 TEST(TensorFutureTest, ChainsStepsAfterAReduction) {
   with_torch_threads(3, [](const ProcessGroupPtr& group) {
     const auto x = at::full({5}, static_cast<double>(group->rank()));
@@ -107,6 +139,16 @@ TEST(SparseAllReduce, TakesRanksThatHaveNothing) {
     const auto indices = at::zeros({1, has ? 1 : 0}, at::kLong);
     const auto sum = sparse_all_reduce(*group, at::sparse_coo_tensor(indices, at::ones({has ? 1 : 0, 2}), {4, 2}));
     EXPECT_EQ(sum.to_dense().sum().item<double>(), 2.0);
+  });
+}
+
+TEST(SparseAllReduce, RefusesTimeoutsThatAreNotPositive) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    const auto sparse = at::ones({2, 2}).to_sparse();
+    for (const auto timeout : {std::chrono::milliseconds(0), std::chrono::milliseconds(-1)}) {
+      EXPECT_ERROR(ValueError, sparse_all_reduce(*group, sparse, ReduceOp::sum(), timeout), "must be positive");
+    }
+    EXPECT_TRUE(at::equal(sparse_all_reduce(*group, sparse).to_dense(), at::full({2, 2}, 2.0F)));
   });
 }
 

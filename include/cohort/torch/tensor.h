@@ -12,9 +12,14 @@
 // A tensor is a handle, so a temporary will do as long as it is a view: the result of x.contiguous() or x.to(...) that is
 // a copy is lost with the copy.
 //
-// The buffer keeps the tensor's storage alive until the operation has ended. The elements of a tensor that is dense but
-// not row-major (channels last, a transposed matrix) are used in memory order, so its strides must be the same on all
-// ranks. Tensors with gaps or overlaps are refused, and so are sparse tensors; for these there is sparse_all_reduce.
+// The buffer keeps the tensor's storage alive until the operation has ended.
+//
+// The elements of a tensor that is dense but not row-major (channels last, a transposed matrix) are used in memory
+// order, without a copy, by operations that use tensors as a whole. Its sizes and strides must therefore be the same on
+// all ranks, and in all tensors of one call: otherwise the call is a MismatchError, on backends that compare what ranks
+// call ("Disagreements" in docs/backends.md), or a ValueError. Operations that cut a tensor into pieces take row-major
+// tensors only. Tensors with gaps or overlaps are refused; tensor.contiguous() makes a row-major copy. Sparse tensors
+// are refused as well; for these there is sparse_all_reduce.
 //
 // A tensor that an operation may write (every Buffer, on all ranks, a broadcast's root included) has its autograd
 // version raised when the operation is called, as by an in-place function of its own. A backward that has saved the
