@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A process dies in the middle of it; the others find out, agree on who is left, and go on. A launcher would end the
-// job at the first death, so this program starts its processes itself:
+// A process dies in the middle of it; the others find out, agree on who is left, and go on. A launcher ends the job at
+// the first death unless it is told not to (cohort run --keep-going, as in 13_regrow.cpp), so this program starts its
+// processes itself:
 //
 //   ./survive 4
 #include <cohort/cohort.h>
