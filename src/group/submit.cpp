@@ -13,12 +13,14 @@
 #include <utility>
 
 #include "group/mismatch.h"
+#include "group/perform.h"
 #include "group/process_group_state.h"
 #include "group/streamed.h"
 #include "reduce/kernels.h"
 
 namespace cohort {
 
+using detail::perform;
 using detail::SubmitOptions;
 
 std::size_t detail::payload_bytes(const Operation& op) {
@@ -50,13 +52,17 @@ void all_reduce_list(Backend& backend, const Operation& op, Call& call) {
   }
 }
 
-int perform(Backend& backend, const Operation& op, Call& call) {
+}  // namespace
+
+int detail::perform(Backend& backend, const Operation& op, Call& call) {
   if (op.type == OpType::all_reduce && op.outs.size() > 1) [[unlikely]] {
     all_reduce_list(backend, op, call);
     return -1;
   }
   return backend.perform(op, call);
 }
+
+namespace {
 
 int run(detail::GroupState& state, Backend& backend, const Operation& op, Call& call, OpRecord& record) {
   try {
