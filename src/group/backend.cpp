@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <sched.h>
 
+#include "group/perform.h"
+
 namespace cohort {
 
 namespace {
@@ -72,7 +74,7 @@ int Backend::perform(const Operation& op, Call& call) {
     case OpType::coalesced:
       begin_batch(call);
       try {
-        for (const auto& member : op.members) perform(member, call);
+        for (const auto& member : op.members) detail::perform(*this, member, call);
       } catch (...) {
         cancel_batch(call);
         throw;

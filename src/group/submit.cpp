@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "group/mismatch.h"
+#include "group/perform.h"
 #include "group/process_group_state.h"
 #include "group/streamed.h"
 #include "group/user_reduction.h"
@@ -20,6 +21,7 @@
 
 namespace cohort {
 
+using detail::perform;
 using detail::SubmitOptions;
 
 std::size_t detail::payload_bytes(const Operation& op) {
@@ -53,7 +55,9 @@ void all_reduce_list(Backend& backend, const Operation& op, Call& call) {
   }
 }
 
-int perform(Backend& backend, const Operation& op, Call& call) {
+}  // namespace
+
+int detail::perform(Backend& backend, const Operation& op, Call& call) {
   if (op.type == OpType::all_reduce && op.outs.size() > 1) [[unlikely]] {
     all_reduce_list(backend, op, call);
     return -1;
@@ -64,6 +68,8 @@ int perform(Backend& backend, const Operation& op, Call& call) {
   }
   return backend.perform(op, call);
 }
+
+namespace {
 
 int run(detail::GroupState& state, Backend& backend, const Operation& op, Call& call, OpRecord& record) {
   try {

@@ -45,6 +45,23 @@ TEST_P(Batches, CollectivesAreOneWorkWithOneSequenceNumber) {
   });
 }
 
+TEST_P(Batches, ListsAreReducedToOneResultInTheirTurn) {
+  run([](const ProcessGroupPtr& pg) {
+    const auto n = pg->size();
+    for (const bool is_async : {false, true}) {
+      std::vector<std::int32_t> a(3, pg->rank());
+      std::vector<std::int32_t> b(3, 10);
+      auto batch = pg->batch();
+      batch.broadcast(a, {.root = n - 1});  // the list has what this gives
+      batch.all_reduce(BufferList{a, b});
+      batch.all_reduce(b, {.op = ReduceOp::max()});
+      batch.run({.async_op = is_async}).wait();
+      EXPECT_EQ(a, std::vector<std::int32_t>(3, n * (n - 1 + 10)));
+      EXPECT_EQ(b, a);
+    }
+  });
+}
+
 TEST_P(Batches, ABarrierIsOfTheDeviceOfTheOthers) {
   run([](const ProcessGroupPtr& pg) {
     std::vector<float> x(10, 1);

@@ -223,8 +223,9 @@ int main(int argc, const char* const* argv) {
   const auto begin = std::chrono::steady_clock::now();
   const int failed = settings.where.launcher.empty() ? run_all(settings) : run_launched(settings);
   const auto took = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  std::cout << fmt::format("{} programs on {}, seeds {} to {}: {} failed, {:.1f} s\n", settings.programs,
-                           settings.where.backend, settings.seed, settings.seed + settings.programs - 1, failed, took);
+  std::cout << fmt::format("{} programs on {}, seeds {} to {}: {} failed{}, {:.1f} s\n", settings.programs,
+                           settings.where.backend, settings.seed, settings.seed + settings.programs - 1, failed,
+                           failed >= settings.failures ? ", and the rest was not run" : "", took);
   return failed == 0 ? 0 : 1;
 }
 

@@ -77,14 +77,17 @@ inline void with_launched(const GroupBody& body, std::chrono::milliseconds timeo
 
 /// The same for the first `size` ranks of that job; the others go on to what comes next. All of them call this in the
 /// same order. The store is that of a group of all ranks, which lasts as long as the process, so `body` may break the
-/// group that it gets.
+/// group that it gets. Groups are kept, because MPICH may give a message that nobody received to a later group
+/// (docs/engines-mpi.md).
 inline void with_some_of_the_launched(int size, const GroupBody& body, std::chrono::milliseconds timeout,
                                       const std::string& backend) {
   static const auto all = new_group(backend, patient, "cpu");
   static int runs = 0;
   const auto store = std::make_shared<PrefixStore>("run" + std::to_string(runs++), all->store()->clone());
+  static std::vector<ProcessGroupPtr> kept;
   if (all->rank() < size) {
-    body(new_group(backend, timeout, "cpu", {}, {.store = store, .rank = all->rank(), .size = size}));
+    kept.push_back(new_group(backend, timeout, "cpu", {}, {.store = store, .rank = all->rank(), .size = size}));
+    body(kept.back());
   }
 }
 
