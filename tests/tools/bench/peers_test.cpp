@@ -34,6 +34,16 @@ TEST(BenchPeers, OnlyWhatWasBuiltIsThere) {
               ElementsAre("gloo:ring", "gloo:bcube", "gloo:hd", "gloo:hd_busy"));
 }
 
+TEST(BenchPeers, TheSearchIsExplained) {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "gloo_driver") << "";
+  const auto text = describe_search({.ranks = 2, .cores = 2, .drivers = folder / ""});
+  EXPECT_THAT(text, testing::HasSubstr("gloo: found"));
+  EXPECT_THAT(text, testing::HasSubstr("openmpi: there is no " + (folder / "mpi_driver.openmpi")));
+  EXPECT_THAT(text, testing::HasSubstr("mpich: there is no " + (folder / "mpi_driver.mpich")));
+  EXPECT_THAT(text, testing::HasSubstr("COHORT_BENCH"));
+}
+
 TEST(BenchPeers, NobodyPollsWithMoreRanksThanCores) {
   const TemporaryFolder folder;
   std::ofstream(folder / "gloo_driver") << "";

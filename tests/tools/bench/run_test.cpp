@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -57,6 +58,30 @@ TEST(BenchRun, ResultsThatCannotBeKeptAreRefusedBeforeTheWork) {
     EXPECT_EQ(outcome.code, 1);
     EXPECT_THAT(outcome.err, HasSubstr("cannot write /nowhere/results"));
     EXPECT_THAT(outcome.out, Not(HasSubstr("all_reduce")));
+  }
+}
+
+TEST(BenchRun, ABackendThatCannotStartIsReportedAtOnce) {
+  // Neither MPI's launcher nor a GPU is there, or the backend is not even built.
+  for (const auto* const backend : {"mpi", "nccl"}) {
+    const auto start = std::chrono::steady_clock::now();
+    const auto outcome = run_cohort({"bench", "--ranks", "3", "--backends", backend, "--sizes", "4", "-n", "1"},
+                                    {.variables = {{"CUDA_VISIBLE_DEVICES", "-1"}}});
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20)) << "of the 60 of its timeout";
+    EXPECT_EQ(outcome.code, 1);
+    EXPECT_THAT(outcome.out,
+                AllOf(HasSubstr("not measured"), HasSubstr("ended before it was ready"), HasSubstr("rank ")));
+  }
+}
+
+TEST(BenchRun, PeersThatWereLookedForAreNamed) {
+  const TemporaryFolder folder;
+  const auto outcome = run_cohort(
+      {"bench", "--ranks", "2", "--sizes", "4", "-n", "1", "--peers", "auto", "--peer-drivers", folder / "drivers"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  for (const auto* const library : {"openmpi", "mpich", "gloo"}) {
+    EXPECT_THAT(outcome.err,
+                HasSubstr(std::string("--peers auto: ") + library + ": there is no " + (folder / "drivers")));
   }
 }
 

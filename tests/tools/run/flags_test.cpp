@@ -42,7 +42,7 @@ TEST(RunFlags, WhatFollowsTheProgramIsItsOwn) {
 
 TEST(RunFlags, AnUnknownFlagGetsASuggestion) {
   const auto outcome = run_cohort({"run", "--nproc-per-nod=2", "true"});
-  EXPECT_EQ(outcome.code, 1);
+  EXPECT_EQ(outcome.code, 2);
   EXPECT_THAT(outcome.err, HasSubstr("unknown flag --nproc-per-nod=2; did you mean --nproc-per-node?"));
   EXPECT_THAT(run_cohort({"run", "--max_restart", "2", "true"}).err, HasSubstr("did you mean --max-restarts?"));
   EXPECT_THAT(run_cohort({"run", "-q", "true"}).err, HasSubstr("unknown flag -q"));
@@ -63,7 +63,7 @@ TEST(RunFlags, BadValuesAreNamed) {
 TEST(RunFlags, AMistakeInThePrefixFormatIsExplained) {
   const auto error = [](const std::string& format) {
     const auto outcome = run_cohort({"run", "-n", "2", "--prefix-format", format, "true"});
-    EXPECT_EQ(outcome.code, 1);
+    EXPECT_EQ(outcome.code, 2);
     return outcome.err;
   };
   EXPECT_THAT(error("[{rnak}] "), AllOf(HasSubstr("there is no placeholder {rnak}; did you mean {rank}?"),
@@ -75,6 +75,57 @@ TEST(RunFlags, AMistakeInThePrefixFormatIsExplained) {
   const auto both = run_cohort({"run", "--no-prefix", "--prefix-format", "x", "true"});
   EXPECT_NE(both.code, 0);
   EXPECT_THAT(both.err, HasSubstr("--no-prefix"));
+}
+
+TEST(Usage, AMistypedCommandGetsASuggestion) {
+  const auto outcome = run_cohort({"rum", "-n", "2", "true"});
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("there is no command \"rum\"; did you mean run?"),
+                                 HasSubstr("run, secret, bench, doctor, trace")));
+  EXPECT_THAT(run_cohort({"docter"}).err, HasSubstr("did you mean doctor?"));
+  EXPECT_THAT(run_cohort({"frobnicate"}).err, testing::Not(HasSubstr("did you mean")));
+}
+
+TEST(Usage, AMistypedFlagOfEachCommandGetsASuggestion) {
+  EXPECT_THAT(run_cohort({"doctor", "--jsn"}).err, HasSubstr("unknown flag --jsn; did you mean --json?"));
+  EXPECT_THAT(run_cohort({"trace", "file", "--chrom=x"}).err, HasSubstr("did you mean --chrome?"));
+  EXPECT_THAT(run_cohort({"bench", "--backend", "shm"}).err, HasSubstr("did you mean --backends?"));
+  EXPECT_THAT(run_cohort({"--verson"}).err, HasSubstr("did you mean --version?"));
+}
+
+TEST(Usage, EveryMistakeInACommandLineHasTheSameExitCode) {
+  const std::vector<Strings> mistakes = {
+      {},
+      {"rum"},
+      {"--what"},
+      {"run"},
+      {"run", "--what", "true"},
+      {"run", "-n"},
+      {"run", "-n", "0", "true"},
+      {"run", "--max-restarts", "x", "true"},
+      {"run", "--rdzv-backend", "etcd", "true"},
+      {"run", "--nnodes", "2", "true"},
+      {"secret"},
+      {"secret", "a", "b"},
+      {"doctor", "--what"},
+      {"doctor", "what"},
+      {"trace"},
+      {"trace", "--what", "f"},
+      {"bench", "--what"},
+      {"bench", "frob"},
+      {"bench", "--iters", "0"},
+      {"bench", "--datatype", "f99"},
+      {"bench", "--ranks", "2", "--root", "2"},
+      {"bench", "--ranks", "2", "--peers", "frob"},
+  };
+  for (const auto& mistake : mistakes) {
+    const auto outcome = run_cohort(mistake);
+    EXPECT_EQ(outcome.code, 2) << testing::PrintToString(mistake);
+    EXPECT_THAT(outcome.err, testing::StartsWith("cohort")) << testing::PrintToString(mistake);
+    EXPECT_EQ(outcome.out, "") << testing::PrintToString(mistake);
+  }
+  for (const Strings& help : {Strings{"--help"}, {"run", "--help"}, {"bench", "--help"}, {"--version"}}) {
+    EXPECT_EQ(run_cohort(help).code, 0) << testing::PrintToString(help);
+  }
 }
 
 TEST(RunFlags, HelpNamesEveryFlag) {

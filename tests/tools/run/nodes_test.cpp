@@ -81,7 +81,24 @@ TEST_F(RunNodes, AHostWithAnotherSecretIsTurnedAway) {
   EXPECT_EQ(stranger.code, 1);
   EXPECT_THAT(stranger.err, HasSubstr("COHORT_SECRET_FILE"));
   first.signal(SIGTERM);
-  EXPECT_EQ(first.finish().code, 128 + SIGTERM);
+  const auto on_first = first.finish();
+  EXPECT_EQ(on_first.code, 128 + SIGTERM);
+  EXPECT_THAT(on_first.err, HasSubstr("refused a process at 127.0.0.1:")) << "the other side says so as well";
+  EXPECT_THAT(on_first.err, HasSubstr("that does not have the job's secret"));
+}
+
+TEST_F(RunNodes, WithoutASecretAWarningSaysWhoCanJoin) {
+  const auto warning = HasSubstr("asks for no secret: every user of this host can join the job");
+  const auto run_both = [&](const LaunchOptions& options) {
+    Launched first(node(0, 1, "true"), options);
+    EXPECT_EQ(run_cohort(node(1, 1, "true"), options).code, 0);
+    return first.finish().err;
+  };
+  EXPECT_THAT(run_both({}), warning);
+  EXPECT_THAT(run_both({.variables = {{"COHORT_INSECURE", "1"}}}), Not(warning));
+  const TemporaryFolder folder;
+  ASSERT_EQ(run_cohort({"secret", folder / "s"}).code, 0);
+  EXPECT_THAT(run_both({.variables = {{"COHORT_SECRET_FILE", folder / "s"}}}), Not(warning));
 }
 
 TEST_F(RunNodes, TlsIsForLaunchersAndRanksAlike) {

@@ -89,6 +89,50 @@ TEST(RunOutput, ACarriageReturnCannotForgeAnothersPrefix) {
   EXPECT_THAT(lines_of(outcome.out, "[rank 0] "), testing::IsSupersetOf({"[rank 9] forged", "[rank 9] forged"}));
 }
 
+TEST(RunOutput, EscapeSequencesCannotForgeAnothersPrefix) {
+  const auto script = R"(printf '\033[1A\033[2K[rank 9] forged\n\033[31mred\n\007\b\b\n')";
+  const LaunchOptions terminal{.variables = {{"NO_COLOR", "1"}}, .in_terminal = true};
+  const auto shown = run_cohort(run_script(2, script), terminal).out;
+  EXPECT_THAT(lines_of(shown, "[rank 0] "),
+              ElementsAre("\x1b[31mred\x1b[0m\r", "^G^H^H\r", "^[[1A^[[2K[rank 9] forged\r"));
+  // A file gets what the ranks wrote.
+  EXPECT_THAT(lines_of(run_cohort(run_script(2, script)).out, "[rank 1] "),
+              ElementsAre("\x07\b\b", "\x1b[1A\x1b[2K[rank 9] forged", "\x1b[31mred"));
+  // So does the report on a rank that failed.
+  const auto failed = run_cohort(run_script(2, R"(printf '\033[2Jlast\n'; exit 3)"), terminal).out;
+  EXPECT_THAT(failed, testing::AllOf(HasSubstr("    ^[[2Jlast"), Not(HasSubstr("\x1b[2J"))));
+}
+
+TEST(RunOutput, AppearsWhenItIsWritten) {
+  // A program that is not interactive: it flushes to a terminal with each line, to a pipe when its buffer is full.
+  Launched launched(run_script(2, "{ echo hello; exec sleep 60; } | cut -c 1-20"));
+  launched.wait_for_output("hello", 2);
+  launched.signal(SIGTERM);
+  EXPECT_EQ(launched.finish().code, 128 + SIGTERM);
+}
+
+TEST(RunOutput, IsWrittenToAPseudoTerminalUnlessAPipeIsAskedFor) {
+  const auto script =
+      "[ -t 1 ] && echo terminal $TERM $NO_COLOR || echo pipe $TERM $NO_COLOR; [ -t 2 ] || echo pipe >&2";
+  const LaunchOptions options{.variables = {{"TERM", "xterm"}}};
+  for (const Strings& flags : {Strings{}, {"--pty"}}) {
+    const auto outcome = run_cohort(run_script(2, script, flags), options);
+    EXPECT_THAT(lines_of(outcome.out, ""), ElementsAre("[rank 0] terminal dumb 1", "[rank 1] terminal dumb 1"));
+    EXPECT_THAT(lines_of(outcome.err, ""), ElementsAre("[rank 0] pipe", "[rank 1] pipe"));
+  }
+  EXPECT_THAT(run_cohort(run_script(1, script, {"--no-pty"}), options).out, "pipe xterm\n");
+  EXPECT_THAT(run_cohort(run_script(1, script), {.variables = {{"TERM", "xterm"}}, .in_terminal = true}).out,
+              HasSubstr("terminal xterm"));
+  EXPECT_EQ(run_cohort({"run", "--pty", "--no-pty", "true"}).code, 2);
+}
+
+TEST(RunOutput, APseudoTerminalChangesNoByte) {
+  const auto script = R"(printf 'a\nb\r\n\tc\000\377\003\004\032'; echo in | cat)";
+  const std::string expected("a\nb\r\n\tc\0\377\003\004\032in\n", 15);
+  EXPECT_EQ(run_cohort({"run", "sh", "-c", script}).out, expected);
+  EXPECT_EQ(run_cohort({"run", "--no-pty", "sh", "-c", script}).out, expected);
+}
+
 TEST(RunOutput, LinesThatEndAsOnWindowsAreShownOnce) {
   const auto outcome = run_cohort(run_script(2, R"(printf 'one\r\ntwo\r\n\r\n')"));
   EXPECT_THAT(lines_of(outcome.out, "[rank 0] "), ElementsAre("", "one", "two"));
@@ -143,6 +187,36 @@ TEST(RunOutput, ALogFolderKeepsEverything) {
   EXPECT_EQ(contents(folder / "logs/job/attempt_0/0/stdout.log"), "out 0\n");
   EXPECT_EQ(contents(folder / "logs/job/attempt_0/1/stdout.log"), "out 1\n");
   EXPECT_EQ(contents(folder / "logs/job/attempt_0/1/stderr.log"), "err 1\n");
+}
+
+TEST(RunOutput, ALogIsForItsUserAlone) {
+  const TemporaryFolder folder;
+  const auto log = folder / "logs/job/attempt_0/0/stdout.log";
+  const Strings run = run_script(1, "echo secret", {"--log-dir", folder / "logs", "--rdzv-id", "job"});
+  EXPECT_EQ(run_cohort(run).code, 0);
+  using std::filesystem::perms;
+  EXPECT_EQ(std::filesystem::status(log).permissions(), perms::owner_read | perms::owner_write);
+  // A file from before, which others may read, is no longer theirs to read.
+  std::filesystem::permissions(log, perms(0666));
+  EXPECT_EQ(run_cohort(run).code, 0);
+  EXPECT_EQ(std::filesystem::status(log).permissions(), perms::owner_read | perms::owner_write);
+}
+
+TEST(RunOutput, ALogIsNotWrittenThroughALinkNorOutsideOfItsFolder) {
+  const TemporaryFolder folder;
+  const auto victim = folder / "victim";
+  std::ofstream(victim) << "precious";
+  std::filesystem::create_directories(folder / "logs/job/attempt_0/0");
+  std::filesystem::create_symlink(victim, folder / "logs/job/attempt_0/0/stdout.log");
+  const auto outcome = run_cohort(run_script(1, "echo hello", {"--log-dir", folder / "logs", "--rdzv-id", "job"}));
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("stdout.log: it is a symbolic link"));
+  EXPECT_EQ(contents(victim), "precious");
+  for (const auto* const id : {"../up", "a/b", "..", "."}) {
+    const auto refused = run_cohort(run_script(1, "true", {"--log-dir", folder / "logs", "--rdzv-id", id}));
+    EXPECT_EQ(refused.code, 2) << id;
+    EXPECT_THAT(refused.err, HasSubstr("--rdzv-id")) << id;
+  }
 }
 
 TEST(RunOutput, RedirectedStreamsAreNotShown) {

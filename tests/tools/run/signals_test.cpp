@@ -128,6 +128,17 @@ TEST(RunSignals, KillingTheLauncherLeavesNoProcess) {
   for (const auto pid : pids) EXPECT_TRUE(is_gone_soon(pid)) << pid;
 }
 
+TEST(RunSignals, KillingTheLauncherLeavesNoProcessThatHasLeftItsGroup) {
+  Launched launched(
+      run_script(2, "setsid sleep 64 & echo pid $!; setsid sh -c 'setsid sleep 65 & wait' & exec sleep 66"));
+  launched.wait_for_output("\n", 2);
+  const auto pids = numbers_after(launched.out(), "pid ");
+  ASSERT_EQ(pids.size(), 2U);
+  launched.signal(SIGKILL);
+  EXPECT_EQ(launched.finish().code, 128 + SIGKILL);
+  for (const auto pid : pids) EXPECT_TRUE(is_gone_soon(pid)) << pid;
+}
+
 TEST(RunSignals, KillingTheLauncherLeavesNoProcessBehindAWrapper) {
   // The rank is the shell; the program is its child and knows nothing of the launcher.
   Launched launched(run_script(2, "sh -c 'echo pid $$; exec sleep 64' & wait"));

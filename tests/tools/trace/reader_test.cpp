@@ -99,6 +99,38 @@ TEST(TraceReaderTest, DeepNestingIsRefused) {
                "nested");
 }
 
+/// A map with a text or a byte string in pieces of the same kind, each in pieces again.
+std::string nested_pieces(char kind, std::size_t levels) {
+  return "\xa1" + std::string("\x61k") + std::string(levels, kind) + std::string(levels, '\xff');
+}
+
+TEST(TraceReaderTest, TextsInPiecesAreNotNested) {
+  for (const char kind : {'\x7f', '\x5f'}) {
+    for (const std::size_t levels : {2U, 40'000U, 4'000'000U}) {
+      EXPECT_ERROR(ValueError, read_trace(nested_pieces(kind, levels), "f"), "a text in pieces has a piece");
+      EXPECT_ERROR(ValueError, read_trace("\xa1" + std::string(levels, kind), "f"), "a text in pieces has a piece");
+    }
+  }
+  // In pieces as such it may be, also as a key.
+  const auto version = std::string("\x7f\x63ver\x64sion\xff", 11);
+  EXPECT_ERROR(ValueError, read_trace("\xa1" + version + "\x7f\x61\x33\x62.0\xff", "f"), "version 3.0");
+  EXPECT_EQ(read_trace("\xa1" + version + "\x7f\x61\x32\x62.5\xff", "f7").rank, 7);
+}
+
+TEST(TraceReaderTest, MalformedStructureIsRefused) {
+  const auto refuse = [](std::string_view bytes) {
+    EXPECT_ERROR(ValueError, read_trace(bytes, "f"), "cut off or malformed");
+  };
+  refuse("\xa1");
+  refuse("\xa1\x61");
+  refuse("\xbf\x61k\x01");                                                        // no end
+  refuse(std::string_view("\xa1\x61k\x9b\x7f\xff\xff\xff\xff\xff\xff\xff", 12));  // a list of 2^63 items
+  refuse("\xbb\xff\xff\xff\xff\xff\xff\xff\xff");                                 // a map of 2^64 items
+  refuse("\xa1\x61k\x7b\xff\xff\xff\xff\xff\xff\xff\xff");                        // a text of 2^64 bytes
+  refuse("\xa1\x61k\x1c");                                                        // a reserved length
+  refuse("\xa1\x61k\xff");                                                        // an end of nothing
+}
+
 TEST(TraceReaderTest, TextsAreFitForATerminal) {
   const auto dump =
       read_trace("{\"version\": \"2.10\", \"reason\": \"\\u001b[31m" + std::string(1000, 'x') + "\"}", "f0");

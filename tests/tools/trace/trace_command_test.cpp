@@ -15,6 +15,7 @@ namespace {
 
 using namespace cohort::test;
 using nlohmann::json;
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
@@ -69,6 +70,16 @@ TEST_F(TraceCommand, TakesAFolder) {
   EXPECT_THAT(outcome.out, StartsWith(summary_));
   EXPECT_THAT(outcome.err, HasSubstr("notes.txt is not a flight recorder's dump"));
   EXPECT_THAT(outcome.err, HasSubstr("left out"));
+}
+
+TEST_F(TraceCommand, NamesOfFilesGiveATerminalNoOrders) {
+  const std::string name = "\x1b[2Jnot\ra dump";
+  write(folder_ / ("dumps/" + name), "not a dump");
+  const LaunchOptions terminal{.in_terminal = true};
+  const auto harmless = AllOf(HasSubstr("^[[2Jnot^Ma dump is not a flight"), Not(HasSubstr("\x1b[2J")));
+  EXPECT_THAT(run_cohort({"trace", folder_ / "dumps"}, terminal).out, harmless);
+  EXPECT_THAT(run_cohort({"trace", folder_ / ("dumps/" + name)}, terminal).out, harmless);
+  EXPECT_THAT(run_cohort({"trace", folder_ / ("dumps/" + name)}).err, HasSubstr(name)) << "a file may contain anything";
 }
 
 TEST_F(TraceCommand, PrintsJson) {

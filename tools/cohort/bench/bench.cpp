@@ -90,14 +90,16 @@ class Bench {
       if (flags_.peers != std::vector<std::string>{"none"}) {
         throw ValueError("--peers cannot be used under a launcher: `cohort bench --ranks N` starts the peers itself");
       }
-      contestants_ = join_groups(flags_, plan_);
+      contestants_ = join_groups(flags_, plan_, launch_->local_rank.value_or(launch_->rank));
       return;
     }
     const auto drivers = flags_.peer_drivers.empty() ? peer_drivers_of(std::filesystem::read_symlink("/proc/self/exe"))
                                                      : std::filesystem::path(flags_.peer_drivers);
-    const auto peers =
-        choose_peers(available_peers({.ranks = ranks_, .cores = cores_, .drivers = std::filesystem::absolute(drivers)}),
-                     flags_.peers);
+    const PeerPlace place{.ranks = ranks_, .cores = cores_, .drivers = std::filesystem::absolute(drivers)};
+    const auto peers = choose_peers(available_peers(place), flags_.peers);
+    if (std::find(flags_.peers.begin(), flags_.peers.end(), "auto") != flags_.peers.end()) {
+      fmt::print(stderr, "{}", describe_search(place));
+    }
     contestants_ = start_groups(flags_, plan_, ranks_, *guard);
     for (const auto& peer : peers) {
       contestants_.push_back(std::make_unique<DrivenContestant>(

@@ -22,6 +22,8 @@ constexpr auto footer = R"(Examples:
   cohort bench --ranks 2 --peers auto --rounds 9 --json result.json
                                                          in turn with Open MPI, MPICH and Gloo where they are installed
   cohort run -n 8 cohort bench -e 64M                    with the ranks and the environment of a launcher
+  cohort bench --backends nccl --ranks 4 -b 8 -e 1G      one rank for each of four GPUs
+  mpirun -n 4 cohort bench --backends mpi                MPI starts its own ranks
 
 A size is that of the whole array: each of n ranks contributes an n-th of it to an all_gather. A time is that of the
 slowest rank. Short operations are timed several at a time. Arrays of 16 KiB and more are rewritten between
@@ -92,8 +94,12 @@ void add_comparing_flags(CLI::App& app, BenchFlags& flags) {
   who.add_list("--backends", flags.backends, "Cohort's backends, separated by commas");
   who.add("--memory", flags.memory, "ordinary, group (memory that all ranks see) or both")
       ->check(CLI::IsMember({"ordinary", "group", "both"}));
+  who.add("--device", flags.device,
+          "where the arrays are: cpu, cuda (each rank takes a GPU), or auto: cuda for nccl, cpu for other backends")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   who.add_list("--peers", flags.peers,
-               "other libraries: auto (all that are installed), none, or names (openmpi, gloo:hd)");
+               "other libraries: auto (all that are found; it says which and where it looked), none, or names "
+               "(openmpi, gloo:hd)");
   who.add("--peer-drivers", flags.peer_drivers, "folder with the programs that drive the peers");
   who.add("--rounds", flags.rounds, "rounds in which everybody is measured in turn")->check(CLI::PositiveNumber);
   who.add("--drop-peers", flags.drop_peers,

@@ -36,6 +36,7 @@ struct BenchFlags {
   int ranks = 0;
   std::vector<std::string> backends{"shm"};
   std::string memory = "ordinary";
+  std::string device = "auto";
   std::string placement = "both";
   int rounds = 1;
   std::vector<std::string> peers{"none"};

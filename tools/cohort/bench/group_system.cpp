@@ -27,7 +27,13 @@ ReduceOp op_of(Reduction reduction) {
 
 }  // namespace
 
+GroupSystem::GroupSystem(ProcessGroupPtr group, MemoryKind kind, const Device& device)
+    : group_(std::move(group)), kind_(kind), device_(device) {
+  if (device.type == DeviceType::cuda) mirror_ = std::make_unique<DeviceMirror>(device);
+}
+
 std::optional<std::string> GroupSystem::refusal(const Command& command) const {
+  if (kind_ == MemoryKind::group && is_on_device()) return "on a device only ordinary memory is measured";
   if (kind_ == MemoryKind::group && !group_->capabilities().group_memory) {
     return fmt::format("{} has no memory of the group", group_->name());
   }
@@ -41,7 +47,11 @@ std::optional<std::string> GroupSystem::refusal(const Command& command) const {
 }
 
 void* GroupSystem::memory(std::size_t number, std::size_t bytes) {
-  if (kind_ == MemoryKind::ordinary) return ordinary_.at(number).get(bytes);
+  if (kind_ == MemoryKind::ordinary) {
+    void* const host = ordinary_.at(number).get(bytes);
+    if (is_on_device()) mirror_->mirror(number, static_cast<std::byte*>(host), bytes);
+    return host;
+  }
   auto& memory = shared_.at(number);
   if (bytes > memory.bytes()) {
     memory = {};
@@ -53,8 +63,17 @@ void* GroupSystem::memory(std::size_t number, std::size_t bytes) {
 void GroupSystem::release() {
   input_ = {};
   output_ = {};
+  if (is_on_device()) mirror_->release();
   for (auto& memory : ordinary_) memory.release();
   for (auto& memory : shared_) memory = {};
+}
+
+void GroupSystem::upload() {
+  if (is_on_device()) mirror_->upload();
+}
+
+void GroupSystem::download() {
+  if (is_on_device()) mirror_->download();
 }
 
 void GroupSystem::prepare(const Job& job) {
@@ -62,8 +81,9 @@ void GroupSystem::prepare(const Job& job) {
   if (!has_data(c.operation)) return;
   const auto block = static_cast<std::int64_t>(job.count);
   const auto whole = has_blocks(c.operation) ? block * size() : block;
-  input_ = Buffer(job.input, c.dtype, {c.operation == Operation::all_gather ? block : whole});
-  output_ = Buffer(job.output, c.dtype, {c.operation == Operation::reduce_scatter ? block : whole});
+  const auto place = [this](void* host) { return is_on_device() ? mirror_->at(host) : host; };
+  input_ = Buffer(place(job.input), c.dtype, {c.operation == Operation::all_gather ? block : whole}, {}, device_);
+  output_ = Buffer(place(job.output), c.dtype, {c.operation == Operation::reduce_scatter ? block : whole}, {}, device_);
 }
 
 Work GroupSystem::start(const Job& job) {
@@ -107,6 +127,7 @@ void GroupSystem::run(const Job& job) {
 void GroupSystem::finish() {
   for (const auto& work : under_way_) work.wait();
   under_way_.clear();
+  if (is_on_device()) mirror_->synchronize();
 }
 
 void GroupSystem::barrier() {

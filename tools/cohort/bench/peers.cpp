@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 
 #include "common/program.h"
@@ -24,6 +25,19 @@ Variables keep_memory() {
   return {{"MALLOC_MMAP_THRESHOLD_", "4294967296"},
           {"MALLOC_TRIM_THRESHOLD_", "8589934592"},
           {"MALLOC_TOP_PAD_", "268435456"}};
+}
+
+/// What it takes to measure a library.
+struct Library {
+  std::string_view name;    ///< as in the names of its settings
+  std::string_view driver;  ///< in the folder of the drivers
+  Words launchers{};        ///< any of them; empty: the driver starts its ranks itself
+};
+const std::array<Library, 3>& libraries() {
+  static const std::array<Library, 3> all{{{"openmpi", "mpi_driver.openmpi", {"mpirun.openmpi", "mpirun"}},
+                                           {"mpich", "mpi_driver.mpich", {"mpiexec.hydra", "mpiexec.mpich"}},
+                                           {"gloo", "gloo_driver"}}};
+  return all;
 }
 
 /// The first of these that is installed.
@@ -50,8 +64,8 @@ struct Tuning {
 };
 
 void add_open_mpi(const PeerPlace& place, std::vector<PeerSetting>& settings) {
-  const auto driver = place.drivers / "mpi_driver.openmpi";
-  const auto launcher = installed({"mpirun.openmpi", "mpirun"});
+  const auto driver = place.drivers / libraries()[0].driver;
+  const auto launcher = installed(libraries()[0].launchers);
   if (!std::filesystem::exists(driver) || !launcher) return;
 
   const Words shared{"--mca", "pml", "ob1", "--mca", "btl", "self,vader"};
@@ -88,8 +102,8 @@ void add_open_mpi(const PeerPlace& place, std::vector<PeerSetting>& settings) {
 }
 
 void add_mpich(const PeerPlace& place, std::vector<PeerSetting>& settings) {
-  const auto driver = place.drivers / "mpi_driver.mpich";
-  const auto launcher = installed({"mpiexec.hydra", "mpiexec.mpich"});
+  const auto driver = place.drivers / libraries()[1].driver;
+  const auto launcher = installed(libraries()[1].launchers);
   if (!std::filesystem::exists(driver) || !launcher) return;
 
   const Words common{*launcher, "-n", fmt::to_string(place.ranks)};
@@ -100,7 +114,7 @@ void add_mpich(const PeerPlace& place, std::vector<PeerSetting>& settings) {
 }
 
 void add_gloo(const PeerPlace& place, std::vector<PeerSetting>& settings) {
-  const auto driver = place.drivers / "gloo_driver";
+  const auto driver = place.drivers / libraries()[2].driver;
   if (!std::filesystem::exists(driver)) return;
   std::vector<std::string> names{"ring", "bcube", "hd"};
   if (place.ranks <= place.cores) names.emplace_back("hd_busy");
@@ -117,6 +131,22 @@ std::vector<PeerSetting> available_peers(const PeerPlace& place) {
   add_mpich(place, settings);
   add_gloo(place, settings);
   return settings;
+}
+
+std::string describe_search(const PeerPlace& place) {
+  std::string text;
+  for (const auto& library : libraries()) {
+    const auto driver = place.drivers / library.driver;
+    std::string missing;
+    if (!std::filesystem::exists(driver)) {
+      missing = fmt::format("there is no {} (built with cmake -DCOHORT_BENCH=ON where the library is installed)",
+                            driver.lexically_normal().string());
+    } else if (!library.launchers.empty() && !installed(library.launchers)) {
+      missing = fmt::format("{} is not in PATH", fmt::join(library.launchers, " or "));
+    }
+    text += fmt::format("cohort bench: --peers auto: {}: {}\n", library.name, missing.empty() ? "found" : missing);
+  }
+  return text;
 }
 
 std::vector<PeerSetting> choose_peers(std::vector<PeerSetting> available, const std::vector<std::string>& wanted) {

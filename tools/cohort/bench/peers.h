@@ -28,6 +28,9 @@ struct PeerPlace {
 /// All sensible settings of the libraries whose driver was built and whose launcher is installed.
 std::vector<PeerSetting> available_peers(const PeerPlace& place);
 
+/// For `--peers auto`: a line for each library that says what was looked for and what was found.
+std::string describe_search(const PeerPlace& place);
+
 /// Those that `wanted` names: "auto" (all), "none", libraries ("openmpi") and settings ("gloo:hd"). A name that is not
 /// among the available ones is a ValueError that lists them.
 std::vector<PeerSetting> choose_peers(std::vector<PeerSetting> available, const std::vector<std::string>& wanted);

@@ -20,6 +20,6 @@ std::vector<std::unique_ptr<Contestant>> start_groups(const BenchFlags& flags, c
                                                       const tool::Guard& guard);
 
 /// Under a launcher: one group for each backend, with this process as a rank.
-std::vector<std::unique_ptr<Contestant>> join_groups(const BenchFlags& flags, const BenchPlan& plan);
+std::vector<std::unique_ptr<Contestant>> join_groups(const BenchFlags& flags, const BenchPlan& plan, int local_rank);
 
 }  // namespace cohort::bench

@@ -1,18 +1,26 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "common/guard.h"
 
+#include <cohort/secret.h>
+
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <set>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "common/pipe.h"
 #include "common/throw_errno.h"
+#include "core/parse.h"
 
 namespace cohort::tool {
 
@@ -40,7 +48,34 @@ void detach_from_launcher(int channel) {
   if (::chdir("/") != 0) ::_exit(1);
 }
 
-[[noreturn]] void watch(int channel) {
+/// Whether the process was started with this entry in its environment. False for processes of other users, which cannot
+/// be read, and for those that have ended.
+bool is_marked(const std::string& pid, const std::string& mark) {
+  std::ifstream file("/proc/" + pid + "/environ", std::ios::binary);
+  for (std::string entry; std::getline(file, entry, '\0');) {
+    if (entry == mark) return true;
+  }
+  return false;
+}
+
+/// Kills all processes with the mark, and those that they start meanwhile.
+void kill_marked(const std::string& mark) {
+  constexpr int most_rounds = 100;
+  bool has_found = true;
+  for (int round = 0; has_found && round < most_rounds; ++round) {
+    has_found = false;
+    std::error_code gone;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc", gone)) {
+      const auto pid = parse_integer<pid_t>(entry.path().filename().string());
+      if (!pid || !is_marked(std::to_string(*pid), mark)) continue;
+      ::kill(*pid, SIGKILL);
+      has_found = true;
+    }
+    if (has_found) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // for the kernel to end them
+  }
+}
+
+[[noreturn]] void watch(int channel, const std::string& mark) {
   detach_from_launcher(channel);
   std::set<pid_t> groups;
   pid_t message = 0;
@@ -56,17 +91,18 @@ void detach_from_launcher(int channel) {
     }
   }
   for (const auto group : groups) ::kill(-group, SIGKILL);
+  if (!groups.empty()) kill_marked(mark);
   ::_exit(1);
 }
 
 }  // namespace
 
-Guard::Guard() {
+Guard::Guard() : mark_("COHORT_GUARD=" + Secret::generate().hex().substr(0, 32)) {
   auto pipe = make_pipe();
   channel_ = std::move(pipe.writing);
   pid_ = ::fork();
   if (pid_ < 0) throw_errno("cannot start a process");
-  if (pid_ == 0) watch(pipe.reading.get());
+  if (pid_ == 0) watch(pipe.reading.get(), mark_);
 }
 
 Guard::~Guard() {

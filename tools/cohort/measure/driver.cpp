@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
@@ -145,6 +146,53 @@ int drive_threads(int size, const MakeSystem& make) {
   return code;
 }
 
+/// Ends this process, which is rank 0, soon after another rank has failed: rank 0 might wait for it until its deadline.
+class FailureWatch {
+ public:
+  /// `ranks` are those from 1 on.
+  explicit FailureWatch(const std::vector<Child>& ranks) : stop_(tool::make_pipe()) {
+    for (const auto& rank : ranks) {
+      pids_.push_back(rank.pid());
+      ends_.emplace_back(static_cast<int>(::syscall(SYS_pidfd_open, rank.pid(), 0)));
+    }
+    thread_ = std::thread([this] { watch(); });
+  }
+  ~FailureWatch() {
+    stop_.writing.reset();
+    thread_.join();
+  }
+  FailureWatch(const FailureWatch&) = delete;
+  FailureWatch& operator=(const FailureWatch&) = delete;
+
+ private:
+  /// For rank 0 to find out by itself, since it may know more.
+  static constexpr int patience_ms = 1000;
+
+  void watch() const {
+    std::vector<pollfd> awaited{{stop_.reading.get(), POLLIN, 0}};
+    for (const auto& end : ends_) awaited.push_back({end.get(), POLLIN, 0});
+    for (;;) {
+      while (::poll(awaited.data(), awaited.size(), -1) < 0 && errno == EINTR) {
+      }
+      if (awaited.front().revents != 0) return;
+      for (std::size_t i = 1; i < awaited.size(); ++i) {
+        if (awaited[i].revents == 0) continue;
+        awaited[i].fd = -1;
+        const auto status = tool::wait_for_end(pids_[i - 1], tool::Reap::keep);
+        if (status.is_success()) continue;
+        if (::poll(awaited.data(), 1, patience_ms) > 0) return;
+        report(fmt::format("rank {} {}", i, to_string(status)));
+        ::_exit(1);
+      }
+    }
+  }
+
+  tool::Pipe stop_;
+  std::vector<pid_t> pids_;
+  std::vector<FileDescriptor> ends_;
+  std::thread thread_;
+};
+
 int drive_processes(int size, const MakeSystem& make) {
   std::vector<Child> others;
   std::vector<int> lines;
@@ -152,12 +200,20 @@ int drive_processes(int size, const MakeSystem& make) {
     others.emplace_back([&make, rank](Channel& parent) { be_rank(rank, make, reading(parent.fd())); });
     lines.push_back(others.back().channel().fd());
   }
-  int code = report(failure_of(0, make, distributing(std::move(lines))));
-  for (auto& other : others) other.channel().end();  // all of them first, so that they end together
+  int code = 0;
+  {
+    const FailureWatch watch(others);
+    code = report(failure_of(0, make, distributing(std::move(lines))));
+  }
+  const bool has_failed = code != 0;
+  for (auto& other : others) {
+    other.channel().end();                         // all of them first, so that they end together
+    if (has_failed) ::kill(other.pid(), SIGTERM);  // it may wait for rank 0 until its deadline
+  }
   for (int rank = 1; rank < size; ++rank) {
     const auto status = others[static_cast<std::size_t>(rank - 1)].end();
     // A rank that was killed could not say so itself.
-    if (status.signal != 0) report(fmt::format("rank {} {}", rank, to_string(status)));
+    if (status.signal != 0 && !has_failed) report(fmt::format("rank {} {}", rank, to_string(status)));
     if (!status.is_success()) code = 1;
   }
   return code;

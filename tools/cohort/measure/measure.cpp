@@ -28,8 +28,8 @@ class Measurement {
   Measurement(System& system, const Command& command) : system_(system), command_(command) {
     job_.command = command;
     job_.count = element_count(command.operation, command.bytes, command.dtype, system.size());
-    rewrites_ =
-        command.blocking && command.batch == 0 && has_data(command.operation) && command.bytes >= rewritten_from;
+    rewrites_ = command.blocking && command.batch == 0 && has_data(command.operation) &&
+                command.bytes >= rewritten_from && !system.is_on_device();
     if (has_data(command.operation)) place();
     system_.prepare(job_);
   }
@@ -146,9 +146,11 @@ class Measurement {
 
   std::uint64_t check() {
     fill_inputs(command_, job_.count, system_.size(), system_.rank(), job_.input, job_.output);
+    system_.upload();
     system_.barrier();
     system_.run(job_);
     system_.finish();
+    system_.download();
     std::vector<double> wrong(static_cast<std::size_t>(system_.size()));
     wrong[static_cast<std::size_t>(system_.rank())] =
         static_cast<double>(count_wrong_outputs(command_, job_.count, system_.size(), system_.rank(), job_.output));

@@ -55,6 +55,12 @@ class System {
   virtual void* memory(std::size_t number, std::size_t bytes) = 0;
   virtual void release() = 0;
 
+  /// Whether operations work on memory of a device. Then the memory above is on the host and has a counterpart there,
+  /// to and from which these functions copy.
+  virtual bool is_on_device() const { return false; }
+  virtual void upload() {}
+  virtual void download() {}
+
   /// Not timed; for plans and registrations.
   virtual void prepare(const Job&) {}
   /// Runs the operation once; without command.blocking it may return while the operation is under way.

@@ -12,7 +12,7 @@
 #include <memory>
 #include <string_view>
 
-#include "core/parse.h"
+#include "common/usage.h"
 
 namespace cohort::tool {
 
@@ -28,7 +28,12 @@ Where there is more than one rank, each line of output is prefixed with "[rank N
 NO_COLOR is set); see --no-prefix and --prefix-format. The output of a single rank is passed on unchanged. A progress
 bar that rewrites its line with a carriage return is updated in place where a terminal shows one rank only; with
 several ranks, or without a terminal, its current state is shown as a line of its own, at most once a second for each
-rank, and its final state always.
+rank, and its final state always. On a terminal, lines of several ranks are shown with their colours, but other escape
+sequences and control characters in them are made visible, so that no rank can write over another's line.
+
+Standard output of the ranks is a pseudo-terminal, as with mpirun: what they print appears at once. Where the launcher's
+own output is not a terminal, they get TERM=dumb and NO_COLOR=1, so that they do not colour a file. --no-pty gives them
+a pipe.
 
 When a rank fails, the first one to fail is named with its last lines, the others are terminated, and its exit code
 (128 + the signal's number) is returned. The first Ctrl-C or SIGTERM is passed on and gives the ranks 10 seconds to
@@ -134,6 +139,11 @@ void add_options(CLI::App& app, RunFlags& flags, Ignored& ignored) {
       .add("--prefix-format", flags.prefix_format, "FORMAT",
            "what precedes each line, even of a single rank; {rank}, {local_rank}, {node_rank} and {host} are replaced")
       ->excludes(no_prefix);
+  output
+      .add("--pty", flags.pty,
+           "give the ranks a pseudo-terminal as standard output, so that each line appears when it is written; default")
+      ->excludes(output.add("--no-pty", flags.no_pty,
+                            "give them a pipe: programs then buffer their output, and see that it is no terminal"));
 
   FlagGroup compatible(app, "Accepted for compatibility with torchrun, without effect");
   compatible.add("--rdzv-backend", ignored.rdzv_backend, "NAME", "c10d or static")
@@ -146,15 +156,6 @@ void add_options(CLI::App& app, RunFlags& flags, Ignored& ignored) {
 
 bool takes_value(const CLI::Option& option) {
   return option.get_items_expected_max() > 0 && option.get_type_size() > 0;
-}
-
-std::string suggestion(const CLI::App& app, std::string_view flag) {
-  std::vector<std::string> names;
-  for (const auto* const option : app.get_options()) {
-    for (const auto& name : option->get_lnames()) names.push_back("--" + name);
-  }
-  const auto nearest = did_you_mean(flag, {names.begin(), names.end()});
-  return nearest.empty() ? std::string() : fmt::format("; did you mean {}?", nearest);
 }
 
 /// `--node_rank=1` → `--node-rank=1`, `-np` → `-n`.
@@ -187,7 +188,7 @@ CommandLine split_at_program(const CLI::App& app, const std::vector<std::string>
     const auto* const option = app.get_option_no_throw(name);
     if (option == nullptr) {
       throw ValueError(
-          fmt::format("unknown flag {}{} (flags of the program follow its name)", *it, suggestion(app, name)));
+          fmt::format("unknown flag {}{} (flags of the program follow its name)", *it, flag_suggestion(app, name)));
     }
     line.flags.push_back(argument);
     if (takes_value(*option) && argument.size() == name.size()) {
@@ -235,7 +236,7 @@ ParsedFlags parse_run_flags(const std::vector<std::string>& arguments, const Env
   try {
     app.parse(std::move(flags));
   } catch (const CLI::ParseError& e) {
-    parsed.exit_code = app.exit(e);
+    parsed.exit_code = report(app, e);
     return parsed;
   }
   parsed.flags.program = std::move(line.program);

@@ -29,6 +29,8 @@ struct RunFlags {
   std::string local_ranks_filter{};
   std::optional<std::string> prefix_format{};
   bool no_prefix = false;
+  bool pty = false;
+  bool no_pty = false;
   std::string bind = "auto";
   double grace_period = 0.5;
   int max_restarts = 0;

@@ -7,9 +7,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <filesystem>
 
 #include "common/throw_errno.h"
+#include "core/log_format.h"
+#include "store/socket.h"
 
 namespace cohort::tool {
 
@@ -23,9 +26,10 @@ std::string random_id() {
 FileDescriptor put_in_memory(const Secret& secret) {
   FileDescriptor memory(::memfd_create("cohort-secret", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memory) throw_errno("cannot keep the job's secret in memory (memfd_create)");
-  const auto text = secret.hex() + "\n";
-  if (::fchmod(memory.get(), S_IRUSR | S_IWUSR) != 0 ||
-      ::write(memory.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
+  auto text = secret.hex() + "\n";
+  const auto written = ::write(memory.get(), text.data(), text.size());
+  ::explicit_bzero(text.data(), text.size());  // for the sake of core dumps
+  if (written != static_cast<ssize_t>(text.size()) || ::fchmod(memory.get(), S_IRUSR | S_IWUSR) != 0 ||
       ::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     throw_errno("cannot keep the job's secret in memory");
   }
@@ -66,6 +70,13 @@ void JobStore::prepare_for_several(const LaunchPlan& plan) {
     client_.secret = Secret::load(secret_file_);
   }
   if (plan.node_rank != 0) return;
+  if (!client_.secret && !client_.insecure && is_loopback(plan.listen_on.host)) {
+    log_warn(
+        "the store of this job, at {}, asks for no secret: every user of this host can join the job, and read and "
+        "change what its ranks tell each other; run \"cohort secret FILE\" and set COHORT_SECRET_FILE=FILE, or "
+        "COHORT_INSECURE=1 if that is intended",
+        to_string(plan.listen_on));
+  }
   server_ = std::make_unique<StoreServer>(StoreServerOptions{.endpoint = plan.listen_on,
                                                              .secret = client_.secret,
                                                              .insecure = client_.insecure,

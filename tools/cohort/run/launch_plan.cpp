@@ -134,6 +134,14 @@ std::chrono::milliseconds join_timeout_of(const RunFlags& flags) {
   return defaults.join_timeout;
 }
 
+/// The name is also that of a folder in --log-dir.
+std::string checked_job_name(const std::string& name) {
+  if (name.find('/') != std::string::npos || name == "." || name == "..") {
+    throw ValueError(fmt::format("--rdzv-id \"{}\": the name of a job has no / and is neither . nor ..", name));
+  }
+  return name;
+}
+
 std::set<int> parse_filter(const std::string& text, int local_size) {
   std::set<int> ranks;
   for (const auto piece : split(text, ',')) {
@@ -149,6 +157,7 @@ std::set<int> parse_filter(const std::string& text, int local_size) {
 
 void plan_output(LaunchPlan& plan, const RunFlags& flags) {
   plan.log_dir = flags.log_dir;
+  plan.uses_pty = !flags.no_pty;
   plan.prefix_format = flags.no_prefix ? std::string() : flags.prefix_format;
   if (plan.prefix_format)
     format_prefix(*plan.prefix_format, {});  // so that a mistake is reported before anything starts
@@ -208,7 +217,7 @@ LaunchPlan make_plan(const RunFlags& flags, const Env& env) {
   plan.node_rank = node_rank_of(flags, env, plan.nodes);
   plan.local_size = local_size_of(flags, env);
   plan.role = flags.role;
-  plan.job_name = flags.rdzv_id;
+  plan.job_name = checked_job_name(flags.rdzv_id);
   plan.join_timeout = join_timeout_of(flags);
   plan.max_restarts = flags.max_restarts;
   plan.keep_going = flags.keep_going;

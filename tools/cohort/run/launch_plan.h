@@ -48,6 +48,9 @@ struct LaunchPlan {
   /// Before each line of output; empty: nothing. nullopt: the default where there is more than one rank, else nothing.
   std::optional<std::string> prefix_format{};
 
+  /// Standard output of the ranks is a pseudo-terminal where the system has one to give, otherwise a pipe.
+  bool uses_pty = true;
+
   Env env{};
 
   bool is_one_host() const { return nodes == 1; }

@@ -10,6 +10,7 @@
 
 #include "common/free_port.h"
 #include "common/host_name.h"
+#include "common/terminal_text.h"
 #include "core/file_descriptor.h"
 
 namespace cohort::tool {
@@ -283,7 +284,10 @@ void Launcher::report(const RankEnd& end) {
   say(describe(end));
   if (end.last_lines.empty()) return;
   std::string text = "  its last lines:\n";
-  for (const auto& line : end.last_lines) text += fmt::format("    {}\n", line);
+  const bool is_on_terminal = consoles_.error->is_terminal();
+  for (const auto& line : end.last_lines) {
+    text += fmt::format("    {}\n", is_on_terminal ? for_terminal(line, Colours::keep) : line);
+  }
   consoles_.error->write(text);
 }
 

@@ -2,6 +2,7 @@
 #include "run/rank_environment.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "common/environment.h"
 
@@ -36,6 +37,12 @@ std::vector<std::string> RankEnvironment::of(int local_rank, int replacement) co
   }
   // Where this launcher itself runs under torchrun: its store is not the one at MASTER_PORT any more.
   variables.erase("TORCHELASTIC_USE_AGENT_STORE");
+  // On a pseudo-terminal programs would colour what nobody sees on a terminal.
+  const bool is_shown = (plan.on_console[static_cast<std::size_t>(local_rank)] & standard_output) != 0;
+  if (plan.uses_pty && !(is_shown && ::isatty(STDOUT_FILENO) == 1)) {
+    variables["TERM"] = "dumb";
+    variables["NO_COLOR"] = "1";
+  }
   if (plan.env.text("OMP_NUM_THREADS").empty()) variables["OMP_NUM_THREADS"] = fmt::to_string(threads);
   return environment_entries(variables);
 }

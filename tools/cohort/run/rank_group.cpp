@@ -5,14 +5,18 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
 #include <filesystem>
 #include <system_error>
 
 #include "common/host_name.h"
 #include "common/pipe.h"
+#include "common/pseudo_terminal.h"
 #include "common/throw_errno.h"
 #include "core/log_format.h"
 #include "run/prefix_format.h"
@@ -36,14 +40,43 @@ std::filesystem::path log_folder(const RankGroup::Setup& setup, int local_rank, 
          (replacement == 0 ? fmt::to_string(local_rank) : fmt::format("{}_replacement_{}", local_rank, replacement));
 }
 
+/// What ranks print may be confidential, and the folder may be one in which others can write: a link there must not
+/// make the launcher write elsewhere. Checked before anything in the file is overwritten.
 FileDescriptor open_log(const std::filesystem::path& folder, const char* name) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) throw Error(fmt::format("--log-dir: {}: {}", folder.string(), error.message()));
   const auto path = folder / name;
-  FileDescriptor log(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  if (!log) throw_errno(fmt::format("--log-dir: {}", path.string()));
+  // O_NONBLOCK: opening a FIFO would wait for its reader.
+  FileDescriptor log(
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, S_IRUSR | S_IWUSR));
+  if (!log && errno == ELOOP) throw Error(fmt::format("--log-dir: {}: it is a symbolic link", path.string()));
+  struct stat status {};
+  if (!log || ::fstat(log.get(), &status) != 0) throw_errno(fmt::format("--log-dir: {}", path.string()));
+  if (!S_ISREG(status.st_mode) || status.st_uid != ::geteuid()) {
+    throw Error(fmt::format("--log-dir: {}: it is not a regular file of yours", path.string()));
+  }
+  if (::fchmod(log.get(), S_IRUSR | S_IWUSR) != 0 || ::ftruncate(log.get(), 0) != 0) {
+    throw_errno(fmt::format("--log-dir: {}", path.string()));
+  }
   return log;
+}
+
+/// What a rank writes to, and where the launcher reads it.
+struct Channel {
+  FileDescriptor reading;
+  FileDescriptor writing;
+  bool is_pty = false;
+};
+
+Channel make_channel(bool wants_pty) {
+  if (wants_pty) {
+    if (auto pty = make_pseudo_terminal(STDOUT_FILENO); pty.writing) {
+      return {std::move(pty.reading), std::move(pty.writing), true};
+    }
+  }
+  auto pipe = make_pipe();
+  return {std::move(pipe.reading), std::move(pipe.writing)};
 }
 
 }  // namespace
@@ -73,8 +106,14 @@ void RankGroup::start(const Setup& setup, int local_rank, int replacement) {
       format, {.rank = rank->number, .local_rank = local_rank, .node_rank = setup.plan.node_rank, .host = host_name()});
 
   const auto add_stream = [&](Streams stream, const std::shared_ptr<Console>& console, const char* log_name) {
-    auto pipe = make_pipe();
+    auto channel = make_channel(setup.plan.uses_pty && stream == standard_output);
     StreamSinks sinks;
+    if (channel.is_pty) {
+      // The reader of a pipe is missed with SIGPIPE, that of a terminal is not.
+      sinks.on_reader_gone = [writer = std::weak_ptr(rank)] {
+        if (const auto alive = writer.lock(); alive && alive->process) alive->process->signal_group(SIGPIPE);
+      };
+    }
     if ((setup.plan.on_console[index] & stream) != 0) sinks.console = console;
     sinks.is_unchanged = prefix.empty() && setup.environment.world.size == 1;
     sinks.is_alone =
@@ -87,8 +126,8 @@ void RankGroup::start(const Setup& setup, int local_rank, int replacement) {
       sinks.log_path = folder / log_name;
     }
     sinks.tail = rank->tail;
-    rank->streams.push_back(std::make_shared<RankStream>(setup.loop, std::move(pipe.reading), std::move(sinks)));
-    return std::move(pipe.writing);
+    rank->streams.push_back(std::make_shared<RankStream>(setup.loop, std::move(channel.reading), std::move(sinks)));
+    return std::move(channel.writing);
   };
   const auto output = add_stream(standard_output, setup.consoles.output, "stdout.log");
   const auto error = add_stream(standard_error, setup.consoles.error, "stderr.log");
@@ -98,6 +137,7 @@ void RankGroup::start(const Setup& setup, int local_rank, int replacement) {
   spec.path = setup.path;
   spec.arguments = setup.plan.program;
   spec.environment = setup.environment.of(local_rank, replacement);
+  spec.environment.push_back(setup.guard.mark());
   spec.input = rank->number == 0 ? setup.standard_input : null.get();
   spec.output = output.get();
   spec.error = error.get();

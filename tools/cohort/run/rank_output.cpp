@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <system_error>
 
+#include "common/terminal_text.h"
+
 namespace cohort::tool {
 
 namespace {
@@ -64,7 +66,8 @@ bool RankStream::read_once() {
     take({buffer_.data(), static_cast<std::size_t>(n)});
     return is_open();
   }
-  if (n == 0) finish();
+  const bool is_end = n == 0 || errno == EIO;  // of a pipe, of a pseudo-terminal
+  if (is_end) finish();
   return n < 0 && errno == EINTR;
 }
 
@@ -89,7 +92,10 @@ void RankStream::take(std::string_view bytes) {
   }
   show();
   // As without a launcher: a rank whose output nobody reads any more gets SIGPIPE with its next write.
-  if (sinks_.console && sinks_.console->is_closed() && !sinks_.log) pipe_.close();
+  if (sinks_.console && sinks_.console->is_closed() && !sinks_.log) {
+    if (sinks_.on_reader_gone) sinks_.on_reader_gone();  // first: a closed terminal is an error that ranks print
+    pipe_.close();
+  }
 }
 
 void RankStream::keep(std::string_view bytes) {
@@ -121,14 +127,21 @@ void RankStream::restart_line() {
   add_to_shown(state_);
 }
 
+std::string RankStream::presentable(std::string_view line) const {
+  const bool is_on_terminal = sinks_.console && sinks_.console->is_terminal();
+  return is_on_terminal ? for_terminal(line, Colours::keep) : std::string(line);
+}
+
 void RankStream::add_to_shown(std::string_view line) {
-  shown_ += fmt::format("{}{}\n", sinks_.prefix, line);
+  shown_ += fmt::format("{}{}\n", sinks_.prefix, presentable(line));
 }
 
 void RankStream::show() {
   if (!sinks_.console || sinks_.is_unchanged) return shown_.clear();
   if (!shown_.empty()) sinks_.console->write(std::exchange(shown_, {}));
-  if (is_in_place() && is_restarted_) sinks_.console->write_status(sinks_.prefix + (line_.empty() ? state_ : line_));
+  if (is_in_place() && is_restarted_) {
+    sinks_.console->write_status(sinks_.prefix + presentable(line_.empty() ? state_ : line_));
+  }
 }
 
 void RankStream::finish() {

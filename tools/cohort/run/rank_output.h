@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What a rank writes: read from its pipe, shown in whole lines behind a prefix, kept in a log, and its last lines
-// remembered for the report if it fails.
+// What a rank writes: read from its pipe or pseudo-terminal, shown in whole lines behind a prefix, kept in a log, and
+// its last lines remembered for the report if it fails.
 //
 // A carriage return begins a line anew, as progress bars do. Each state of such a line gets the prefix, so that no rank
 // can write over it and pretend to be another. On a terminal that shows this rank alone the states replace each other;
@@ -13,6 +13,7 @@
 #include <asio/posix/stream_descriptor.hpp>
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -42,6 +43,8 @@ struct StreamSinks {
   FileDescriptor log{};                ///< none: not kept
   std::string log_path{};              ///< for errors
   std::shared_ptr<OutputTail> tail{};
+  /// Called once, when nobody reads the console any more and nothing is kept. Null: closing the pipe tells the rank.
+  std::function<void()> on_reader_gone{};
 };
 
 /// One stream of one rank.
@@ -66,6 +69,8 @@ class RankStream : public std::enable_shared_from_this<RankStream> {
   void restart_line();
   /// The states of a line replace each other.
   bool is_in_place() const { return sinks_.is_alone && sinks_.console && sinks_.console->is_terminal(); }
+  /// A line as it is shown: on a terminal without what would give it orders.
+  std::string presentable(std::string_view line) const;
   void add_to_shown(std::string_view line);
   void show();
 

@@ -8,6 +8,7 @@
 #include "commands.h"
 #include "common/guard.h"
 #include "common/program.h"
+#include "common/usage.h"
 #include "run/flags.h"
 #include "run/launch_plan.h"
 #include "run/launcher.h"
@@ -25,9 +26,15 @@ void open_missing_standard_streams() {
 
 int run(const std::vector<std::string>& arguments) {
   const auto env = Env::read();
-  const auto parsed = parse_run_flags(arguments, env);
-  if (parsed.exit_code) return *parsed.exit_code;
-  const auto plan = make_plan(parsed.flags, env);
+  LaunchPlan plan;
+  try {
+    const auto parsed = parse_run_flags(arguments, env);
+    if (parsed.exit_code) return *parsed.exit_code;
+    plan = make_plan(parsed.flags, env);
+  } catch (const ValueError& e) {
+    fmt::print(stderr, "cohort run: {}\n", e.what());
+    return usage_exit_code;
+  }
   const auto path = find_program(plan.program.front());
   open_missing_standard_streams();
   const Guard guard;

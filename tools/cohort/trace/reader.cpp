@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "core/parse.h"
+#include "trace/cbor_check.h"
 
 namespace cohort::trace {
 
@@ -33,8 +34,8 @@ class Malformed : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Parses a document without storing it, to check that it is not nested too deeply for the CBOR decoder, which calls
-/// itself for every level.
+/// Parses a text without storing it, to check that it is not nested too deeply: what is made of it is destroyed level
+/// by level.
 class DepthCheck : public nlohmann::json_sax<json> {
  public:
   bool null() override { return true; }
@@ -62,11 +63,14 @@ json parse(std::string_view bytes) {
   const auto is_space = [](char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; };
   const auto* const first = std::find_if_not(bytes.begin(), bytes.end(), is_space);
   const bool is_text = first != bytes.end() && *first == '{';
-  DepthCheck check;
-  const auto format = is_text ? json::input_format_t::json : json::input_format_t::cbor;
-  // A CBOR map begins with a byte from 0xa0 to 0xbf.
-  if (!is_text && (static_cast<unsigned char>(bytes[0]) & 0xe0U) != 0xa0U) throw Malformed("neither JSON nor CBOR");
-  if (!json::sax_parse(bytes.begin(), bytes.end(), &check, format)) throw Malformed("it is nested too deeply");
+  if (is_text) {
+    DepthCheck check;
+    if (!json::sax_parse(bytes.begin(), bytes.end(), &check)) throw Malformed("it is nested too deeply");
+  } else {
+    // A CBOR map begins with a byte from 0xa0 to 0xbf.
+    if ((static_cast<unsigned char>(bytes[0]) & 0xe0U) != 0xa0U) throw Malformed("neither JSON nor CBOR");
+    if (const auto problem = problem_with_cbor(bytes, deepest)) throw Malformed(*problem);
+  }
   auto document = is_text ? json::parse(bytes.begin(), bytes.end(), nullptr, false)
                           : json::from_cbor(bytes.begin(), bytes.end(), true, false);
   if (!document.is_object()) throw Malformed("it is not a map");

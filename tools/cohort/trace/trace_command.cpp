@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <CLI/Error.hpp>
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "commands.h"
+#include "common/terminal_text.h"
 #include "common/write_file.h"
 #include "trace/analysis.h"
 #include "trace/chrome_trace.h"
@@ -47,7 +49,7 @@ std::vector<TraceDump> read_folder(const std::string& folder) {
     try {
       dumps.push_back(trace::read_trace_file(file));
     } catch (const ValueError& e) {
-      fmt::print(stderr, "cohort: {} (left out)\n", e.message());
+      fmt::print(stderr, "cohort: {} (left out)\n", shown_on(STDERR_FILENO, e.message()));
     }
   }
   return dumps;
