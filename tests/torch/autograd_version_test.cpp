@@ -211,7 +211,7 @@ void step_in_backward(const ProcessGroupPtr& group, Watch& watch) {
   ddp.forward(random_batch(1, {3, 4})).sum().backward();
 }
 
-/// A parameter with a sparse gradient, whose values have a version of their own.
+/// A parameter with a sparse gradient, which is changed through its values.
 at::Tensor with_sparse_gradient() {
   auto parameter = torch::ones({4, 2}).requires_grad_();
   parameter.mutable_grad() = at::sparse_coo_tensor(at::zeros({1, 1}, at::kLong), at::ones({1, 2}), {4, 2}).coalesce();

@@ -135,6 +135,22 @@ INSTANTIATE_TEST_SUITE_P(Torch, Backwards,
                                            How{.name = "StaticGraph", .is_static = true}),
                          [](const auto& how) { return how.param.name; });
 
+// Ranks that are processes, with buckets in shared memory, end alike and go on.
+TEST(BackwardsOf, ProcessesAreRefusedOnAllRanks) {
+  with_torch_processes(3, [](const ProcessGroupPtr& group) {
+    Scale net;
+    DistributedDataParallel ddp(net, {.process_group = group});
+    for (int i = 0; i < 3; ++i) {
+      ddp.zero_grad();
+      const auto first = ddp.forward(input_of_rank(group)).sum();
+      const auto second = ddp.forward(input_of_rank(group)).sum();
+      first.backward();
+      EXPECT_DOUBLE_EQ(grad_of(net->weight), 2.0);
+      EXPECT_ERROR(Error, second.backward(), not_averaged);
+    }
+  });
+}
+
 // With create_graph the gradient of gradients sees this rank's part alone, which is told and allowed.
 TEST(BackwardsOf, GradientsOfABackwardWithCreateGraphAreTheRanksOwn) {
   with_torch_threads(2, [](const ProcessGroupPtr& group) {

@@ -11,7 +11,6 @@
 #include <unordered_set>
 
 #include "torch/host_numbers.h"
-#include "torch/written.h"
 
 namespace cohort {
 
@@ -31,7 +30,6 @@ at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max
     if (gradient.is_sparse()) {
       // Coalesced, since rows that occur twice would count twice.
       if (!gradient.is_coalesced()) parameter.mutable_grad() = gradient = gradient.coalesce();
-      mark_written(gradient);  // its values have a version of their own
       gradient = gradient._values();
     }
     values.push_back(std::move(gradient));

@@ -17,7 +17,6 @@
 
 #include "torch/archive.h"
 #include "torch/host_numbers.h"
-#include "torch/written.h"
 
 namespace cohort {
 
@@ -68,7 +67,6 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
       if (gradient.scalar_type() == at::kHalf) {
         throw ValueError("GradScaler: a gradient in half precision cannot be unscaled: keep the parameters in float");
       }
-      if (gradient.is_sparse()) mark_written(gradient);  // its values have a version of their own
       values.push_back(gradient.is_sparse() ? gradient._values() : gradient);
     }
   }
