@@ -6,7 +6,7 @@
 //   cohort run -n 2 --max-restarts 1 ./restart FOLDER
 //
 // At the first attempt rank 1 kills itself at step 70. The end is, to the bit, that of a run in which nobody was
-// killed.
+// killed. The checkpoints in FOLDER are safetensors files, which Python opens as well (docs/checkpoints.md).
 #include <cohort/cohort.h>
 #include <cohort/env.h>
 #include <cohort/launch.h>
@@ -54,7 +54,7 @@ double train(const cohort::ProcessGroupPtr& pg, const std::string& folder, bool 
     loss_now = loss.item<double>();
     ++step;
     if (!folder.empty() && step % 20 == 0) {
-      checkpoint.save(folder + "/step-" + std::to_string(step) + ".ckpt", pg, {.keep = 2});
+      checkpoint.save(folder + "/step-" + std::to_string(step) + ".safetensors", pg, {.keep = 2});
     }
     if (dies && step == 70) {
       std::cout << "rank " << pg->rank() << " dies at step " << step << std::endl;

@@ -286,7 +286,7 @@ TEST(Checkpoint, TornDamagedAndForeignFilesAreRefusedByName) {
   checkpoint.add("value", value);
   checkpoint.save(folder / "good-1");
   checkpoint.save(folder / "good-2");
-  const auto bytes = CheckpointContent::read_file(folder / "good-2");
+  const auto bytes = CheckpointContent::read_file(folder / "good-2", nullptr);
   const auto refused = [&](const std::string& content, const std::string& why) {
     write_file(folder / "good-2", content);
     value = 7;
@@ -295,12 +295,12 @@ TEST(Checkpoint, TornDamagedAndForeignFilesAreRefusedByName) {
     EXPECT_EQ(value, 7);
     EXPECT_EQ(Checkpoint::latest(folder / ""), folder / "good-1");
   };
-  for (const std::size_t length : {std::size_t{1}, std::size_t{8}, std::size_t{63}, std::size_t{64}, std::size_t{65},
-                                   bytes.size() / 2, bytes.size() - 1}) {
+  for (const std::size_t length :
+       {std::size_t{1}, std::size_t{8}, std::size_t{63}, bytes.size() / 2, bytes.size() - 1}) {
     refused(bytes.substr(0, length), "is torn");
   }
-  refused("", "is not a checkpoint of Cohort");
-  refused("PK\3\4 something else", "is not a checkpoint of Cohort");
+  refused("", "is torn");
+  refused("something else altogether", "is not a checkpoint");
   refused(bytes + "x", "is torn");
   std::mt19937 random(1);
   for (int i = 0; i < 100; ++i) {  // any bit, anywhere
@@ -310,25 +310,15 @@ TEST(Checkpoint, TornDamagedAndForeignFilesAreRefusedByName) {
     refused(garbled, "good-2: is");
   }
   auto newer = bytes;
-  newer[8] = 9;
-  refused(newer, "is of format version 9");
+  newer[newer.find(R"("cohort.format":"2")") + 17] = '9';
+  refused(newer, "is of format version \"9\"");
   EXPECT_ERROR(CheckpointError, checkpoint.load(folder / "nothing"), "nothing: cannot be opened: No such file");
-  EXPECT_ERROR(CheckpointError, checkpoint.load(folder / ""), "is not a file");
+  EXPECT_ERROR(CheckpointError, checkpoint.load(folder / ""), "is a folder without");
 
   write_file(folder / "good-2", bytes);
   EXPECT_EQ(Checkpoint::latest(folder / ""), folder / "good-2");
   checkpoint.load(folder / "good-2");
   EXPECT_EQ(value, 1);
-}
-
-TEST(Checkpoint, ChecksumIsCrc64) {
-  Crc64 crc;
-  crc.add("123456789", 9);
-  EXPECT_EQ(crc.value(), 0x995DC9BBDF1939FAU);  // the check value of CRC-64/XZ
-  Crc64 parts;
-  parts.add("1", 1);
-  parts.add("23456789", 8);
-  EXPECT_EQ(parts.value(), crc.value());
 }
 
 TEST(Checkpoint, AllRanksLearnThatTheFileCannotBeReadOrDiffers) {
@@ -370,32 +360,6 @@ TEST(Checkpoint, AFolderOrDiskThatTakesNothingIsAnErrorForAllAndLosesNothing) {
     EXPECT_EQ(tensor.sum().item<double>(), 100000);
   });
   EXPECT_EQ(std::distance(fs::directory_iterator(folder / ""), fs::directory_iterator()), 2) << "nothing left behind";
-}
-
-TEST(Checkpoint, AFileSystemWithoutNamelessFilesLeavesNothingHalfDoneEither) {
-  const TemporaryFolder folder;
-  const std::string large(3000000, 'x');
-  for (const bool with_name : {true, false}) {
-    const auto path = folder / "file.ckpt";
-    const auto write = [&](const std::string& text, bool commit) {
-      CheckpointWriter writer(path, 1, 1, with_name);
-      for (const auto* const name : {"first", "second"}) {
-        writer.begin_section(name);
-        writer.write(text.data(), text.size());
-      }
-      EXPECT_EQ(fs::exists(path + ".partial"), with_name);
-      if (commit) writer.commit();
-    };
-    fs::remove(path);
-    write("a", false);
-    EXPECT_FALSE(fs::exists(path));
-    write("b", true);
-    write(large, false);
-    EXPECT_EQ(CheckpointContent(CheckpointContent::read_file(path), path).section("second"), "b");
-    write(large, true);
-    EXPECT_EQ(CheckpointContent(CheckpointContent::read_file(path), path).section("second"), large);
-    EXPECT_FALSE(fs::exists(path + ".partial"));
-  }
 }
 
 TEST(Checkpoint, KeepsSoManyOlderOnesOfItsSeries) {

@@ -15,13 +15,14 @@
 // same gradients and come to the same result. If they do not (sharded parameters, local steps), pass the group: an
 // overflow on one rank then counts for all ranks, at the cost of one small all_reduce per step.
 //
-// The rules, the defaults and the errors for calls out of order are PyTorch's. save() and load() make it part of a
-// Checkpoint.
+// The rules, the defaults and the errors for calls out of order are PyTorch's. save() and load() are for
+// libtorch's archives, state_dict() and load_state_dict() make it part of a Checkpoint.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <cohort/export.h>
 #include <cohort/process_group.h>
+#include <cohort/torch/state_dict.h>
 
 #include <cstdint>
 #include <optional>
@@ -72,8 +73,15 @@ class COHORT_API GradScaler {
 
   void save(torch::serialize::OutputArchive& archive) const;
   void load(torch::serialize::InputArchive& archive);
+  StateDict state_dict() const;
+  void load_state_dict(const StateDict& state);
 
  private:
+  template <class To>
+  void write_to(To& to) const;
+  template <class From>
+  void read_from(From& from);
+
   enum class Stage { ready, unscaled, stepped };
   struct Progress {
     Stage stage = Stage::ready;

@@ -22,6 +22,7 @@
 #include <cohort/export.h>
 #include <cohort/process_group.h>
 #include <cohort/torch/comm_hook.h>
+#include <cohort/torch/state_dict.h>
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
@@ -149,6 +150,10 @@ class COHORT_API PostLocalSgdOptimizer {
   /// be loaded; the averager then begins at 0, and a warning is logged.
   void save(torch::serialize::OutputArchive& archive) const;
   void load(torch::serialize::InputArchive& archive);
+  /// The same for Checkpoint. The inner optimizer must be one of libtorch's.
+  StateDict state_dict() const;
+  void check_state_dict(const StateDict& state) const;
+  void load_state_dict(const StateDict& state);
 
  private:
   std::shared_ptr<torch::optim::Optimizer> inner_;

@@ -22,6 +22,7 @@
 #include <cohort/export.h>
 #include <cohort/process_group.h>
 #include <cohort/torch/comm_hook.h>
+#include <cohort/torch/state_dict.h>
 
 #include <cstdint>
 #include <map>
@@ -84,8 +85,16 @@ class COHORT_API PowerSgdState {
   void save(torch::serialize::OutputArchive& archive) const;
   /// Replaces everything except the group.
   void load(torch::serialize::InputArchive& archive);
+  /// The same for Checkpoint::add_per_rank.
+  StateDict state_dict() const;
+  void load_state_dict(const StateDict& state);
 
  private:
+  template <class To>
+  void write_to(To& to) const;
+  template <class From>
+  void read_from(From& from);
+
   friend struct PowerSgdMemory;
   friend class PowerSgdStep;
 

@@ -18,12 +18,13 @@
 // one that has finished.
 //
 // A sampler is a handle: copies share their state, so the caller can control the one in the loader. save() and load(),
-// which Checkpoint uses as well, keep epoch and position. After load() the next pass through the loader continues
+// and state_dict() for a Checkpoint, keep epoch and position. After load() the next pass through the loader continues
 // there, on any number of ranks: each sample of the epoch is seen once, apart from those that are repeated.
 #pragma once
 
 #include <cohort/export.h>
 #include <cohort/process_group.h>
+#include <cohort/torch/state_dict.h>
 #include <torch/data/dataloader.h>
 #include <torch/data/samplers/base.h>
 #include <torch/version.h>
@@ -85,6 +86,10 @@ class COHORT_API DistributedSampler : public torch::data::samplers::Sampler<> {
   void save(torch::serialize::OutputArchive& archive) const override;
   /// A data set of another size is a ValueError.
   void load(torch::serialize::InputArchive& archive) override;
+  /// The same for Checkpoint.
+  StateDict state_dict() const;
+  void check_state_dict(const StateDict& state) const;
+  void load_state_dict(const StateDict& state);
 
  private:
   struct State;

@@ -17,7 +17,8 @@
 //
 // Checkpoints: consolidate_state(root) is collective and collects the state of all ranks on the root, which can then
 // save it. The format is that of the optimizer itself: it can be loaded without ZeRO, and the other way round, and on
-// another number of ranks. Checkpoint does both calls by itself.
+// another number of ranks. Checkpoint does both calls by itself; with its option `sharded` each rank writes its own
+// share, and no rank holds all of it.
 //
 // For hooks that step while backward runs, owner_of() tells which rank steps a parameter, step_parameters() steps some
 // of them, and share_parameters() sends some to all ranks.
@@ -26,6 +27,7 @@
 #include <ATen/core/Tensor.h>
 #include <cohort/export.h>
 #include <cohort/process_group.h>
+#include <cohort/torch/state_dict.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
@@ -38,6 +40,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -99,6 +102,15 @@ class COHORT_API ZeroOptimizerBase : public torch::optim::Optimizer {
   void save(torch::serialize::OutputArchive& archive) const override;
   /// Every rank reads the whole state and keeps its share. Not collective.
   void load(torch::serialize::InputArchive& archive) override;
+
+  // For Checkpoint, which needs an inner optimizer of libtorch: the whole state on the root after consolidate_state, and
+  // each rank's share of it, in which parameters have the same numbers. load_state_dict takes either, and all shares
+  // together; it is not collective. needs_state tells whether this rank loads what has this key.
+  StateDict state_dict() const;
+  StateDict local_state_dict() const;
+  bool needs_state(const std::string& key) const;
+  void check_state_dict(const StateDict& state) const;
+  void load_state_dict(const StateDict& state);
 
   const ProcessGroupPtr& process_group() const noexcept { return group_; }
   /// The inner optimizer, with this rank's share of the parameters.

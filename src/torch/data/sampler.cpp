@@ -40,6 +40,29 @@ struct DistributedSampler::State {
   /// Samples of the list, over all ranks.
   std::size_t done() const { return start + std::min(trained.value_or(given), given) * size; }
 
+  template <class To>
+  void write(To& to) const {
+    // The pass was loaded but has not begun, so the position is the loaded one.
+    const bool waits = resume.has_value();
+    write_value(to, "samples", samples);
+    write_value(to, "epoch", waits ? next_epoch : epoch);
+    write_value(to, "done", waits ? *resume : done());
+  }
+  template <class From>
+  void check(From& from) const {
+    const auto saved = read_value<std::size_t>(from, "samples");
+    if (saved == samples) return;
+    throw ValueError(fmt::format("DistributedSampler: it was saved for a data set of {} samples, and this one has {}",
+                                 saved, samples));
+  }
+  template <class From>
+  void read(From& from) {
+    check(from);
+    const auto saved_epoch = read_value<std::size_t>(from, "epoch");
+    resume = read_value<std::size_t>(from, "done");
+    next_epoch = saved_epoch;
+  }
+
   void begin(std::size_t from) {
     epoch = next_epoch;
     start = from;
@@ -123,21 +146,25 @@ detail::TorchOptional<std::vector<std::size_t>> DistributedSampler::next(std::si
 }
 
 void DistributedSampler::save(torch::serialize::OutputArchive& archive) const {
-  // The pass was loaded but has not begun, so the position is the loaded one.
-  const bool waits = state_->resume.has_value();
-  write_value(archive, "samples", state_->samples);
-  write_value(archive, "epoch", waits ? state_->next_epoch : state_->epoch);
-  write_value(archive, "done", waits ? *state_->resume : state_->done());
+  state_->write(archive);
 }
 
 void DistributedSampler::load(torch::serialize::InputArchive& archive) {
-  const auto samples = read_value<std::size_t>(archive, "samples");
-  if (samples != state_->samples) {
-    throw ValueError(fmt::format("DistributedSampler: it was saved for a data set of {} samples, and this one has {}",
-                                 samples, state_->samples));
-  }
-  state_->next_epoch = read_value<std::size_t>(archive, "epoch");
-  state_->resume = read_value<std::size_t>(archive, "done");
+  state_->read(archive);
+}
+
+StateDict DistributedSampler::state_dict() const {
+  StateDict state;
+  state_->write(state);
+  return state;
+}
+
+void DistributedSampler::check_state_dict(const StateDict& state) const {
+  state_->check(state);
+}
+
+void DistributedSampler::load_state_dict(const StateDict& state) {
+  state_->read(state);
 }
 
 }  // namespace cohort

@@ -105,6 +105,14 @@ void Reducer::set_sparse_ids(std::map<std::size_t, at::Tensor> ids) {
 
 void Reducer::prepare_for_forward() {
   const std::lock_guard lock(mutex_);
+  // torch::load() and set_data() can give a parameter another accumulator, on which no hook would fire: its gradient
+  // would not be averaged, in silence. Looking costs some nanoseconds for each parameter.
+  for (std::size_t i = 0; i < hooks_.size(); ++i) {
+    if (torch::autograd::impl::try_get_grad_accumulator(parameters_.tensors[i]).get() == hooks_[i].node()) continue;
+    detach();
+    attach();
+    break;
+  }
   ++iterations_;
   times_ = {.forward_start = IterationTimes::Clock::now()};
 }

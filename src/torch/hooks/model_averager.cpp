@@ -16,6 +16,7 @@
 
 #include "torch/flatten.h"
 #include "torch/hooks/hook_support.h"
+#include "torch/state/optimizer_state.h"
 
 namespace cohort {
 
@@ -148,6 +149,25 @@ void PostLocalSgdOptimizer::load(torch::serialize::InputArchive& archive) {
     log(LogLevel::warn, "the optimizer's checkpoint has no step of a model averager: averaging begins at step 0");
     averager_->set_step(0);
   }
+}
+
+StateDict PostLocalSgdOptimizer::state_dict() const {
+  require_known_optimizer(*inner_);
+  StateDict state;
+  state.add("inner", optimizer_state_dict(*inner_, *inner_));
+  state.set(step_key, averager_->step());
+  return state;
+}
+
+void PostLocalSgdOptimizer::check_state_dict(const StateDict& state) const {
+  check_optimizer_state(*inner_, state.part("inner"));
+}
+
+void PostLocalSgdOptimizer::load_state_dict(const StateDict& state) {
+  require_known_optimizer(*inner_);
+  const auto step = state.get<std::int64_t>(step_key);
+  LoadedOptimizerState(*inner_, state.part("inner")).install(*inner_, *inner_);
+  averager_->set_step(step);
 }
 
 torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,

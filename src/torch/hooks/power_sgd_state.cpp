@@ -61,7 +61,8 @@ PowerSgdState::PowerSgdState(PowerSgdOptions options) : options_(std::move(optio
   if (!options_.process_group) options_.process_group = require_current_process_group("PowerSgdState");
 }
 
-void PowerSgdState::save(OutputArchive& archive) const {
+template <class To>
+void PowerSgdState::write_to(To& archive) const {
   write_value(archive, "format", archive_format);
   each_option(options_, [&](const char* key, const auto& value) { write_value(archive, key, value); });
   write_value(archive, "iteration", iteration_);
@@ -73,7 +74,7 @@ void PowerSgdState::save(OutputArchive& archive) const {
   for (const auto& [index, memory] : memories_) {
     indices.push_back(static_cast<std::int64_t>(index));
     const auto write = [&, at = index](const char* what, const at::Tensor& tensor) {
-      if (tensor.defined()) archive.write(fmt::format("bucket{}_{}", at, what), tensor, /*is_buffer=*/true);
+      if (tensor.defined()) write_tensor(archive, fmt::format("bucket{}_{}", at, what), tensor);
     };
     write("error", memory->error);
     write("p", memory->p);
@@ -82,7 +83,8 @@ void PowerSgdState::save(OutputArchive& archive) const {
   write_value(archive, "buckets", indices);
 }
 
-void PowerSgdState::load(InputArchive& archive) {
+template <class From>
+void PowerSgdState::read_from(From& archive) {
   if (const auto format = read_value<std::int64_t>(archive, "format"); format != archive_format) {
     throw ValueError(fmt::format("a PowerSgdState in format {}; this is {}", format, archive_format));
   }
@@ -93,7 +95,7 @@ void PowerSgdState::load(InputArchive& archive) {
   for (const auto index : read_value<std::vector<std::int64_t>>(archive, "buckets")) {
     auto& memory = memories[static_cast<std::size_t>(index)] = std::make_shared<PowerSgdMemory>();
     const auto read = [&, at = index](const char* what, at::Tensor& tensor) {
-      archive.try_read(fmt::format("bucket{}_{}", at, what), tensor, /*is_buffer=*/true);
+      read_tensor(archive, fmt::format("bucket{}_{}", at, what), tensor);
     };
     read("error", memory->error);
     read("p", memory->p);
@@ -106,6 +108,21 @@ void PowerSgdState::load(InputArchive& archive) {
             .numel_after = read_value<std::int64_t>(archive, "numel_after")};
   options_ = std::move(options);
   memories_ = std::move(memories);
+}
+
+void PowerSgdState::save(OutputArchive& archive) const {
+  write_to(archive);
+}
+void PowerSgdState::load(InputArchive& archive) {
+  read_from(archive);
+}
+StateDict PowerSgdState::state_dict() const {
+  StateDict state;
+  write_to(state);
+  return state;
+}
+void PowerSgdState::load_state_dict(const StateDict& state) {
+  read_from(state);
 }
 
 OutputArchive& operator<<(OutputArchive& archive, const PowerSgdState& state) {

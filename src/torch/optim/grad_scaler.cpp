@@ -126,21 +126,41 @@ void GradScaler::update(std::optional<double> new_scale) {
   progress_.clear();
 }
 
-void GradScaler::save(torch::serialize::OutputArchive& archive) const {
-  write_value(archive, "scale", scale_);
-  write_value(archive, "growth_factor", options_.growth_factor);
-  write_value(archive, "backoff_factor", options_.backoff_factor);
-  write_value(archive, "growth_interval", options_.growth_interval);
-  write_value(archive, "growth_tracker", tracker_);
+template <class To>
+void GradScaler::write_to(To& to) const {
+  write_value(to, "scale", scale_);
+  write_value(to, "growth_factor", options_.growth_factor);
+  write_value(to, "backoff_factor", options_.backoff_factor);
+  write_value(to, "growth_interval", options_.growth_interval);
+  write_value(to, "growth_tracker", tracker_);
 }
 
-void GradScaler::load(torch::serialize::InputArchive& archive) {
-  scale_ = read_value<double>(archive, "scale");
-  options_.growth_factor = read_value<double>(archive, "growth_factor");
-  options_.backoff_factor = read_value<double>(archive, "backoff_factor");
-  options_.growth_interval = read_value<std::int64_t>(archive, "growth_interval");
-  tracker_ = read_value<std::int64_t>(archive, "growth_tracker");
+template <class From>
+void GradScaler::read_from(From& from) {
+  auto options = options_;
+  const auto scale = read_value<double>(from, "scale");
+  options.growth_factor = read_value<double>(from, "growth_factor");
+  options.backoff_factor = read_value<double>(from, "backoff_factor");
+  options.growth_interval = read_value<std::int64_t>(from, "growth_interval");
+  tracker_ = read_value<std::int64_t>(from, "growth_tracker");
+  scale_ = scale;
+  options_ = std::move(options);
   progress_.clear();
+}
+
+void GradScaler::save(torch::serialize::OutputArchive& archive) const {
+  write_to(archive);
+}
+void GradScaler::load(torch::serialize::InputArchive& archive) {
+  read_from(archive);
+}
+StateDict GradScaler::state_dict() const {
+  StateDict state;
+  write_to(state);
+  return state;
+}
+void GradScaler::load_state_dict(const StateDict& state) {
+  read_from(state);
 }
 
 }  // namespace cohort

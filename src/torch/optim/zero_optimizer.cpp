@@ -6,7 +6,6 @@
 #include <cohort/torch/tensor.h>
 #include <cohort/torch/zero_optimizer.h>
 #include <torch/serialize/archive.h>
-#include <torch/version.h>
 
 #include <fmt/format.h>
 
@@ -17,7 +16,10 @@
 #include <unordered_set>
 
 #include "torch/flatten.h"
+#include "torch/optim/state_key.h"
 #include "torch/state/crc64.h"
+#include "torch/state/optimizer_state.h"
+#include "torch/state/value_text.h"
 #include "torch/written.h"
 
 namespace cohort {
@@ -26,15 +28,6 @@ namespace {
 
 using torch::optim::OptimizerParamGroup;
 using torch::optim::OptimizerParamState;
-
-/// The key under which an optimizer keeps a parameter's state.
-auto state_key(const at::Tensor& parameter) {
-#if TORCH_VERSION_MAJOR >= 2
-  return static_cast<void*>(parameter.unsafeGetTensorImpl());
-#else
-  return c10::guts::to_string(parameter.unsafeGetTensorImpl());
-#endif
-}
 
 /// Each parameter once, in order: libtorch lists a tied weight twice and would step it twice.
 std::vector<OptimizerParamGroup> without_repeats(const std::vector<OptimizerParamGroup>& groups,
@@ -335,6 +328,37 @@ void ZeroOptimizerBase::load(torch::serialize::InputArchive& archive) {
     }
     local_->state()[state_key(parameter)] = std::move(state);
   }
+}
+
+StateDict ZeroOptimizerBase::state_dict() const {
+  if (whole_ == nullptr) {
+    throw Error(
+        "ZeroOptimizer: the state is spread over the ranks: all call consolidate_state(root) first, then the root "
+        "calls state_dict, before the next step");
+  }
+  return optimizer_state_dict(*this, *whole_);
+}
+
+StateDict ZeroOptimizerBase::local_state_dict() const {
+  return optimizer_state_dict(*this, *local_);
+}
+
+bool ZeroOptimizerBase::needs_state(const std::string& key) const {
+  constexpr std::string_view prefix = "state.";
+  if (!key.starts_with(prefix)) return true;
+  const auto number =
+      text_to_unsigned(std::string_view(key).substr(prefix.size(), key.find('.', prefix.size()) - prefix.size()));
+  const auto parameters = all_parameters();
+  return number.has_value() && *number < parameters.size() && is_mine(parameters[*number]);
+}
+
+void ZeroOptimizerBase::check_state_dict(const StateDict& state) const {
+  check_optimizer_state(*this, state);
+}
+
+void ZeroOptimizerBase::load_state_dict(const StateDict& state) {
+  LoadedOptimizerState(*this, state, [this](const at::Tensor& each) { return is_mine(each); }).install(*this, *local_);
+  whole_.reset();
 }
 
 }  // namespace cohort

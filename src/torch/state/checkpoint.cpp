@@ -1,51 +1,65 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
 #include <cohort/current_group.h>
 #include <cohort/log.h>
 #include <cohort/torch/checkpoint.h>
-#include <torch/nn/module.h>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include <algorithm>
 #include <cctype>
-#include <cstring>
+#include <cerrno>
 #include <filesystem>
-#include <iterator>
-#include <mutex>
-#include <sstream>
-#include <string_view>
+#include <random>
+#include <system_error>
 
-#include "torch/archive.h"
+#include "torch/state/checkpoint_directory.h"
 #include "torch/state/checkpoint_file.h"
+#include "torch/state/checkpoint_names.h"
+#include "torch/state/state_bytes.h"
+#include "torch/state/value_text.h"
 
 namespace cohort {
 
+/// What is in a checkpoint, as far as this rank needs it.
+struct Checkpoint::Loaded {
+  StateDict all{};
+  bool ours = true;
+  std::uint64_t ranks = 0;
+  std::uint64_t checksum = 0;
+};
+
 namespace {
 
-using Named = std::vector<std::pair<std::string, at::Tensor>>;
-
-constexpr std::string_view wrapped_prefix = "module.";
-constexpr std::string_view random_name = "random state";
-
-std::string shared_section(const std::string& name) {
-  return "all/" + name;
-}
-std::string rank_section(const std::string& name, int rank) {
-  return fmt::format("rank/{}/{}", rank, name);
-}
-
-/// Runs `body`; a libtorch error is reported without its stack trace, which does not help users.
+/// Runs `body` for one of the objects. Whatever it throws becomes a CheckpointError that names file and object; that of
+/// libtorch without its stack trace, which does not help users.
 template <class F>
 auto checkpoint_step(const std::string& path, const std::string& name, F&& body) {
+  const auto refuse = [&](const std::string& why) -> CheckpointError {
+    return CheckpointError(fmt::format("{}: '{}': {}", path, name, why));
+  };
   try {
     return body();
   } catch (const c10::Error& e) {
-    throw CheckpointError(fmt::format("{}: '{}': {}", path, name, e.what_without_backtrace()));
+    throw refuse(e.what_without_backtrace());
+  } catch (const Error& e) {
+    throw refuse(e.message());
+  } catch (const std::exception& e) {
+    throw refuse(e.what());
+  }
+}
+
+/// The same for what concerns the file as a whole.
+template <class F>
+auto file_step(const std::string& path, F&& body) {
+  try {
+    return body();
+  } catch (const c10::Error& e) {
+    throw CheckpointError(fmt::format("{}: {}", path, e.what_without_backtrace()));
   } catch (const CheckpointError& e) {
+    if (e.message().starts_with(path)) throw;
     throw CheckpointError(fmt::format("{}: {}", path, e.message()));
+  } catch (const std::exception& e) {
+    throw CheckpointError(fmt::format("{}: {}", path, e.what()));
   }
 }
 
@@ -60,110 +74,35 @@ void agree(ProcessGroup* group, Timeout timeout, const std::function<void()>& bo
   }
 }
 
-/// A copy in its own storage: a view would bring the whole storage into the file.
-at::Tensor storable(const at::Tensor& tensor) {
-  auto plain = tensor.detach();
-  if (plain.layout() != at::kStrided) return plain;
-  plain = plain.cpu();
-  return plain.storage().nbytes() == plain.nbytes() ? plain : plain.clone();
+int rank_of(const ProcessGroup* group) {
+  return group == nullptr ? 0 : group->rank();
+}
+int size_of(const ProcessGroup* group) {
+  return group == nullptr ? 1 : group->size();
 }
 
-Named module_state(const torch::nn::Module& module) {
-  Named state;
-  for (const auto& item : module.named_parameters()) state.emplace_back(item.key(), item.value());
-  for (const auto& item : module.named_buffers()) state.emplace_back(item.key(), item.value());
-  std::erase_if(state, [](const auto& item) { return !item.second.defined(); });
+/// What every file of a checkpoint says about it.
+StateDict description(std::uint64_t serial, int ranks) {
+  StateDict state;
+  state.set(std::string(format_key), checkpoint_format);
+  state.set(std::string(serial_key), serial);
+  state.set(std::string(ranks_key), ranks);
+  // Hugging Face's loaders want to know which library's conventions the names follow.
+  state.set_text("format", "pt");
   return state;
 }
 
-void write_named(torch::serialize::OutputArchive& archive, const Named& state) {
-  std::vector<std::string> names;
-  std::vector<at::Tensor> tensors;
-  for (const auto& [name, tensor] : state) {
-    names.push_back(name);
-    tensors.push_back(storable(tensor));
-  }
-  archive.write("names", c10::IValue(names));
-  archive.write("tensors", c10::IValue(tensors));
-}
-
-Named read_named(torch::serialize::InputArchive& archive) {
-  const auto names = read_value<std::vector<std::string>>(archive, "names");
-  const auto tensors = read_value<std::vector<at::Tensor>>(archive, "tensors");
-  if (names.size() != tensors.size()) throw CheckpointError("names and tensors differ in number");
-  Named state;
-  for (std::size_t i = 0; i < names.size(); ++i) state.emplace_back(names[i], tensors[i]);
-  return state;
-}
-
-bool all_wrapped(const Named& state) {
-  return !state.empty() && std::all_of(state.begin(), state.end(),
-                                       [](const auto& item) { return item.first.starts_with(wrapped_prefix); });
-}
-
-/// Pairs of the module's tensor and the saved one that goes into it.
-std::vector<std::pair<at::Tensor, at::Tensor>> match(const std::string& name, const Named& own, Named saved,
-                                                     bool ignore_prefix) {
-  if (ignore_prefix && all_wrapped(saved) != all_wrapped(own)) {
-    const bool strip = all_wrapped(saved);
-    for (auto& [key, tensor] : saved)
-      key = strip ? key.substr(wrapped_prefix.size()) : std::string(wrapped_prefix) + key;
-  }
-  std::string problems;
-  const auto problem = [&](const std::string& text) { problems += (problems.empty() ? "" : "; ") + text; };
-  std::vector<std::pair<at::Tensor, at::Tensor>> pairs;
-  for (const auto& [key, tensor] : own) {
-    const auto it =
-        std::find_if(saved.begin(), saved.end(), [&, &wanted = key](const auto& x) { return x.first == wanted; });
-    if (it == saved.end()) {
-      problem(fmt::format("{} is missing", key));
-    } else if (it->second.sizes() != tensor.sizes()) {
-      problem(fmt::format("{} has shape [{}] there and [{}] here", key, fmt::join(it->second.sizes(), ", "),
-                          fmt::join(tensor.sizes(), ", ")));
-    } else {
-      pairs.emplace_back(tensor, it->second);
-    }
-  }
-  for (const auto& [key, tensor] : saved) {
-    if (std::none_of(own.begin(), own.end(), [&, &wanted = key](const auto& x) { return x.first == wanted; })) {
-      problem(fmt::format("{} is not part of the module", key));
-    }
-  }
-  if (!problems.empty()) throw CheckpointError(fmt::format("'{}' does not fit: {}", name, problems));
-  return pairs;
-}
-
-/// For each group its number of parameters, then for each parameter its number of dimensions and its sizes.
-std::vector<std::int64_t> optimizer_shapes(const torch::optim::Optimizer& optimizer) {
-  std::vector<std::int64_t> numbers;
-  for (const auto& group : optimizer.param_groups()) {
-    numbers.push_back(static_cast<std::int64_t>(group.params().size()));
-    for (const auto& param : group.params()) {
-      numbers.push_back(param.dim());
-      numbers.insert(numbers.end(), param.sizes().begin(), param.sizes().end());
-    }
-  }
-  return numbers;
-}
-
-std::string archive_bytes(const std::function<void(torch::serialize::OutputArchive&)>& fill) {
-  torch::serialize::OutputArchive archive;
-  fill(archive);
-  std::string bytes;
-  archive.save_to([&](const void* data, std::size_t count) {
-    bytes.append(static_cast<const char*>(data), count);
-    return count;
+void write_file(const std::string& path, const StateDict& state, const std::string& seal, const Secret* secret) {
+  CheckpointWriter file(path, secret);
+  file_step(path, [&] {
+    write_state(state, seal, file.seal_bytes(), [&](const void* data, std::size_t count) { file.write(data, count); });
   });
-  return bytes;
+  file.commit();
 }
 
-at::Tensor generator_state(at::Generator generator) {
-  const std::lock_guard lock(generator.mutex());
-  return generator.get_state();
-}
-void set_generator_state(at::Generator generator, const at::Tensor& state) {
-  const std::lock_guard lock(generator.mutex());
-  generator.set_state(state);
+std::string random_id() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
 }
 
 /// The file name without its numbers: step-100.ckpt and step-2000.ckpt belong to one series.
@@ -177,301 +116,241 @@ std::string series_of(const std::string& path) {
   return series;
 }
 
-void prune(const std::string& path, std::uint64_t serial, std::size_t keep) {
+void prune(const std::string& path, std::uint64_t serial, const CheckpointSaveOptions& options) {
+  if (!options.keep.has_value()) return;
   std::size_t older = 0;
   for (const auto& found : find_checkpoints(folder_of(path))) {
-    if (found.serial >= serial || series_of(found.path) != series_of(path) || ++older <= keep) continue;
-    std::error_code error;
-    if (!std::filesystem::remove(found.path, error)) {
-      log(LogLevel::warn, fmt::format("checkpoint: {} cannot be removed: {}", found.path, error.message()));
+    if (found.serial >= serial || series_of(found.path) != series_of(path) || ++older <= *options.keep) continue;
+    if (!remove_checkpoint(found.path)) {
+      log(LogLevel::warn,
+          fmt::format("checkpoint: {} cannot be removed: {}", found.path, std::generic_category().message(errno)));
     }
   }
 }
 
 }  // namespace
 
-void Checkpoint::add_entry(Entry entry) {
-  if (entry.name.empty()) throw ValueError("checkpoint: an empty name");
-  for (const auto& each : entries_) {
-    if (each.name == entry.name) throw ValueError(fmt::format("checkpoint: there is a '{}' already", entry.name));
-  }
-  entries_.push_back(std::move(entry));
-}
-
-void Checkpoint::add_module(const std::string& name, std::shared_ptr<torch::nn::Module> owned,
-                            torch::nn::Module& module) {
-  Entry entry{.name = name};
-  entry.save = [&module](Out& archive) { write_named(archive, module_state(module)); };
-  entry.check = [&module, name](In& archive, const CheckpointLoadOptions& options) {
-    match(name, module_state(module), read_named(archive), options.ignore_module_prefix);
-  };
-  entry.load = [&module, name](In& archive, const CheckpointLoadOptions& options) {
-    const at::NoGradGuard no_grad;
-    for (auto& [own, saved] : match(name, module_state(module), read_named(archive), options.ignore_module_prefix)) {
-      own.copy_(saved);
-    }
-  };
-  // The module may still be moved to another device, so this is asked when it is needed.
-  auto devices = [owned = std::move(owned), &module] {
-    std::vector<at::Device> all;
-    for (const auto& [key, tensor] : module_state(module)) {
-      if (std::find(all.begin(), all.end(), tensor.device()) == all.end()) all.push_back(tensor.device());
-    }
-    return all;
-  };
-  add_entry(std::move(entry));
-  devices_.emplace_back(std::move(devices));
-}
-
-void Checkpoint::add_optimizer(const std::string& name, torch::optim::Optimizer& optimizer,
-                               std::function<void()> prepare) {
-  Entry entry{.name = name};
-  entry.prepare = std::move(prepare);
-  entry.device = [&optimizer]() -> std::optional<at::Device> {
-    for (const auto& group : optimizer.param_groups()) {
-      if (!group.params().empty()) return group.params().front().device();
-    }
-    return std::nullopt;
-  };
-  entry.save = [&optimizer](Out& archive) {
-    archive.write("shapes", c10::IValue(optimizer_shapes(optimizer)));
-    // libtorch writes the options of a group but does not read them, so the learning rate would be lost.
-    std::size_t number = 0;
-    for (const auto& group : optimizer.param_groups()) {
-      Out options(archive.compilation_unit());
-      group.options().serialize(options);
-      archive.write("options" + std::to_string(number++), options);
-    }
-    Out state(archive.compilation_unit());
-    optimizer.save(state);
-    archive.write("state", state);
-  };
-  // libtorch identifies parameters by their order, so a mismatch would only show in the middle of a step.
-  entry.check = [&optimizer, name](In& archive, const CheckpointLoadOptions&) {
-    if (read_value<std::vector<std::int64_t>>(archive, "shapes") != optimizer_shapes(optimizer)) {
-      throw CheckpointError(
-          fmt::format("'{}' does not fit: the optimizer there had other parameters, in groups, "
-                      "number, order or shape",
-                      name));
-    }
-  };
-  entry.load = [&optimizer](In& archive, const CheckpointLoadOptions&) {
-    std::size_t number = 0;
-    for (auto& group : optimizer.param_groups()) {
-      In options;
-      archive.read("options" + std::to_string(number++), options);
-      group.options().serialize(options);
-    }
-    In state;
-    archive.read("state", state);
-    optimizer.state().clear();  // load() adds to the state
-    optimizer.load(state);
-  };
-  add_entry(std::move(entry));
-}
-
-void Checkpoint::add_tensor(const std::string& name, at::Tensor tensor) {
-  if (!tensor.defined()) throw ValueError(fmt::format("checkpoint: '{}' is an undefined tensor", name));
-  Entry entry{.name = name};
-  entry.save = [tensor, name](Out& archive) { write_named(archive, {{name, tensor}}); };
-  entry.check = [tensor, name](In& archive, const CheckpointLoadOptions&) {
-    match(name, {{name, tensor}}, read_named(archive), false);
-  };
-  entry.load = [tensor, name](In& archive, const CheckpointLoadOptions&) {
-    const at::NoGradGuard no_grad;
-    for (auto& [own, saved] : match(name, {{name, tensor}}, read_named(archive), false)) own.copy_(saved);
-  };
-  add_entry(std::move(entry));
-}
-
-void Checkpoint::add_generator(const std::string& name, at::Generator generator) {
-  Entry entry{.name = name};
-  entry.per_rank = true;
-  entry.save = [generator](Out& archive) { archive.write("state", generator_state(generator), true); };
-  entry.load = [generator](In& archive, const CheckpointLoadOptions&) {
-    at::Tensor state;
-    archive.read("state", state, true);
-    set_generator_state(generator, state);
-  };
-  add_entry(std::move(entry));
-}
-
-void Checkpoint::add_value(const std::string& name, std::function<c10::IValue()> get,
-                           std::function<void(const c10::IValue&)> check, std::function<void(const c10::IValue&)> set) {
-  Entry entry{.name = name};
-  const auto read = [](In& archive) {
-    c10::IValue value;
-    archive.read("value", value);
-    return value;
-  };
-  entry.save = [get = std::move(get)](Out& archive) { archive.write("value", get()); };
-  entry.check = [read, check = std::move(check)](In& archive, const CheckpointLoadOptions&) { check(read(archive)); };
-  entry.load = [read, set = std::move(set)](In& archive, const CheckpointLoadOptions&) { set(read(archive)); };
-  add_entry(std::move(entry));
-}
-
-std::vector<at::Device> Checkpoint::devices() const {
-  std::vector<at::Device> all{at::Device(at::kCPU)};
-  for (const auto& each : devices_) {
-    for (const auto device : each()) {
-      if (std::find(all.begin(), all.end(), device) == all.end()) all.push_back(device);
-    }
-  }
-  return all;
-}
-
-/// Stored by number and not by name: rank 1's cuda:1 may be another device the next time.
-Checkpoint::Entry Checkpoint::random_entry() const {
-  Entry entry{.name = std::string(random_name), .per_rank = true};
-  entry.save = [this](Out& archive) {
-    std::size_t number = 0;
-    for (const auto device : devices()) {
-      archive.write("generator" + std::to_string(number++),
-                    generator_state(at::globalContext().defaultGenerator(device)), true);
-    }
-  };
-  entry.load = [this](In& archive, const CheckpointLoadOptions&) {
-    std::size_t number = 0;
-    for (const auto device : devices()) {
-      at::Tensor state;
-      if (!archive.try_read("generator" + std::to_string(number++), state, true)) continue;
-      set_generator_state(at::globalContext().defaultGenerator(device), state);
-    }
-  };
-  return entry;
-}
-
 void Checkpoint::save(const std::string& path, ProcessGroupPtr group, const CheckpointSaveOptions& options) {
   if (path.empty()) throw ValueError("checkpoint: an empty path");
   if (group == nullptr) group = current_process_group();
-  const int ranks = group == nullptr ? 1 : group->size();
-  const bool writes = group == nullptr || group->rank() == 0;
+  if (options.sharded) {
+    save_folder(path, group.get(), options);
+  } else {
+    save_file(path, group.get(), options);
+  }
+}
 
-  auto entries = entries_;
-  if (options_.random_state) entries.push_back(random_entry());
+void Checkpoint::save_file(const std::string& path, ProcessGroup* group, const CheckpointSaveOptions& options) {
+  const auto entries = all_entries();
   for (const auto& entry : entries) {
     if (entry.prepare) entry.prepare();
   }
   // Rank 0 has every rank's part before it opens a file.
-  std::vector<std::pair<std::string, std::string>> parts;
-  for (const auto& entry : entries) {
-    if (!entry.per_rank) continue;
-    std::string mine;
-    agree(group.get(), options.timeout,
-          [&] { mine = checkpoint_step(path, entry.name, [&] { return archive_bytes(entry.save); }); });
-    auto all =
-        group == nullptr ? std::vector<std::string>{mine} : group->all_gather_bytes(mine, {.timeout = options.timeout});
-    for (int rank = 0; writes && rank < ranks; ++rank) {
-      parts.emplace_back(rank_section(entry.name, rank), std::move(all[static_cast<std::size_t>(rank)]));
-    }
-  }
-
-  agree(group.get(), options.timeout, [&] {
-    if (!writes) return;
-    make_folder(folder_of(path));  // a failure shows when the file is created
-    const auto before = find_checkpoints(folder_of(path));
-    const auto serial = before.empty() ? 1 : before.front().serial + 1;
-    CheckpointWriter file(path, serial, static_cast<std::uint64_t>(ranks));
+  std::string mine;
+  agree(group, options.timeout, [&] {
+    StateDict state;
     for (const auto& entry : entries) {
-      if (entry.per_rank) continue;
-      file.begin_section(shared_section(entry.name));
-      checkpoint_step(path, entry.name, [&] {
-        Out archive;
-        entry.save(archive);
-        // libtorch's writer calls this from a destructor as well, which hides errors: it must not throw.
-        std::exception_ptr failure;
-        archive.save_to([&](const void* data, std::size_t count) {
-          if (failure != nullptr) return count;
-          try {
-            file.write(data, count);
-          } catch (...) {
-            failure = std::current_exception();
-          }
-          return count;
-        });
-        if (failure != nullptr) std::rethrow_exception(failure);
-      });
+      if (!entry.per_rank) continue;
+      checkpoint_step(path, entry.name, [&] { state.add(rank_name(entry.name, rank_of(group)), entry.save()); });
     }
-    for (const auto& [name, bytes] : parts) {
-      file.begin_section(name);
-      file.write(bytes.data(), bytes.size());
+    mine = file_step(path, [&] { return state_to_bytes(state); });
+  });
+  auto all =
+      group == nullptr ? std::vector<std::string>{mine} : group->all_gather_bytes(mine, {.timeout = options.timeout});
+
+  agree(group, options.timeout, [&] {
+    if (rank_of(group) != 0) return;
+    StateDict state;
+    for (const auto& entry : entries) {
+      if (!entry.per_rank) checkpoint_step(path, entry.name, [&] { state.add(entry.name, entry.save()); });
+      state.set(entry_key(entry.name), true);
     }
-    file.commit();
-    if (options.keep.has_value()) prune(path, serial, *options.keep);
+    for (auto& part : all) {
+      const auto theirs = file_step(path, [&] { return state_from_bytes(std::move(part), path); });
+      for (const auto& [name, tensor] : theirs.tensors()) state.set(name, tensor);
+      for (const auto& [key, text] : theirs.values()) state.set_text(key, text);
+    }
+    make_folder(folder_of(path));  // a failure shows when the file is created
+    const auto serial = next_serial(folder_of(path));
+    state.add("", description(serial, size_of(group)));
+    write_file(path, state, std::string(seal_name), secret());
+    prune(path, serial, options);
   });
 }
 
-void Checkpoint::load(const std::string& path, ProcessGroupPtr group, const CheckpointLoadOptions& options) {
-  if (group == nullptr) group = current_process_group();
-  const int rank = group == nullptr ? 0 : group->rank();
-  const int ranks = group == nullptr ? 1 : group->size();
-  const bool reads = rank == 0 || options.all_ranks_read;
+void Checkpoint::save_folder(const std::string& path, ProcessGroup* group, const CheckpointSaveOptions& options) {
+  const int rank = rank_of(group);
+  const int ranks = size_of(group);
+  const auto entries = all_entries();
+  for (const auto& entry : entries) {
+    if (entry.prepare && !entry.save_share) entry.prepare();
+  }
+  std::string plan;  // serial, and the name by which the files of this save recognise each other
+  agree(group, options.timeout, [&] {
+    if (rank != 0) return;
+    const auto serial = next_serial(folder_of(path));
+    begin_folder(path);
+    plan = fmt::format("{} {}", serial, random_id());
+  });
+  if (group != nullptr) plan = group->broadcast_bytes(plan, {.timeout = options.timeout});
+  const auto space = plan.find(' ');
+  const auto serial = text_to_unsigned(std::string_view(plan).substr(0, space)).value_or(0);
+  const auto id = string_text(plan.substr(space + 1));
+  try {
+    agree(group, options.timeout, [&] {
+      StateDict state;
+      for (const auto& entry : entries) {
+        checkpoint_step(path, entry.name, [&] {
+          if (entry.per_rank) {
+            state.add(rank_name(entry.name, rank), entry.save());
+          } else if (entry.save_share) {
+            state.add(entry.name, entry.save_share());
+          } else if (rank == 0) {
+            state.add(entry.name, entry.save());
+          }
+        });
+        state.set(entry_key(entry.name), true);
+      }
+      state.add("", description(serial, ranks));
+      state.set_text(std::string(save_key), id);
+      state.set(std::string(shard_key), rank);
+      write_file(rank_file(partial_folder(path), rank, ranks), state, fmt::format("{}.{}", seal_name, rank), secret());
+    });
+    agree(group, options.timeout, [&] {
+      if (rank != 0) return;
+      commit_folder(path, ranks, id);
+      prune(path, serial, options);
+    });
+  } catch (...) {
+    if (rank == 0) discard_folder(path);
+    throw;
+  }
+}
 
-  std::optional<CheckpointContent> content;
+Checkpoint::Loaded Checkpoint::read_folder(const std::string& path, int rank) const {
+  Loaded loaded;
+  SaveCheck check;
+  bool first = true;
+  // Whether an object of this rank needs what is under this name.
+  const auto entries = all_entries();
+  const auto needed = [&](const std::string& name) {
+    for (const auto& entry : entries) {
+      const auto prefix = entry.per_rank ? rank_name(entry.name, rank) : entry.name;
+      if (name == prefix) return true;
+      if (!name.starts_with(prefix + ".")) continue;
+      return !entry.needs || entry.needs(name.substr(prefix.size() + 1));
+    }
+    return !loaded.ours;
+  };
+  for (const auto& file : files_of_folder(path)) {
+    const CheckpointContent content(CheckpointContent::read_file(file, secret()), file, secret());
+    if (std::exchange(first, false)) loaded.ours = content.is_ours();
+    if (content.is_ours() != loaded.ours) throw CheckpointError(file + ": some files of the folder are not of Cohort");
+    // Order matters to the sum, and the order is that of the names.
+    loaded.checksum = loaded.checksum * 31 + content.checksum();
+    const auto state = file_step(file, [&] { return read_state(content); });
+    for (const auto& [name, tensor] : state.tensors()) {
+      if (!needed(name)) continue;  // so that the memory of files which this rank does not need is given back
+      if (loaded.all.tensors().contains(name)) {
+        throw CheckpointError(
+            fmt::format("{}: the tensor {} is in another file of the folder as well", file, printable(name)));
+      }
+      loaded.all.set(name, tensor);
+    }
+    for (const auto& [key, text] : state.values()) loaded.all.set_text(key, text);
+    if (!loaded.ours) continue;
+    check.add(content.header().metadata);
+    file_step(file, [&] { loaded.ranks = state.get<std::uint64_t>(std::string(ranks_key)); });
+  }
+  check.finish(path);
+  return loaded;
+}
+
+Checkpoint::Loaded Checkpoint::read(const std::string& path, ProcessGroup* group,
+                                    const CheckpointLoadOptions& options) const {
+  const int rank = rank_of(group);
+  const int ranks = size_of(group);
+  // Rank 0 decides for all: the others may not see the path.
+  bool folder = is_folder(path);
+  if (group != nullptr) folder = group->broadcast_bytes(folder ? "1" : "0", {.timeout = options.timeout}) == "1";
+  const bool each_reads = folder || options.all_ranks_read || ranks == 1;
+
+  Loaded loaded;
   std::string bytes;
-  agree(group.get(), options.timeout, [&] {
-    if (!reads) return;
-    bytes = CheckpointContent::read_file(path);
-    if (ranks == 1 || options.all_ranks_read) {
-      content.emplace(std::move(bytes), path);
+  const auto interpret = [&] {
+    const CheckpointContent content(std::move(bytes), path, secret());
+    file_step(path, [&] {
+      loaded.all = read_state(content);
+      loaded.ours = content.is_ours();
+      loaded.checksum = content.checksum();
+      if (loaded.ours) loaded.ranks = loaded.all.get<std::uint64_t>(std::string(ranks_key));
+    });
+  };
+  agree(group, options.timeout, [&] {
+    if (folder) {
+      loaded = file_step(path, [&] { return read_folder(path, rank); });
       return;
     }
-    const CheckpointContent whole(bytes, path);  // damage is detected before the file is sent
+    if (rank != 0 && !each_reads) return;
+    bytes = CheckpointContent::read_file(path, secret());
+    if (each_reads) return interpret();
+    const CheckpointContent whole(bytes, path, secret());  // damage is detected before the file is sent
   });
-  if (!content) {
+  if (!each_reads) {
     bytes = group->broadcast_bytes(bytes, {.timeout = options.timeout});
+    agree(group, options.timeout, interpret);
   } else if (ranks > 1) {
-    const auto checksum = std::to_string(content->checksum());
-    const auto all = group->all_gather_bytes(checksum, {.timeout = options.timeout});
+    const auto all = group->all_gather_bytes(std::to_string(loaded.checksum), {.timeout = options.timeout});
     for (std::size_t other = 0; other < all.size(); ++other) {
       if (all[other] == all[0]) continue;
       throw CheckpointError(fmt::format("{}: rank {} reads another file than rank 0", path, other),
                             {.group = group->id(), .op = "checkpoint.load", .rank = static_cast<int>(other)});
     }
   }
+  return loaded;
+}
 
-  auto entries = entries_;
-  if (options_.random_state) entries.push_back(random_entry());
-  std::vector<std::pair<const Entry*, In>> found;
+/// Empty if the object is not in the file.
+StateDict Checkpoint::part_for(const Entry& entry, const Loaded& loaded, int rank) const {
+  auto part = loaded.all.part(entry.per_rank ? rank_name(entry.name, rank) : entry.name);
+  if (loaded.ours || !entry.is_module || !part.tensors().empty()) return part;
+  return loaded.all;
+}
+
+void Checkpoint::load(const std::string& path, ProcessGroupPtr group, const CheckpointLoadOptions& options) {
+  if (path.empty()) throw ValueError("checkpoint: an empty path");
+  if (group == nullptr) group = current_process_group();
+  const int rank = rank_of(group.get());
+  const int ranks = size_of(group.get());
+  const auto loaded = read(path, group.get(), options);
+
+  std::vector<std::pair<std::string, std::function<void()>>> actions;
   agree(group.get(), options.timeout, [&] {
-    if (!content) content.emplace(std::move(bytes), path);
-    const bool same_ranks = content->ranks() == static_cast<std::uint64_t>(ranks);
-    for (const auto& entry : entries) {
-      const auto section = entry.per_rank ? rank_section(entry.name, rank) : shared_section(entry.name);
-      if (entry.per_rank && !same_ranks) {
+    for (const auto& entry : all_entries()) {
+      if (loaded.ours && entry.per_rank && loaded.ranks != static_cast<std::uint64_t>(ranks)) {
         if (rank == 0) {
           log(LogLevel::info, fmt::format("checkpoint: {} was saved by {} ranks: '{}' stays as it is on {} ranks", path,
-                                          content->ranks(), entry.name, ranks));
+                                          loaded.ranks, entry.name, ranks));
         }
         continue;
       }
-      if (!content->has(section)) {
+      const auto part = part_for(entry, loaded, rank);
+      if (loaded.ours ? !loaded.all.has(entry_key(entry.name)) : part.tensors().empty()) {
         if (options.allow_missing || entry.name == random_name) continue;
         throw CheckpointError(fmt::format("{}: there is no '{}' in it", path, entry.name));
       }
-      checkpoint_step(path, entry.name, [&] {
-        const auto data = content->section(section);
-        In archive;
-        // The devices of the writer may not exist here: load to the device of the optimizer's parameters, or to the
-        // host.
-        const auto device = entry.device ? entry.device() : std::nullopt;
-        archive.load_from(data.data(), data.size(), device.value_or(at::Device(at::kCPU)));
-        if (entry.check) entry.check(archive, options);
-        found.emplace_back(&entry, std::move(archive));
-      });
+      checkpoint_step(path, entry.name, [&] { actions.emplace_back(entry.name, entry.stage(part, options)); });
     }
   });
   agree(group.get(), options.timeout, [&] {
-    for (auto& [entry, archive] : found) {
-      checkpoint_step(path, entry->name, [&, &each = *entry, &from = archive] { each.load(from, options); });
-    }
+    for (const auto& [name, action] : actions) checkpoint_step(path, name, action);
   });
 }
 
-std::optional<std::string> Checkpoint::latest(const std::string& folder) {
-  for (const auto& found : find_checkpoints(folder)) {
+std::optional<std::string> Checkpoint::latest(const std::string& folder, const std::optional<Secret>& secret) {
+  for (const auto& found : find_checkpoints(folder, /*warns=*/true)) {
     try {
-      const CheckpointContent whole(CheckpointContent::read_file(found.path), found.path);
+      verify_checkpoint(found.path, secret.has_value() ? &*secret : nullptr);
       return found.path;
     } catch (const CheckpointError& e) {
       log(LogLevel::warn, fmt::format("checkpoint: passed over: {}", e.message()));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "torch/state/checkpoint_file.h"
 
-#include <cohort/torch/checkpoint.h>
+#include <cohort/torch/checkpoint_error.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,77 +9,170 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
+#include <new>
+#include <system_error>
 #include <utility>
+#include <vector>
+
+#include "core/file_descriptor.h"
+#include "torch/state/value_text.h"
 
 namespace cohort {
 
 namespace {
 
-constexpr std::string_view checkpoint_magic = "COHORTCK";
-constexpr std::uint32_t checkpoint_version = 1;
-constexpr std::string_view partial_suffix = ".partial";
-constexpr std::size_t write_buffer_bytes = std::size_t{1} << 20;
+constexpr std::size_t copy_bytes = std::size_t{1} << 20;
 
-std::string why() {
-  return std::strerror(errno);  // NOLINT(concurrency-mt-unsafe): glibc's is thread-safe
+std::string errno_text() {
+  return std::generic_category().message(errno);
 }
 
-class OpenFile {
- public:
-  explicit OpenFile(int fd) : fd_(fd) {}
-  ~OpenFile() {
-    if (fd_ >= 0) ::close(fd_);
+/// Puts the file's name in front of what `body` reports.
+template <class F>
+auto naming(const std::string& path, F&& body) {
+  try {
+    return body();
+  } catch (const CheckpointError& e) {
+    throw CheckpointError(path + ": " + e.message());
+  } catch (const std::bad_alloc&) {
+    throw CheckpointError(path + ": there is not enough memory to read it");
   }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-  int fd() const { return fd_; }
+}
+
+/// A regular file, opened without following a link and without waiting for the other end of a pipe.
+class InputFile {
+ public:
+  explicit InputFile(const std::string& path)
+      : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)) {
+    if (!fd_ && errno == ELOOP) throw CheckpointError("is a symbolic link; name the file itself");
+    struct stat status {};
+    if (!fd_ || ::fstat(fd_.get(), &status) != 0) throw CheckpointError("cannot be opened: " + errno_text());
+    if (!S_ISREG(status.st_mode)) throw CheckpointError("is not a regular file");
+    bytes_ = static_cast<std::uint64_t>(status.st_size);
+  }
+
+  std::uint64_t bytes() const { return bytes_; }
+
+  void read(std::uint64_t from, char* to, std::size_t count) const {
+    while (count > 0) {
+      const auto got = ::pread(fd_.get(), to, count, static_cast<off_t>(from));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) throw CheckpointError("cannot be read: " + errno_text());
+      if (got == 0) throw CheckpointError("has become shorter while it was read");
+      from += static_cast<std::uint64_t>(got);
+      to += got;
+      count -= static_cast<std::size_t>(got);
+    }
+  }
+  std::string read(std::uint64_t from, std::uint64_t count) const {
+    std::string text(count, '\0');
+    read(from, text.data(), text.size());
+    return text;
+  }
+  /// Calls `use` with all bytes of a range, piece by piece.
+  template <class F>
+  void pass(std::uint64_t from, std::uint64_t to, F&& use) const {
+    std::vector<char> piece(std::min<std::uint64_t>(copy_bytes, to - from));
+    while (from < to) {
+      const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), to - from));
+      read(from, piece.data(), count);
+      use(piece.data(), count);
+      from += count;
+    }
+  }
 
  private:
-  int fd_;
+  FileDescriptor fd_;
+  std::uint64_t bytes_ = 0;
 };
 
-/// Returns fewer bytes than requested only at the end of the file; -1 with errno set on an error.
-ssize_t read_fully(int fd, char* to, std::size_t bytes) {
-  std::size_t done = 0;
-  while (done < bytes) {
-    const auto got = ::read(fd, to + done, bytes - done);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return -1;
-    if (got == 0) break;
-    done += static_cast<std::size_t>(got);
+/// A file that does not fit into the machine's memory cannot be loaded; a file that claims to be that long, as a sparse
+/// one can, is refused before memory is taken for it.
+void require_loadable(std::uint64_t bytes) {
+  const auto memory =
+      static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  if (bytes > memory) {
+    throw CheckpointError(fmt::format("has {} bytes, more than the {} bytes of memory of this machine", bytes, memory));
   }
-  return static_cast<ssize_t>(done);
 }
 
-/// Why the file is not a checkpoint; empty if it is one.
-std::string header_problem(std::string_view bytes, CheckpointHeader& header) {
-  const auto known = std::min(bytes.size(), checkpoint_magic.size());
-  if (bytes.empty() || bytes.substr(0, known) != checkpoint_magic.substr(0, known)) {
-    return "is not a checkpoint of Cohort";
+/// What other kinds of files begin with, which users may take for a checkpoint.
+void refuse_other_kinds(std::string_view start) {
+  if (start.starts_with("COHORTCK")) {
+    throw CheckpointError(
+        "is a checkpoint in the format of an early version of Cohort, whose sections are archives of libtorch: loading "
+        "these can execute code from the file, so they are not read any more. Load it with the version that wrote it "
+        "and "
+        "write what is in it as safetensors, or begin the run again");
   }
-  if (bytes.size() < sizeof header) return fmt::format("is torn: it ends after {} bytes", bytes.size());
-  std::memcpy(&header, bytes.data(), sizeof header);
-  if (header.version > checkpoint_version) {
-    return fmt::format("is of format version {}; this version of Cohort reads up to {}", header.version,
-                       checkpoint_version);
+  if (start.starts_with("PK\3\4")) {
+    throw CheckpointError(
+        "is an archive of libtorch (torch::save, torch.save or TorchScript), which can contain code and is not read. "
+        "Convert it in a place where you trust it, for example with safetensors.torch.save_file in Python");
   }
-  Crc64 crc;
-  crc.add(&header, offsetof(CheckpointHeader, header_crc));
-  return crc.value() == header.header_crc ? "" : "is damaged: the checksum of its header differs";
 }
 
-bool sync_folder(const std::string& path) {
-  const OpenFile folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // Some file systems cannot synchronise a folder (EINVAL); nothing more can be done there.
-  return folder.fd() >= 0 && (::fsync(folder.fd()) == 0 || errno == EINVAL);
+struct Layout {
+  SafetensorsHeader header{};
+  std::uint64_t data_begin = 0;
+  const TensorInfo* seal = nullptr;
+  bool ours = false;
+};
+
+/// Finds out whether the file is ours, and if so where its seal is.
+void find_seal(Layout& layout) {
+  const auto& [tensors, metadata] = layout.header;
+  if (!tensors.empty() && tensors.back().name.starts_with(seal_name)) layout.seal = &tensors.back();
+  const auto format = metadata.find(std::string(format_key));
+  layout.ours = format != metadata.end();
+  if (layout.ours) {
+    const auto number = text_to_unsigned(format->second);
+    if (!number.has_value() || *number != checkpoint_format) {
+      throw CheckpointError(fmt::format("is of format version {}; this version of Cohort reads {}",
+                                        printable(format->second), checkpoint_format));
+    }
+  }
+  if (layout.ours != (layout.seal != nullptr)) throw CheckpointError("is damaged: its seal or its format is missing");
+  if (layout.seal == nullptr) return;
+  const auto bytes = layout.seal->end - layout.seal->begin;
+  if (layout.seal->dtype != "U8" || (bytes != crc_bytes && bytes != crc_bytes + hmac_bytes)) {
+    throw CheckpointError("is damaged: its seal is malformed");
+  }
+}
+
+/// `read(from, count)` returns bytes of the file.
+template <class Read>
+Layout read_layout(std::uint64_t file_bytes, Read&& read) {
+  const std::string start(read(0, std::min<std::uint64_t>(file_bytes, safetensors_length_bytes)));
+  refuse_other_kinds(start);
+  const auto length = safetensors_header_bytes(start, file_bytes);
+  Layout layout{.data_begin = safetensors_length_bytes + length};
+  layout.header = parse_safetensors_header(read(safetensors_length_bytes, length), file_bytes - layout.data_begin);
+  find_seal(layout);
+  return layout;
+}
+
+Layout read_layout(const InputFile& file) {
+  return read_layout(file.bytes(), [&](std::uint64_t from, std::uint64_t count) { return file.read(from, count); });
+}
+
+void require_hmac(bool good) {
+  if (!good) {
+    throw CheckpointError(
+        "is not signed with this secret: somebody else wrote it, it was changed, or it was saved without a secret");
+  }
 }
 
 }  // namespace
+
+bool sync_folder(const std::string& path) {
+  const FileDescriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  // Some file systems cannot synchronise a folder (EINVAL); nothing more can be done there.
+  return folder && (::fsync(folder.get()) == 0 || errno == EINVAL);
+}
 
 std::string folder_of(const std::string& path) {
   const auto folder = std::filesystem::path(path).parent_path().string();
@@ -93,21 +186,16 @@ void make_folder(const std::string& folder) {
   if (::mkdir(folder.c_str(), 0777) == 0) sync_folder(above);
 }
 
-CheckpointWriter::CheckpointWriter(std::string path, std::uint64_t serial, std::uint64_t ranks, bool with_name)
-    : path_(std::move(path)),
-      folder_(folder_of(path_)),
-      partial_(path_ + std::string(partial_suffix)),
-      serial_(serial),
-      ranks_(ranks) {
+CheckpointWriter::CheckpointWriter(std::string path, const Secret* secret, bool with_name)
+    : path_(std::move(path)), folder_(folder_of(path_)), partial_(path_ + std::string(partial_suffix)), seal_(secret) {
   ::unlink(partial_.c_str());  // left by a save that was killed
   if (!with_name) fd_ = ::open(folder_.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
   if (with_name || (fd_ < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL))) {
-    has_name_ = true;
-    fd_ = ::open(partial_.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0666);
+    fd_ = ::open(partial_.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
+    has_name_ = fd_ >= 0;
   }
   if (fd_ < 0) fail(fmt::format("no file can be made in {}", folder_));
-  buffer_.reserve(write_buffer_bytes);
-  buffer_.assign(sizeof(CheckpointHeader), '\0');
+  buffer_.reserve(copy_bytes);
 }
 
 CheckpointWriter::~CheckpointWriter() {
@@ -116,18 +204,13 @@ CheckpointWriter::~CheckpointWriter() {
 }
 
 void CheckpointWriter::fail(std::string_view what) const {
-  throw CheckpointError(fmt::format("{}: {}: {}", path_, what, why()));
-}
-
-void CheckpointWriter::begin_section(std::string name) {
-  sections_.emplace_back(std::move(name), 0);
+  throw CheckpointError(fmt::format("{}: {}: {}", path_, what, errno_text()));
 }
 
 void CheckpointWriter::write(const void* data, std::size_t bytes) {
-  sections_.back().second += bytes;
-  crc_.add(data, bytes);
-  if (buffer_.size() + bytes > write_buffer_bytes) flush();
-  if (bytes > write_buffer_bytes) return write_through(data, bytes);
+  seal_.add(data, bytes);
+  if (buffer_.size() + bytes > copy_bytes) flush();
+  if (bytes > copy_bytes) return write_through(data, bytes);
   buffer_.append(static_cast<const char*>(data), bytes);
 }
 
@@ -148,30 +231,9 @@ void CheckpointWriter::flush() {
 }
 
 void CheckpointWriter::commit() {
-  std::string index;
-  CheckpointHeader header{};
-  for (const auto& [name, bytes] : sections_) {
-    const auto length = static_cast<std::uint32_t>(name.size());
-    index.append(reinterpret_cast<const char*>(&length), sizeof length);
-    index.append(name);
-    index.append(reinterpret_cast<const char*>(&bytes), sizeof bytes);
-    header.data_bytes += bytes;
-  }
-  crc_.add(index.data(), index.size());
   flush();
-  write_through(index.data(), index.size());
-
-  checkpoint_magic.copy(header.magic, sizeof header.magic);
-  header.version = checkpoint_version;
-  header.sections = static_cast<std::uint32_t>(sections_.size());
-  header.serial = serial_;
-  header.ranks = ranks_;
-  header.index_bytes = index.size();
-  header.body_crc = crc_.value();
-  Crc64 crc;
-  crc.add(&header, offsetof(CheckpointHeader, header_crc));
-  header.header_crc = crc.value();
-  if (::pwrite(fd_, &header, sizeof header, 0) != static_cast<ssize_t>(sizeof header)) fail("writing failed");
+  const auto seal = seal_.finish();
+  write_through(seal.data(), seal.size());
   if (::fsync(fd_) != 0) fail("the data cannot be brought to the disk");
   give_name();
   if (!sync_folder(folder_)) fail("the folder cannot be brought to the disk");
@@ -192,78 +254,84 @@ void CheckpointWriter::give_name() {
   has_name_ = false;
 }
 
-std::string CheckpointContent::read_file(const std::string& path) {
-  const OpenFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  struct stat status {};
-  if (file.fd() < 0 || ::fstat(file.fd(), &status) != 0) {
-    throw CheckpointError(fmt::format("{}: cannot be opened: {}", path, why()));
-  }
-  if (!S_ISREG(status.st_mode)) throw CheckpointError(fmt::format("{}: is not a file", path));
-  std::string bytes(static_cast<std::size_t>(status.st_size), '\0');
-  const auto got = read_fully(file.fd(), bytes.data(), bytes.size());
-  if (got < 0) throw CheckpointError(fmt::format("{}: cannot be read: {}", path, why()));
-  bytes.resize(static_cast<std::size_t>(got));
-  return bytes;
+std::string CheckpointContent::read_file(const std::string& path, const Secret* secret) {
+  return naming(path, [&] {
+    const InputFile file(path);
+    require_loadable(file.bytes());
+    if (secret == nullptr) read_layout(file);
+    return file.read(0, file.bytes());
+  });
 }
 
-CheckpointContent::CheckpointContent(std::string bytes, const std::string& path) : bytes_(std::move(bytes)) {
-  const auto refuse = [&](std::string_view why_not) { throw CheckpointError(fmt::format("{}: {}", path, why_not)); };
-  const std::string_view all = bytes_;
-  if (const auto problem = header_problem(all, header_); !problem.empty()) refuse(problem);
-  const auto body = all.substr(sizeof header_);
-  if (header_.data_bytes > body.size() || header_.index_bytes != body.size() - header_.data_bytes) {
-    refuse(fmt::format("is torn: it has {} bytes and should have {}", all.size(),
-                       sizeof header_ + header_.data_bytes + header_.index_bytes));
-  }
-  Crc64 crc;
-  crc.add(body.data(), body.size());
-  if (crc.value() != header_.body_crc) refuse("is damaged: its checksum differs");
-
-  auto data = body.substr(0, header_.data_bytes);
-  auto index = body.substr(header_.data_bytes);
-  const auto take = [&](std::string_view& from, std::uint64_t count) {
-    if (count > from.size()) refuse("is damaged: its index points outside");
-    const auto taken = from.substr(0, count);
-    from.remove_prefix(count);
-    return taken;
-  };
-  for (std::uint32_t i = 0; i < header_.sections; ++i) {
-    std::uint32_t name_bytes = 0;
-    std::uint64_t section_bytes = 0;
-    std::memcpy(&name_bytes, take(index, sizeof name_bytes).data(), sizeof name_bytes);
-    std::string name(take(index, name_bytes));
-    std::memcpy(&section_bytes, take(index, sizeof section_bytes).data(), sizeof section_bytes);
-    sections_.emplace_back(std::move(name), take(data, section_bytes));
-  }
-}
-
-bool CheckpointContent::has(std::string_view name) const {
-  return std::any_of(sections_.begin(), sections_.end(), [&](const auto& each) { return each.first == name; });
-}
-
-std::string_view CheckpointContent::section(std::string_view name) const {
-  const auto it =
-      std::find_if(sections_.begin(), sections_.end(), [&](const auto& each) { return each.first == name; });
-  return it == sections_.end() ? std::string_view() : it->second;
-}
-
-std::vector<FoundCheckpoint> find_checkpoints(const std::string& folder) {
-  std::vector<FoundCheckpoint> found;
-  std::error_code error;
-  for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    const auto path = it->path().string();
-    if (path.ends_with(partial_suffix)) continue;
-    const OpenFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    std::array<char, sizeof(CheckpointHeader)> bytes{};
-    if (file.fd() < 0 || read_fully(file.fd(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) {
-      continue;
+CheckpointContent::CheckpointContent(std::string bytes, const std::string& path, const Secret* secret)
+    : bytes_(std::make_shared<const std::string>(std::move(bytes))) {
+  naming(path, [&] {
+    const std::string_view all = *bytes_;
+    if (secret != nullptr) {
+      const auto covered = all.size() < hmac_bytes ? 0 : all.size() - hmac_bytes;
+      CheckpointHmac hmac(*secret);
+      hmac.add(all.data(), covered);
+      require_hmac(hmac.finish_as(all.substr(covered)));
     }
-    CheckpointHeader header{};
-    if (!header_problem({bytes.data(), bytes.size()}, header).empty()) continue;
-    found.push_back({.path = path, .serial = header.serial});
-  }
-  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.serial > b.serial; });
-  return found;
+    auto layout = read_layout(all.size(), [&](std::uint64_t from, std::uint64_t count) {
+      return all.substr(static_cast<std::size_t>(from), static_cast<std::size_t>(count));
+    });
+    Crc64 crc;
+    if (layout.seal != nullptr) {
+      const auto seal = static_cast<std::size_t>(layout.data_begin + layout.seal->begin);
+      crc.add(all.data(), seal);
+      if (all.substr(seal, crc_bytes) != crc_text(crc.value())) {
+        throw CheckpointError("is damaged: its checksum differs");
+      }
+    } else {
+      crc.add(all.data(), all.size());
+    }
+    checksum_ = crc.value();
+    data_begin_ = static_cast<std::size_t>(layout.data_begin);
+    ours_ = layout.ours;
+    header_ = std::move(layout.header);
+    if (ours_) header_.tensors.pop_back();  // the seal
+  });
+}
+
+std::string_view CheckpointContent::data(const TensorInfo& tensor) const {
+  return std::string_view(*bytes_).substr(data_begin_ + static_cast<std::size_t>(tensor.begin),
+                                          static_cast<std::size_t>(tensor.end - tensor.begin));
+}
+
+SafetensorsHeader read_header(const std::string& path) {
+  return naming(path, [&] { return read_layout(InputFile(path)).header; });
+}
+
+void verify_file(const std::string& path, const Secret* secret) {
+  naming(path, [&] {
+    const InputFile file(path);
+    require_loadable(file.bytes());
+    const auto layout = read_layout(file);
+    if (secret != nullptr) {
+      const auto covered = file.bytes() - std::min<std::uint64_t>(file.bytes(), hmac_bytes);
+      CheckpointHmac hmac(*secret);
+      file.pass(0, covered, [&](const char* data, std::size_t count) { hmac.add(data, count); });
+      require_hmac(hmac.finish_as(file.read(covered, file.bytes() - covered)));
+    }
+    if (layout.seal == nullptr) return;
+    const auto seal = layout.data_begin + layout.seal->begin;
+    Crc64 crc;
+    file.pass(0, seal, [&](const char* data, std::size_t count) { crc.add(data, count); });
+    if (file.read(seal, crc_bytes) != crc_text(crc.value())) {
+      throw CheckpointError("is damaged: its checksum differs");
+    }
+  });
+}
+
+std::string read_small_file(const std::string& path) {
+  return naming(path, [&] {
+    const InputFile file(path);
+    if (file.bytes() > safetensors_header_limit) {
+      throw CheckpointError(fmt::format("has {} bytes, too many for an index", file.bytes()));
+    }
+    return file.read(0, file.bytes());
+  });
 }
 
 }  // namespace cohort

@@ -1,50 +1,39 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The file of a checkpoint: named sections of bytes. It is complete or does not exist.
-//
-//   header (64 bytes) | the sections' bytes, one after another | index: for each section u32 length of its name, name,
-//   u64 length of its bytes
-//
-// Sections are streamed, so the index comes after them and the header, which holds lengths and checksums, is written
-// last. Errors are CheckpointErrors that begin with the file's name.
+// One file of a checkpoint: a safetensors file with a seal (seal.h). It is complete or does not exist. Errors are
+// CheckpointErrors that begin with the file's name. Files without a seal, which other programs wrote, are read as well.
 #pragma once
+
+#include <cohort/secret.h>
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
-#include "torch/state/crc64.h"
+#include "torch/state/safetensors.h"
+#include "torch/state/seal.h"
 
 namespace cohort {
 
-struct CheckpointHeader {
-  char magic[8];
-  std::uint32_t version;
-  std::uint32_t sections;
-  std::uint64_t serial;  ///< counts up in a folder: says which is newest whatever clocks and names say
-  std::uint64_t ranks;
-  std::uint64_t data_bytes;
-  std::uint64_t index_bytes;
-  std::uint64_t body_crc;    ///< of data and index
-  std::uint64_t header_crc;  ///< of what is before it
-};
-static_assert(sizeof(CheckpointHeader) == 64);
+inline constexpr std::string_view partial_suffix = ".partial";
+/// The version of what the metadata says (docs/checkpoints.md). Version 1 was a format of its own.
+inline constexpr std::uint64_t checkpoint_format = 2;
+/// A key of the metadata, which files of Cohort have and other files do not.
+inline constexpr std::string_view format_key = "cohort.format";
 
 /// Writes a file that gets its name at commit(), or never.
 class CheckpointWriter {
  public:
   /// `with_name`: works as on a file system that does not support files without a name.
-  CheckpointWriter(std::string path, std::uint64_t serial, std::uint64_t ranks, bool with_name = false);
+  CheckpointWriter(std::string path, const Secret* secret, bool with_name = false);
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  /// What is written until the next call belongs to this section.
-  void begin_section(std::string name);
+  /// The size of the tensor that commit() writes after all that was written.
+  std::size_t seal_bytes() const { return seal_.bytes(); }
   void write(const void* data, std::size_t bytes);
   void commit();
 
@@ -59,40 +48,46 @@ class CheckpointWriter {
   std::string partial_;
   bool has_name_ = false;  ///< that of partial_
   int fd_ = -1;
-  std::uint64_t serial_;
-  std::uint64_t ranks_;
-  std::vector<std::pair<std::string, std::uint64_t>> sections_;
   std::string buffer_;
-  Crc64 crc_;
+  Seal seal_;
 };
 
 /// The bytes of a file that was checked.
 class CheckpointContent {
  public:
-  static std::string read_file(const std::string& path);
+  /// Reads a regular file after checking its header against its size. With a secret nothing of it is interpreted.
+  static std::string read_file(const std::string& path, const Secret* secret);
   /// Checks everything; `path` is named in errors.
-  CheckpointContent(std::string bytes, const std::string& path);
+  CheckpointContent(std::string bytes, const std::string& path, const Secret* secret);
 
-  std::uint64_t ranks() const { return header_.ranks; }
-  std::uint64_t checksum() const { return header_.body_crc; }
-  bool has(std::string_view name) const;
-  /// Empty if there is no such section.
-  std::string_view section(std::string_view name) const;
+  const SafetensorsHeader& header() const { return header_; }
+  /// Those of a tensor. They live as long as bytes().
+  std::string_view data(const TensorInfo& tensor) const;
+  const std::shared_ptr<const std::string>& bytes() const { return bytes_; }
+  /// Whether Cohort wrote it.
+  bool is_ours() const { return ours_; }
+  /// Of the whole file.
+  std::uint64_t checksum() const { return checksum_; }
 
  private:
-  std::string bytes_;
-  CheckpointHeader header_{};
-  std::vector<std::pair<std::string, std::string_view>> sections_;
+  std::shared_ptr<const std::string> bytes_;
+  std::size_t data_begin_ = 0;
+  SafetensorsHeader header_;
+  bool ours_ = false;
+  std::uint64_t checksum_ = 0;
 };
 
-struct FoundCheckpoint {
-  std::string path{};
-  std::uint64_t serial = 0;
-};
-/// The files of a folder that begin like a checkpoint, newest first; none if the folder does not exist.
-std::vector<FoundCheckpoint> find_checkpoints(const std::string& folder);
+/// The header of a regular file, checked against the file's size. The tensors are not read.
+SafetensorsHeader read_header(const std::string& path);
+/// Checks the whole file as CheckpointContent does, in little memory. Throws a CheckpointError.
+void verify_file(const std::string& path, const Secret* secret);
+/// A small regular file, such as an index, as it is.
+std::string read_small_file(const std::string& path);
+
 std::string folder_of(const std::string& path);
 /// Creates the folder and those above it, each synchronised to disk before the next; failures are ignored.
 void make_folder(const std::string& folder);
+/// False if it cannot be brought to the disk.
+bool sync_folder(const std::string& folder);
 
 }  // namespace cohort

@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// The files of checkpoints, without libtorch: the format, what is refused, and what a refusal costs. Whatever the file,
+// the answer is its content or a CheckpointError, and memory is taken for what the file has, not for what it claims.
+#include <cohort/torch/checkpoint_error.h>
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <new>
+#include <random>
+
+#include "support/expect_error.h"
+#include "support/temporary.h"
+#include "torch/state/checkpoint_directory.h"
+#include "torch/state/checkpoint_file.h"
+#include "torch/state/safetensors.h"
+#include "torch/state/value_text.h"
+
+namespace {
+
+/// The largest block that was asked for since it was last set to 0.
+std::atomic<std::size_t> largest_block = 0;
+
+}  // namespace
+
+// NOLINTBEGIN: replaced for the whole program, to see what is allocated
+void* operator new(std::size_t bytes) {
+  auto before = largest_block.load(std::memory_order_relaxed);
+  while (before < bytes && !largest_block.compare_exchange_weak(before, bytes, std::memory_order_relaxed)) {
+  }
+  if (void* const block = std::malloc(bytes)) return block;
+  throw std::bad_alloc();
+}
+void operator delete(void* block) noexcept {
+  std::free(block);
+}
+void operator delete(void* block, std::size_t /*bytes*/) noexcept {
+  std::free(block);
+}
+// NOLINTEND
+
+namespace cohort::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t small = std::size_t{2} << 20U;
+
+std::string le64(std::uint64_t value) {
+  return crc_text(value);
+}
+std::string file_with(const std::string& header, const std::string& data = {}) {
+  return le64(header.size()) + header + data;
+}
+void put(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+}
+
+/// A file as save() writes it: two tensors, some metadata and a seal.
+std::string write_example(const std::string& path, const Secret* secret = nullptr, std::uint64_t serial = 1) {
+  SafetensorsHeader header;
+  header.metadata = {{std::string(format_key), unsigned_text(checkpoint_format)},
+                     {std::string(serial_key), unsigned_text(serial)},
+                     {"text", string_text("two\nlines")}};
+  CheckpointWriter writer(path, secret);
+  header.tensors = {{.name = "bytes", .dtype = "U8", .shape = {3}},
+                    {.name = "a.weight", .dtype = "F64", .shape = {2, 2}},
+                    {.name = "scalar", .dtype = "F32", .shape = {}},
+                    {.name = "empty", .dtype = "I64", .shape = {0, 5}},
+                    {.name = std::string(seal_name), .dtype = "U8", .shape = {writer.seal_bytes()}}};
+  const auto start = encode_safetensors_header(header, seal_name);
+  writer.write(start.data(), start.size());
+  const std::string data(32 + 4 + 3, 'x');
+  writer.write(data.data(), data.size());
+  writer.commit();
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+TEST(Safetensors, TensorsAreAlignedToTheirElementsAndTheSealIsLast) {
+  const TemporaryFolder folder;
+  const auto bytes = write_example(folder / "file");
+  const auto header = read_header(folder / "file");
+  std::vector<std::string> names;
+  std::uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), sizeof length);
+  EXPECT_EQ(length % 8, 0U);
+  for (const auto& tensor : header.tensors) {
+    names.push_back(tensor.name);
+    if (tensor.end > tensor.begin && !tensor.shape.empty()) {
+      EXPECT_EQ(tensor.begin % (tensor.dtype == "F64" ? 8 : 1), 0U) << tensor.name;
+    }
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"a.weight", "empty", "scalar", "bytes", "cohort.seal"}));
+  const CheckpointContent content(bytes, "file", nullptr);
+  EXPECT_TRUE(content.is_ours());
+  EXPECT_EQ(content.header().tensors.size(), 4U);
+  EXPECT_EQ(text_to_string(content.header().metadata.at("text")), "two\nlines");
+}
+
+TEST(Safetensors, EveryViolationOfTheFormatIsNamed) {
+  const auto tensor = [](const std::string& dtype, const std::string& shape, const std::string& offsets) {
+    return R"({"x":{"dtype":")" + dtype + R"(","shape":)" + shape + R"(,"data_offsets":)" + offsets + "}}";
+  };
+  struct Case {
+    std::string header;
+    std::string data;
+    std::string why;
+  };
+  const auto two = [&](const std::string& first, const std::string& second) {
+    return R"({"a":{"dtype":"U8","shape":[4],"data_offsets":)" + first +
+           R"(},"b":{"dtype":"U8","shape":[4],"data_offsets":)" + second + "}}";
+  };
+  const std::vector<Case> cases = {
+      {"", "", "no JSON header"},
+      {"{\"\\u001b[2J\\r\":1}", "", "at \"\\u001b[2J\\r\": a number"},
+      {"[]", "", "no JSON header"},
+      {"{", "", "not JSON"},
+      {"{} {}", "", "not JSON"},
+      {"{\"\xff\":1}", "", "not JSON"},
+      {R"({"x":1})", "", "a number where none belongs"},
+      {R"({"x":{}})", "", "no dtype, shape or data_offsets"},
+      {R"({"x":{"dtype":"U8"}})", "", "no dtype, shape or data_offsets"},
+      {R"({"x":{"dtype":"U8","dtype":"U8"}})", "", "dtype is there twice"},
+      {R"({"x":{"code":"import os"}})", "", "none of dtype"},
+      {R"({"__metadata__":{"a":1}})", "", "a number where none belongs"},
+      {R"({"__metadata__":{"a":{}}})", "", "an object where none belongs"},
+      {R"({"__metadata__":{"a":"b","a":"c"}})", "", "\"a\" is there twice"},
+      {R"({"__metadata__":{},"__metadata__":{}})", "", "twice"},
+      {tensor("U8", "[1]", "[0,1]") + "x", "x", "not JSON"},
+      {tensor("PICKLE", "[1]", "[0,1]"), "x", "dtype \"PICKLE\", which is unknown"},
+      {tensor("U8", "[NaN]", "[0,1]"), "x", "not JSON"},
+      {tensor("U8", "[null]", "[0,1]"), "x", "null"},
+      {tensor("U8", "[1.0]", "[0,1]"), "x", "not an integer"},
+      {tensor("U8", "[-1]", "[0,1]"), "x", "negative"},
+      {tensor("U8", "[18446744073709551616]", "[0,1]"), "x", "not an integer of 64 bits"},
+      {tensor("U8", "[[1]]", "[0,1]"), "x", "a list where none belongs"},
+      {tensor("U8", "[1]", "[0]"), "x", "not two numbers"},
+      {tensor("U8", "[1]", "[0,1,1]"), "x", "not two numbers"},
+      {tensor("U8", "[1]", "[1,0]"), "x", "has the bytes 1 to 0"},
+      {tensor("F32", "[1]", "[0,1]"), "x", "has the bytes 0 to 1"},
+      {tensor("F4", "[3]", "[0,1]"), "x", "does not end with a byte"},
+      {tensor("U8", "[4294967296,4294967296]", "[0,0]"), "", "too many elements"},
+      {tensor("U8", "[4294967296,4294967296,0]", "[0,0]"), "", "too many elements"},
+      {tensor("F64", "[1152921504606846976]", "[0,0]"), "", "too many elements"},
+      {tensor("U8", "[1]", "[0,1]"), "", "is torn"},
+      {tensor("U8", "[1]", "[0,1]"), "xx", "is torn"},
+      {tensor("U8", "[9223372036854775807]", "[0,9223372036854775807]"), "x", ""},
+      {two("[0,4]", "[2,6]"), "xxxxxx", "begins at byte 2, and what is before it ends at byte 4"},
+      {two("[0,4]", "[0,4]"), "xxxx", "begins at byte 0"},
+      {two("[0,4]", "[5,9]"), "xxxxxxxxx", "begins at byte 5"},
+      {two("[4,8]", "[1,5]"), "xxxxxxxx", "begins at byte 1"},
+      {"{\"x\":" + std::string(1'000'000, '['), "", "a list where none belongs"},
+      {std::string(1, '{') + "\"x\":" + std::string(1'000'000, '{'), "", ""},
+  };
+  for (const auto& each : cases) {
+    const auto bytes = file_with(each.header, each.data);
+    largest_block = 0;
+    EXPECT_ERROR(CheckpointError, CheckpointContent(bytes, "evil.ckpt", nullptr), "evil.ckpt: ");
+    EXPECT_LT(largest_block, small + bytes.size()) << each.header.substr(0, 100);
+    EXPECT_ERROR(CheckpointError, CheckpointContent(bytes, "evil.ckpt", nullptr), each.why);
+  }
+  for (const std::uint64_t length : {std::uint64_t{1} << 63U, ~std::uint64_t{0}, std::uint64_t{100'000'001}}) {
+    EXPECT_ERROR(CheckpointError, CheckpointContent(le64(length) + "{}", "evil.ckpt", nullptr),
+                 "its header would have");
+  }
+  EXPECT_ERROR(CheckpointError, CheckpointContent(le64(3) + "{}", "evil.ckpt", nullptr), "is torn");
+}
+
+TEST(Safetensors, OtherKindsOfFilesAreRefusedWithWhatToDo) {
+  EXPECT_ERROR(CheckpointError, CheckpointContent("COHORTCK\1 old", "old.ckpt", nullptr),
+               "old.ckpt: is a checkpoint in the format of an early version of Cohort");
+  EXPECT_ERROR(CheckpointError, CheckpointContent("PK\3\4 a zip archive", "model.pt", nullptr),
+               "model.pt: is an archive of libtorch");
+}
+
+TEST(CheckpointFile, ATornFileIsRefusedWhateverItsLength) {
+  const TemporaryFolder folder;
+  const auto secret = Secret::generate();
+  for (const auto* const signs : {static_cast<const Secret*>(nullptr), &secret}) {
+    const auto bytes = write_example(folder / "file", signs);
+    for (std::size_t length = 0; length < bytes.size(); ++length) {
+      const auto torn = bytes.substr(0, length);
+      EXPECT_ERROR(CheckpointError, CheckpointContent(torn, "torn", nullptr), "torn: is ");
+      EXPECT_ERROR(CheckpointError, CheckpointContent(torn, "torn", &secret), "torn: is not signed");
+      put(folder / "torn", torn);
+      EXPECT_ERROR(CheckpointError, verify_file(folder / "torn", nullptr), "is ");
+      EXPECT_ERROR(CheckpointError, CheckpointContent::read_file(folder / "torn", nullptr), "is ");
+    }
+    EXPECT_ERROR(CheckpointError, CheckpointContent(bytes + "x", "longer", nullptr), "is torn");
+  }
+}
+
+TEST(CheckpointFile, EveryFlippedBitIsFound) {
+  const TemporaryFolder folder;
+  const auto bytes = write_example(folder / "file");
+  for (std::size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
+    auto garbled = bytes;
+    garbled[bit / 8] = static_cast<char>(garbled[bit / 8] ^ (1U << (bit % 8)));
+    EXPECT_ERROR(CheckpointError, CheckpointContent(garbled, "garbled", nullptr), "garbled: is ");
+  }
+}
+
+TEST(CheckpointFile, OnlyRegularFilesAreOpenedAndAPipeDoesNotBlock) {
+  const TemporaryFolder folder;
+  write_example(folder / "file");
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  ASSERT_EQ(::symlink((folder / "file").c_str(), (folder / "link").c_str()), 0);
+  ASSERT_EQ(::symlink("nowhere", (folder / "broken link").c_str()), 0);
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {folder / "pipe", "is not a regular file"},     {folder / "", "is not a regular file"},
+      {"/dev/zero", "is not a regular file"},         {folder / "link", "is a symbolic link"},
+      {folder / "broken link", "is a symbolic link"}, {folder / "nothing", "cannot be opened: No such"}};
+  for (const auto& [path, why] : cases) {
+    EXPECT_ERROR(CheckpointError, CheckpointContent::read_file(path, nullptr), path + ": " + why);
+    EXPECT_ERROR(CheckpointError, verify_file(path, nullptr), path + ": " + why);
+    EXPECT_ERROR(CheckpointError, read_header(path), path + ": " + why);
+  }
+  EXPECT_EQ(find_checkpoints(folder / "").size(), 1U) << "a search passes over them";
+}
+
+TEST(CheckpointFile, AFileThatClaimsToBeHugeTakesNoMemory) {
+  const TemporaryFolder folder;
+  const auto good = write_example(folder / "good", nullptr, 1);
+  const auto sparse = [&](const std::string& path, const std::string& start, off_t bytes) {
+    put(path, start);
+    ASSERT_EQ(::truncate(path.c_str(), bytes), 0);
+  };
+  constexpr off_t tera = off_t{1} << 40U;
+  // Consistent, with a newer serial number, and larger than any memory.
+  SafetensorsHeader header;
+  header.metadata = {{std::string(format_key), "2"}, {std::string(serial_key), "7"}};
+  header.tensors = {{.name = "huge", .dtype = "U8", .shape = {4 * tera}},
+                    {.name = std::string(seal_name), .dtype = "U8", .shape = {crc_bytes}}};
+  const auto start = encode_safetensors_header(header, seal_name);
+  sparse(folder / "huge", start, static_cast<off_t>(start.size() + 4 * tera + crc_bytes));
+  sparse(folder / "hole", le64(1000), 4 * tera);
+  largest_block = 0;
+  for (const auto* const name : {"huge", "hole"}) {
+    EXPECT_ERROR(CheckpointError, CheckpointContent::read_file(folder / name, nullptr), name);
+    EXPECT_ERROR(CheckpointError, verify_file(folder / name, nullptr), name);
+  }
+  EXPECT_ERROR(CheckpointError, verify_file(folder / "huge", nullptr), "more than the");
+  EXPECT_EQ(find_checkpoints(folder / "").front().path, folder / "huge");
+  EXPECT_LT(largest_block, small);
+}
+
+TEST(CheckpointFile, AnHmacTellsTheJobsFilesFromOthers) {
+  const TemporaryFolder folder;
+  const auto secret = Secret::generate();
+  const auto other = Secret::generate();
+  const auto bytes = write_example(folder / "signed", &secret);
+  write_example(folder / "unsigned");
+  EXPECT_EQ(CheckpointContent(bytes, "signed", &secret).header().tensors.size(), 4U);
+  EXPECT_EQ(CheckpointContent(bytes, "signed", nullptr).header().tensors.size(), 4U) << "readable by others";
+  verify_file(folder / "signed", &secret);
+  EXPECT_ERROR(CheckpointError, CheckpointContent(bytes, "signed", &other), "is not signed with this secret");
+  EXPECT_ERROR(CheckpointError, verify_file(folder / "signed", &other), "is not signed with this secret");
+  EXPECT_ERROR(CheckpointError, verify_file(folder / "unsigned", &secret), "is not signed with this secret");
+  // Somebody changes a byte and mends the checksum.
+  auto forged = bytes;
+  const auto data = bytes.find("xxxx");
+  forged[data] = 'y';
+  const auto covered = forged.size() - crc_bytes - hmac_bytes;
+  Crc64 crc;
+  crc.add(forged.data(), covered);
+  forged.replace(covered, crc_bytes, crc_text(crc.value()));
+  EXPECT_EQ(CheckpointContent(forged, "forged", nullptr).header().tensors.size(), 4U) << "the checksum alone is fooled";
+  EXPECT_ERROR(CheckpointError, CheckpointContent(forged, "forged", &secret), "is not signed with this secret");
+  // Nothing is interpreted before: a header that would be refused is not looked at.
+  EXPECT_ERROR(CheckpointError, CheckpointContent(file_with("{"), "evil", &secret), "is not signed with this secret");
+}
+
+TEST(CheckpointFile, ThousandsOfMutatedFilesAreReadOrRefused) {
+  const TemporaryFolder folder;
+  const auto secret = Secret::generate();
+  const std::vector<std::string> seeds = {
+      write_example(folder / "a"), write_example(folder / "b", &secret),
+      file_with(R"({"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", "1234")};
+  std::mt19937 random(1);
+  int read = 0;
+  constexpr int files = 20'000;
+  for (int i = 0; i < files; ++i) {
+    auto bytes = seeds[random() % seeds.size()];
+    for (auto changes = random() % 4 + 1; changes > 0; --changes) {
+      const auto at = bytes.empty() ? 0 : random() % bytes.size();
+      switch (random() % 5) {
+        case 0:
+          bytes.insert(at, 1, static_cast<char>(random()));
+          break;
+        case 1:
+          bytes.erase(at, random() % 8 + 1);
+          break;
+        case 2:
+          bytes.insert(at, bytes.substr(random() % (bytes.size() + 1), random() % 64));
+          break;
+        case 3:
+          if (!bytes.empty()) bytes[at] = "0123456789{}[]\",:"[random() % 17];
+          break;
+        default:
+          if (!bytes.empty()) bytes[at] = static_cast<char>(random());
+          break;
+      }
+    }
+    largest_block = 0;
+    try {
+      const CheckpointContent content(bytes, "mutated", nullptr);
+      for (const auto& tensor : content.header().tensors) EXPECT_EQ(content.data(tensor).size(), tensor_bytes(tensor));
+      ++read;
+    } catch (const CheckpointError&) {  // NOLINT(bugprone-empty-catch): the other answer
+    }
+    ASSERT_LT(largest_block, small) << i;
+  }
+  EXPECT_GT(read, 0) << "a byte of data that changes in a file without a seal";
+  EXPECT_LT(read, files / 2);
+}
+
+TEST(CheckpointFile, AFileSystemWithoutNamelessFilesLeavesNothingHalfDoneEither) {
+  const TemporaryFolder folder;
+  const std::string large(3'000'000, 'x');
+  for (const bool with_name : {true, false}) {
+    const auto path = folder / "file.ckpt";
+    const auto write = [&](const std::string& text, bool commit) {
+      CheckpointWriter writer(path, nullptr, with_name);
+      writer.write(text.data(), text.size());
+      writer.write(text.data(), text.size());
+      EXPECT_EQ(fs::exists(path + ".partial"), with_name);
+      if (commit) writer.commit();
+    };
+    const auto size = [&] { return fs::file_size(path) - crc_bytes; };
+    fs::remove(path);
+    write("a", false);
+    EXPECT_FALSE(fs::exists(path));
+    write("b", true);
+    write(large, false);
+    EXPECT_EQ(size(), 2U);
+    write(large, true);
+    EXPECT_EQ(size(), 2 * large.size());
+    EXPECT_FALSE(fs::exists(path + ".partial"));
+  }
+  // A link under the temporary name is not followed.
+  put(folder / "victim", "keep");
+  ASSERT_EQ(::symlink((folder / "victim").c_str(), (folder / "file.ckpt.partial").c_str()), 0);
+  CheckpointWriter(folder / "file.ckpt", nullptr, true).write("x", 1);
+  EXPECT_EQ(fs::file_size(folder / "victim"), 4U);
+}
+
+TEST(CheckpointFolder, AnIndexNamesFilesOfItsOwnFolderAlone) {
+  const TemporaryFolder folder;
+  const auto model = folder / "model";
+  fs::create_directory(model);
+  const auto index = [&](const std::string& text) { put(model + "/model.safetensors.index.json", text); };
+  EXPECT_ERROR(CheckpointError, files_of_folder(model), "is a folder without model.safetensors.index.json");
+  const auto map = [](const std::string& file) { return R"({"weight_map":{"x":")" + file + R"("}})"; };
+  for (const auto* const name : {"../secret", "/etc/passwd", "..", ".", "", "a/b", "a\\u0000b"}) {
+    index(map(name));
+    EXPECT_ERROR(CheckpointError, files_of_folder(model), "is not the name of a file in this folder");
+  }
+  for (const auto& text : {std::string("{}"), std::string("[]"), std::string("{"), std::string(1'000'000, '['),
+                           std::string(R"({"weight_map":{}})"), std::string(R"({"weight_map":3})")}) {
+    index(text);
+    largest_block = 0;
+    EXPECT_ERROR(CheckpointError, files_of_folder(model), "is not an index");
+    EXPECT_LT(largest_block, small);
+  }
+  index(R"({"metadata":{"total_size":3,"more":[1,2.5,null,true]},"weight_map":{"x":"b","y":"a","z":"b"}})");
+  EXPECT_EQ(files_of_folder(model), (std::vector<std::string>{model + "/a", model + "/b"}));
+  fs::remove(model + "/model.safetensors.index.json");
+  write_example(model + "/model.safetensors");
+  EXPECT_EQ(files_of_folder(model), (std::vector<std::string>{model + "/model.safetensors"}));
+  EXPECT_EQ(find_checkpoints(folder / "").size(), 0U) << "a folder is found by its index";
+}
+
+TEST(CheckpointValues, KeepTheirBitsAndTheirTypes) {
+  for (const double value : {0.0, -0.0, 1.0, 0.1, 1e300, -1e-300, 5e-324, 12345678901234567.0}) {
+    const auto back = text_to_double(double_text(value));
+    ASSERT_TRUE(back.has_value()) << double_text(value);
+    EXPECT_EQ(std::memcmp(&*back, &value, sizeof value), 0) << double_text(value);
+    EXPECT_FALSE(text_to_integer(double_text(value)).has_value()) << double_text(value);
+  }
+  constexpr auto infinity = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(text_to_double(double_text(infinity)), infinity);
+  EXPECT_EQ(text_to_double(double_text(-infinity)), -infinity);
+  EXPECT_TRUE(std::isnan(text_to_double(double_text(std::nan(""))).value()));
+  EXPECT_EQ(text_to_integer(integer_text(std::numeric_limits<std::int64_t>::min())),
+            std::numeric_limits<std::int64_t>::min());
+  EXPECT_EQ(text_to_unsigned(unsigned_text(~std::uint64_t{0})), ~std::uint64_t{0});
+  EXPECT_FALSE(text_to_double("1").has_value());
+  EXPECT_FALSE(text_to_unsigned("-1").has_value());
+  EXPECT_FALSE(text_to_integer("1 ").has_value());
+  EXPECT_FALSE(text_to_integer("").has_value());
+  EXPECT_EQ(text_to_bool("true"), true);
+  EXPECT_FALSE(text_to_bool("1").has_value());
+  for (const std::string text : {"", "a\"b\\c\n\t", "\xc3\xa9", "null"}) {
+    EXPECT_EQ(text_to_string(string_text(text)), text);
+  }
+  EXPECT_FALSE(text_to_string("text").has_value());
+  EXPECT_FALSE(text_to_string("\"text").has_value());
+  EXPECT_FALSE(text_to_string("\"a\" \"b\"").has_value());
+  EXPECT_ERROR(CheckpointError, string_text("\xff"), "not UTF-8");
+  for (const std::vector<std::int64_t>& list : {std::vector<std::int64_t>{}, {1}, {-1, 0, 1LL << 60}}) {
+    EXPECT_EQ(text_to_list(list_text(list)), list);
+  }
+  for (const auto* const text : {"", "[", "[1,]", "[,]", "[1,,2]", "1", "[1.0]"}) {
+    EXPECT_FALSE(text_to_list(text).has_value()) << text;
+  }
+}
+
+TEST(CheckpointValues, ChecksumIsCrc64) {
+  Crc64 crc;
+  crc.add("123456789", 9);
+  EXPECT_EQ(crc.value(), 0x995DC9BBDF1939FAU);  // the check value of CRC-64/XZ
+  Crc64 parts;
+  parts.add("1", 1);
+  parts.add("23456789", 8);
+  EXPECT_EQ(parts.value(), crc.value());
+}
+
+}  // namespace
+}  // namespace cohort::test
