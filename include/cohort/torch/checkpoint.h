@@ -21,10 +21,10 @@
 // which the modules are), so that a resumed run computes the same bits as an uninterrupted one, dropout included. If a
 // run is resumed with another number of ranks, each rank keeps its current random state.
 //
-// Format. A checkpoint is a safetensors file: a JSON header and bytes. Python's safetensors opens it, with tensors named
-// "model.layer1.weight" and numbers in the metadata; and a safetensors file from elsewhere can be loaded into a module.
-// Nothing in such a file can be executed; sizes are checked against the file before memory is taken. Files are regular
-// files: a link, a pipe or a device is refused. docs/checkpoints.md describes the names.
+// Format. A checkpoint is a safetensors file: a JSON header and bytes. Python's safetensors opens it, with tensors
+// named "model.layer1.weight" and numbers in the metadata; and a safetensors file from elsewhere can be loaded into a
+// module. Nothing in such a file can be executed; sizes are checked against the file before memory is taken. Files are
+// regular files: a link, a pipe or a device is refused. docs/checkpoints.md describes the names.
 //
 // A file is written without a name (or as PATH.partial, if the file system does not support that), synchronised to
 // disk, and given its name in one step; then the folder is synchronised. A file that has its name is therefore

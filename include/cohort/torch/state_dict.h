@@ -64,8 +64,8 @@ class COHORT_API StateDict {
   bool has(const std::string& key) const;
   /// A copy of the tensor, on the host if it was loaded.
   at::Tensor tensor(const std::string& key) const;
-  /// T: an arithmetic type, std::string or std::vector<std::int64_t>. A CheckpointError if there is no such value, if it
-  /// is of another type, and for an integer that T cannot hold.
+  /// T: an arithmetic type, std::string or std::vector<std::int64_t>. A CheckpointError if there is no such value, if
+  /// it is of another type, and for an integer that T cannot hold.
   template <class T>
   T get(const std::string& key) const {
     if constexpr (std::same_as<T, bool>) {

@@ -103,9 +103,9 @@ class COHORT_API ZeroOptimizerBase : public torch::optim::Optimizer {
   /// Every rank reads the whole state and keeps its share. Not collective.
   void load(torch::serialize::InputArchive& archive) override;
 
-  // For Checkpoint, which needs an inner optimizer of libtorch: the whole state on the root after consolidate_state, and
-  // each rank's share of it, in which parameters have the same numbers. load_state_dict takes either, and all shares
-  // together; it is not collective. needs_state tells whether this rank loads what has this key.
+  // For Checkpoint, which needs an inner optimizer of libtorch: the whole state on the root after consolidate_state,
+  // and each rank's share of it, in which parameters have the same numbers. load_state_dict takes either, and all
+  // shares together; it is not collective. needs_state tells whether this rank loads what has this key.
   StateDict state_dict() const;
   StateDict local_state_dict() const;
   bool needs_state(const std::string& key) const;

@@ -292,8 +292,8 @@ void commit_folder(const std::string& path, int ranks, const std::string& save_i
 }
 
 void discard_folder(const std::string& path) {
-  // std::filesystem::remove_all is not used, because the one that PyTorch's builds of libtorch export crashes. There are
-  // files alone in it; if somebody has put a folder there, making a new one fails and says so.
+  // std::filesystem::remove_all is not used, because the one that PyTorch's builds of libtorch export crashes. There
+  // are files alone in it; if somebody has put a folder there, making a new one fails and says so.
   const auto partial = partial_folder(path);
   std::error_code error;
   for (std::filesystem::directory_iterator it(partial, error), end; !error && it != end; it.increment(error)) {

@@ -5,8 +5,8 @@
 //
 //   model-00001-of-00004.safetensors  ...  model-00004-of-00004.safetensors  model.safetensors.index.json
 //
-// It is written as PATH.partial and renamed when all of it is on the disk. Reading takes the names of the files from the
-// index and everything else from the files, which are sealed; the index is not.
+// It is written as PATH.partial and renamed when all of it is on the disk. Reading takes the names of the files from
+// the index and everything else from the files, which are sealed; the index is not.
 #pragma once
 
 #include <cohort/secret.h>

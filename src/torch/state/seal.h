@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The last tensor of a checkpoint, by which its bytes are recognised as those that were written: a tensor like any other
-// to readers that do not know it.
+// The last tensor of a checkpoint, by which its bytes are recognised as those that were written: a tensor like any
+// other to readers that do not know it.
 //
 //   u64 CRC-64 of all bytes before it | with a secret: 32 bytes HMAC-SHA256 of all bytes before these
 //
 // It lies at the end of the file, so that a file is written in one pass and the HMAC can be verified before anything in
-// the file is interpreted. The checksum finds accidents; only the HMAC tells files of this job from those of others. Its
-// key is derived from the job's secret, which also authenticates connections: one cannot be used as the other.
+// the file is interpreted. The checksum finds accidents; only the HMAC tells files of this job from those of others.
+// Its key is derived from the job's secret, which also authenticates connections: one cannot be used as the other.
 #pragma once
 
 #include <cohort/secret.h>

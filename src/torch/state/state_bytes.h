@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A StateDict as the bytes of a safetensors file, and back. Complex tensors become real ones with a last dimension of 2,
-// since few readers know complex types; the metadata lists them. Layouts other than strided are refused.
+// A StateDict as the bytes of a safetensors file, and back. Complex tensors become real ones with a last dimension of
+// 2, since few readers know complex types; the metadata lists them. Layouts other than strided are refused.
 #pragma once
 
 #include <cohort/torch/state_dict.h>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // Values as text, for the metadata of a checkpoint, which holds strings alone. The text is JSON, with the three words
-// for numbers that JSON lacks which Python's json module reads (NaN, Infinity, -Infinity), and gives the same bits back:
-// doubles are written with as many digits as that takes, and always with a point or an exponent, so that the types can
-// be told apart. The bits of a NaN are not kept.
+// for numbers that JSON lacks which Python's json module reads (NaN, Infinity, -Infinity), and gives the same bits
+// back: doubles are written with as many digits as that takes, and always with a point or an exponent, so that the
+// types can be told apart. The bits of a NaN are not kept.
 #pragma once
 
 #include <cstdint>
