@@ -24,7 +24,7 @@ enum class Message : std::uint64_t {};
 
 enum class ThreadLevel : std::uint8_t { single, funneled, serialized, multiple };
 
-enum class Element : std::uint8_t { f32, f64, i8, u8, i16, i32, i64, u32, u64 };
+enum class Element : std::uint8_t { f32, f64, i8, u8, i16, i32, i64 };
 
 /// MPI's own operations; create_op() returns further numbers.
 enum class Op : int { sum, product, min, max, band, bor, bxor, first_own };
@@ -79,7 +79,7 @@ class Library {
   /// Called by exactly these ranks of the world, with the same tag; blocks until all have called it.
   virtual Communicator create_communicator(std::span<const int> world_ranks, int tag) = 0;
   virtual void free_communicator(Communicator communicator) = 0;
-  /// Creates a commutative operation. There is room for about thirty.
+  /// Creates a commutative operation. There is room for about forty.
   virtual Op create_op(Combine combine) = 0;
 
   // A null `in` means in place: the input lies where the result goes. `count` and `counts` are in elements, the rest in

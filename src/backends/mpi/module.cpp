@@ -67,17 +67,13 @@ MPI_Datatype type_of(Element element) {
       return MPI_INT32_T;
     case Element::i64:
       return MPI_INT64_T;
-    case Element::u32:
-      return MPI_UINT32_T;
-    case Element::u64:
-      return MPI_UINT64_T;
   }
   return MPI_DATATYPE_NULL;
 }
 
 /// MPI calls an operation without saying which one it is, so each has a function of its own, by its place in this
 /// table.
-constexpr std::size_t own_ops = 32;
+constexpr std::size_t own_ops = 40;
 std::array<Combine, own_ops> combines{};
 
 template <std::size_t Place>

@@ -115,13 +115,11 @@ Element element_of(DType dtype) {
     case DType::i16:
     case DType::u16:
       return Element::i16;
-    case DType::u32:
-      return Element::u32;
-    case DType::u64:
-      return Element::u64;
     case DType::i32:
+    case DType::u32:  // the sums and products of signed numbers have the same bits
       return Element::i32;
     case DType::i64:
+    case DType::u64:
       return Element::i64;
     case DType::f32:
     case DType::complex64:
@@ -165,8 +163,8 @@ constexpr Own own() {
 }
 
 /// MPI does not define what NaN does to a minimum, and our booleans may have any bits set. MPI's integers shorter than
-/// 32 bits cannot be relied on: the sums of Open MPI 4.1 saturate (op/avx), and the minima of MPICH 4.0 treat u8 as
-/// signed.
+/// 32 bits cannot be relied on: the sums of Open MPI 4.1 saturate (op/avx), and the minima of MPICH 4.0 treat
+/// unsigned integers of all widths as signed.
 constexpr auto own_operations = std::to_array<Own>({
     own<DType::f16, Kind::min>(),         own<DType::f16, Kind::max>(),     own<DType::bf16, Kind::min>(),
     own<DType::bf16, Kind::max>(),        own<DType::f32, Kind::min>(),     own<DType::f32, Kind::max>(),
@@ -178,7 +176,8 @@ constexpr auto own_operations = std::to_array<Own>({
     own<DType::boolean, Kind::product>(), own<DType::boolean, Kind::min>(), own<DType::boolean, Kind::max>(),
     own<DType::boolean, Kind::band>(),    own<DType::boolean, Kind::bor>(), own<DType::boolean, Kind::bxor>(),
     own<DType::u16, Kind::sum>(),         own<DType::u16, Kind::product>(), own<DType::u16, Kind::min>(),
-    own<DType::u16, Kind::max>(),
+    own<DType::u16, Kind::max>(),         own<DType::u32, Kind::min>(),     own<DType::u32, Kind::max>(),
+    own<DType::u64, Kind::min>(),         own<DType::u64, Kind::max>(),
 });
 
 }  // namespace
