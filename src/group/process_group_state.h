@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "group/collective_queue.h"
-#include "group/op_record.h"
 #include "group/group_recipe.h"
+#include "group/op_record.h"
 #include "group/point_to_point_progress.h"
 #include "group/serial_executor.h"
 #include "group/shrink_round.h"

@@ -71,12 +71,6 @@ std::ostream& operator<<(std::ostream& out, const Word& word) {
   return out << word.type << " (rank " << word.at_fault << ") " << word.text;
 }
 
-StoreHost::StoreHost()
-    : endpoint_(unique_unix_endpoint()), host_([this]() -> int {
-        const TcpStore store({.endpoint = endpoint_, .is_host = true, .timeout = store_timeout});
-        Member::idle();
-      }) {}
-
 StorePtr Member::open_store() const {
   return std::make_shared<TcpStore>(TcpStoreOptions{.endpoint = store_, .timeout = store_timeout});
 }

@@ -27,6 +27,7 @@
 
 #include "core/file_descriptor.h"
 #include "support/ranks.h"
+#include "support/store_host.h"
 
 namespace cohort::test {
 
@@ -41,17 +42,6 @@ struct Word {
   Clock::time_point when{};
 };
 std::ostream& operator<<(std::ostream& out, const Word& word);
-
-/// A store in a process of its own, so that every rank can be killed.
-class StoreHost {
- public:
-  StoreHost();
-  const Endpoint& endpoint() const { return endpoint_; }
-
- private:
-  Endpoint endpoint_;
-  Process host_;
-};
 
 /// A rank's side of a scenario.
 class Member {

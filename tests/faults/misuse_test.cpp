@@ -76,9 +76,7 @@ TEST_P(MisuseTest, IsAMismatchOnEveryRank) {
       FaultScenario scenario(store(), size, [&](Member& me) {
         const auto group = me.join(20s);
         me.say("made");
-        me.attempt("operation", [&] {
-          (me.rank() == odd ? GetParam().wrong : GetParam().right)(*group);
-        });
+        me.attempt("operation", [&] { (me.rank() == odd ? GetParam().wrong : GetParam().right)(*group); });
       });
       scenario.hear_all("made");
       const auto start = Clock::now();

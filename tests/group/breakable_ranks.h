@@ -5,12 +5,12 @@
 
 #include <cohort/file_store.h>
 #include <cohort/new_group.h>
-#include <cohort/store_server.h>
 #include <cohort/tcp_store.h>
 
 #include <string>
 
 #include "support/groups.h"
+#include "support/store_host.h"
 #include "support/temporary.h"
 
 namespace cohort::test {
@@ -20,10 +20,10 @@ constexpr auto grace = std::chrono::seconds(5);
 
 /// Engines learn about dead ranks from the store, which must be able to detect them.
 inline void run_breakable_engine(const Ranks& ranks, const GroupBody& body, std::chrono::milliseconds timeout) {
-  const StoreServer server({.endpoint = unique_unix_endpoint()});
+  const StoreHost host;
   as_processes(ranks.size, [&](int rank) {
     name_host(rank, ranks.size, ranks.hosts);
-    const auto store = std::make_shared<TcpStore>(TcpStoreOptions{.endpoint = server.endpoint()});
+    const auto store = std::make_shared<TcpStore>(TcpStoreOptions{.endpoint = host.endpoint()});
     body(new_group(ranks.backend, timeout, "cpu", {}, {.store = store, .rank = rank, .size = ranks.size}));
     return 0;
   });

@@ -13,7 +13,7 @@
 #include <string>
 #undef _GLIBCXX20_CONSTEXPR
 #define _GLIBCXX20_CONSTEXPR  // NOLINT(bugprone-reserved-identifier)
-#define __fill_a1 fill_bits  // NOLINT(bugprone-reserved-identifier): <string> declared it constexpr
+#define __fill_a1 fill_bits   // NOLINT(bugprone-reserved-identifier): <string> declared it constexpr
 #include <vector>
 #undef __fill_a1
 #undef _GLIBCXX20_CONSTEXPR

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cohort/cohort.h>
-#include <cohort/store_server.h>
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 
 #include "support/expect_error.h"
 #include "support/groups.h"
+#include "support/store_host.h"
 
 namespace cohort::test {
 
@@ -30,7 +30,7 @@ class EngineRanks {
   EngineRanks(std::string backend, int size, int hosts = 0)
       : backend_(std::move(backend)), size_(size), hosts_(hosts) {}
 
-  StorePtr store() const { return std::make_shared<TcpStore>(TcpStoreOptions{.endpoint = server_.endpoint()}); }
+  StorePtr store() const { return std::make_shared<TcpStore>(TcpStoreOptions{.endpoint = store_host_.endpoint()}); }
   ProcessGroupPtr join(int rank, std::chrono::milliseconds timeout = patient) const {
     return new_group(backend_, timeout, "cpu", {}, {.store = store(), .rank = rank, .size = size_});
   }
@@ -52,7 +52,7 @@ class EngineRanks {
   const std::string backend_;
   const int size_;
   const int hosts_;
-  const StoreServer server_{{.endpoint = unique_unix_endpoint()}};
+  const StoreHost store_host_;
 };
 
 /// Rank `victim` is killed while the others are in an all-reduce that it has not joined; each of them must report

@@ -16,6 +16,7 @@
 #include "backends/nccl/gpu/device_memory.h"
 #include "support/groups.h"
 #include "support/ranks.h"
+#include "support/store_host.h"
 
 namespace cohort::test {
 
@@ -60,14 +61,14 @@ class OnTheGpuOfSize : public ::testing::TestWithParam<GpuRanks> {
 
 using WorldBody = std::function<void(int rank, const StorePtr& store)>;
 
-/// The test's own process hosts the store, which outlives the ranks.
+/// The store outlives the ranks.
 inline void on_one_gpu(int size, const WorldBody& body) {
-  const StoreServer server({.endpoint = unique_unix_endpoint()});
+  const StoreHost host;
   as_processes(size, [&](int rank) {
     ::setenv("NCCL_HOSTID", ("cohort-test-" + std::to_string(rank)).c_str(), 1);
     ::setenv("NCCL_SOCKET_IFNAME", "lo", 1);
     ::setenv("NCCL_IB_DISABLE", "1", 1);
-    body(rank, std::make_shared<TcpStore>(TcpStoreOptions{.endpoint = server.endpoint(), .timeout = patient}));
+    body(rank, std::make_shared<TcpStore>(TcpStoreOptions{.endpoint = host.endpoint(), .timeout = patient}));
     return 0;
   });
 }
