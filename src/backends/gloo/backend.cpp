@@ -14,7 +14,6 @@
 #include "backends/common/joining.h"
 #include "backends/gloo/exchange.h"
 #include "backends/gloo/slots.h"
-#include "backends/gloo/store_probe.h"
 #include "core/log_format.h"
 #include "core/random.h"
 #include "core/rank_index.h"
@@ -79,7 +78,6 @@ GlooBackend::~GlooBackend() {
 
 void GlooBackend::join(Deadline deadline) {
   TroubleWatch watch(deadline, parts_.trouble, [this] { mesh_->fail("the group cannot be made in time"); });
-  const StoreProbe probe(parts_.store, [this] { mesh_->fail("making the group was called off"); });
   try {
     connect(deadline);
     prove(deadline);
