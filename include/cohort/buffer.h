@@ -36,6 +36,7 @@
 #include <cohort/dtype.h>
 #include <cohort/export.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>

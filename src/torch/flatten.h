@@ -11,6 +11,7 @@ namespace cohort {
 /// The elements of all tensors, which have one dtype and device, in a new tensor of one dimension.
 inline at::Tensor flattened(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> rows;
+  rows.reserve(tensors.size());
   for (const auto& each : tensors) rows.push_back(each.detach().reshape({-1}));
   return at::cat(rows);
 }

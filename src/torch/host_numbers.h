@@ -18,7 +18,7 @@ inline at::Device device_without_tensors(const ProcessGroup& group) {
   const auto types = group.device_types();
   if (std::find(types.begin(), types.end(), DeviceType::cpu) != types.end()) return at::kCPU;
   const auto bound = group.bound_device();
-  return at::Device(at::kCUDA, static_cast<at::DeviceIndex>(bound ? bound->index : -1));
+  return {at::kCUDA, static_cast<at::DeviceIndex>(bound ? bound->index : -1)};
 }
 
 /// Combines the ranks' numbers. A group without a backend for host memory (nccl alone) gathers them as bytes, which

@@ -114,7 +114,7 @@ DistributedLoader<Dataset> make_distributed_loader(Dataset dataset, const Distri
   const auto samples = dataset.size();
   TORCH_CHECK(samples.has_value(), "make_distributed_loader: the data set does not know its size");
   DistributedSampler sampler(*samples, sampling);
-  auto loader = torch::data::make_data_loader(std::move(dataset), sampler, std::move(loading));
+  auto loader = torch::data::make_data_loader(std::move(dataset), sampler, loading);
   return {std::move(sampler), std::move(loader)};
 }
 

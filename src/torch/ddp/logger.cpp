@@ -48,6 +48,7 @@ std::string or_none(const std::string& text) {
 
 std::string listed(const std::vector<std::vector<std::size_t>>& buckets) {
   std::vector<std::string> each;
+  each.reserve(buckets.size());
   for (const auto& bucket : buckets) each.push_back(fmt::format("{}", fmt::join(bucket, " ")));
   return fmt::format("{}", fmt::join(each, ", "));
 }

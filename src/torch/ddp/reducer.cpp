@@ -18,7 +18,7 @@
 namespace cohort::ddp {
 
 std::shared_ptr<Reducer> Reducer::make(ReducerOptions options) {
-  const std::shared_ptr<Reducer> reducer(new Reducer(std::move(options)));
+  std::shared_ptr<Reducer> reducer(new Reducer(std::move(options)));
   reducer->attach();
   return reducer;
 }

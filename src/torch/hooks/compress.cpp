@@ -17,7 +17,7 @@ namespace {
 CommHook compress_to(at::ScalarType type, std::string name, ProcessGroupPtr given) {
   auto group = group_for(std::move(given), name);
   return NamedHook{std::move(name), [group = std::move(group), type](GradBucket& bucket) {
-                     const auto whole = bucket.buffer();
+                     auto whole = bucket.buffer();
                      if (is_sparse(whole)) return averaged(*group, whole);
                      const auto halves = as_real(whole).to(type, /*non_blocking=*/false, /*copy=*/true);
                      return averaged(*group, halves).then([whole](const at::Tensor& sum) {
@@ -32,7 +32,7 @@ CommHook compress_around(at::ScalarType type, const char* name, CommHook inner) 
   auto full_name = fmt::format("{}({})", name, hook_name(inner));
   return NamedHook{std::move(full_name), [inner = std::move(inner), type, name](GradBucket& bucket) {
                      // The result goes into the original buffer; the one that the inner hook saw is dropped.
-                     const auto whole = bucket.buffer();
+                     auto whole = bucket.buffer();
                      if (is_sparse(whole)) return inner(bucket);
                      expect_floats(whole, name);
                      bucket.set_buffer(whole.to(type));

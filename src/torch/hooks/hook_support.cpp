@@ -7,10 +7,12 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 namespace cohort::hooks {
 
 ProcessGroupPtr group_for(ProcessGroupPtr group, std::string_view hook) {
-  return group ? group : require_current_process_group(fmt::format("the communication hook {}", hook));
+  return group ? std::move(group) : require_current_process_group(fmt::format("the communication hook {}", hook));
 }
 
 TensorFuture averaged(ProcessGroup& group, const at::Tensor& tensor) {

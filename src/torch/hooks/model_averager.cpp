@@ -11,6 +11,7 @@
 
 #include <map>
 #include <numeric>
+#include <ranges>
 #include <string>
 #include <utility>
 
@@ -82,8 +83,8 @@ HierarchicalModelAverager::HierarchicalModelAverager(HierarchicalModelAveragerOp
     throw ValueError(fmt::format("a hierarchical model averager's period_group_sizes: {}", why));
   };
   if (levels.empty()) refuse("there are none");
-  const auto group =
-      options.process_group ? options.process_group : require_current_process_group("HierarchicalModelAverager");
+  const auto group = options.process_group ? std::move(options.process_group)
+                                           : require_current_process_group("HierarchicalModelAverager");
   const std::int64_t ranks = group->size();
   std::pair<std::int64_t, std::int64_t> last{0, 0};
   for (const auto& [period, size] : levels) {
@@ -112,8 +113,8 @@ HierarchicalModelAverager::HierarchicalModelAverager(HierarchicalModelAveragerOp
 }
 
 ProcessGroupPtr HierarchicalModelAverager::group_at(std::int64_t step) const {
-  for (auto each = groups_.rbegin(); each != groups_.rend(); ++each) {
-    if (step % each->first == 0) return each->second;
+  for (const auto& [period, group] : std::views::reverse(groups_)) {
+    if (step % period == 0) return group;
   }
   return nullptr;
 }

@@ -206,7 +206,7 @@ TensorFuture PowerSgdStep::compress(std::vector<Group> groups, const std::shared
 }
 
 TensorFuture PowerSgdStep::by_gradient() {
-  const auto input = bucket_.buffer();
+  auto input = bucket_.buffer();
   const auto own = memory();
   add_error(input, *own);
 
@@ -240,7 +240,7 @@ TensorFuture PowerSgdStep::by_gradient() {
 }
 
 TensorFuture PowerSgdStep::by_bucket() {
-  const auto input = bucket_.buffer();
+  auto input = bucket_.buffer();
   const auto count_of_elements = input.numel();
   const auto side = static_cast<std::int64_t>(std::ceil(std::sqrt(static_cast<double>(count_of_elements))));
   const auto own = memory();

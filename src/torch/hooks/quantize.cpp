@@ -67,9 +67,10 @@ TensorFuture quantized_average(ProcessGroup& group, const at::Tensor& whole, std
 
 CommHook quantize_by(std::int64_t columns, std::string name, ProcessGroupPtr given) {
   auto group = group_for(std::move(given), name);
-  return NamedHook{name, [group = std::move(group), columns, name](GradBucket& bucket) {
-                     return quantized_average(*group, bucket.buffer(), columns, name);
-                   }};
+  auto average = [group = std::move(group), columns, name](GradBucket& bucket) {
+    return quantized_average(*group, bucket.buffer(), columns, name);
+  };
+  return NamedHook{std::move(name), std::move(average)};
 }
 
 }  // namespace

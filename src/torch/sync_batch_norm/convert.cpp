@@ -114,7 +114,7 @@ TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, library) {
 }
 
 std::size_t convert_sync_batch_norm(torch::nn::Module& module, ProcessGroupPtr given) {
-  const auto group = given ? given : require_current_process_group("convert_sync_batch_norm");
+  const auto group = given ? std::move(given) : require_current_process_group("convert_sync_batch_norm");
   std::set<const torch::nn::Module*> converted;  // a layer may be in several places
   module.apply([&](torch::nn::Module& each) {
     if (convert<torch::nn::BatchNorm1dImpl>(each, group) || convert<torch::nn::BatchNorm2dImpl>(each, group) ||
