@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
-# Formatting, clang-tidy, layering and the feature table; the last needs build/default (make build).
+# Formatting, clang-tidy, layering, the tables of features and faults; the tables need build/default (make build).
 #
 #   lint.sh                all of it
 #   lint.sh --fix-format   formats in place, nothing else
@@ -75,6 +75,7 @@ esac
 step "clang-format" format --dry-run -Werror
 step "layering" tests/layering/check_layering.py .
 step "features" tools/dev/check_features.py --build build/default
+step "fault table" tools/dev/fault_table.py --check
 step "clang-tidy" tidy
 
 if ((${#failed[@]} > 0)); then

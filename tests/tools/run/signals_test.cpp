@@ -19,6 +19,9 @@ using testing::HasSubstr;
 using testing::Not;
 
 constexpr auto wait_for_ever = "while :; do sleep 0.02; done";
+/// The same without starting a process again and again: a shell that is stopped between vfork and exec of its child waits
+/// for that child and does not look stopped.
+constexpr auto wait_for_ever_in_one_process = "sleep 1000 & while :; do wait; done";
 
 TEST(RunSignals, SigtermReachesAllRanks) {
   Launched launched(run_script(3, std::string("trap 'echo saved; exit 0' TERM; echo ready; ") + wait_for_ever));
@@ -72,8 +75,9 @@ TEST(RunSignals, CtrlCInATerminal) {
 }
 
 TEST(RunSignals, StopAndContinueReachTheRanksAndTheLauncher) {
-  Launched launched(run_script(2, std::string("trap 'echo continued' CONT; echo pid $$; ") + wait_for_ever),
-                    {.in_own_group = true});
+  Launched launched(
+      run_script(2, std::string("trap 'echo continued' CONT; echo pid $$; ") + wait_for_ever_in_one_process),
+      {.in_own_group = true});
   launched.wait_for_output("\n", 2);
   const auto pids = numbers_after(launched.out(), "pid ");
   ASSERT_EQ(pids.size(), 2U);
