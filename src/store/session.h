@@ -137,7 +137,7 @@ class Session final : public SessionHandle, public std::enable_shared_from_this<
   void on_output() noexcept {
     try {
       if (!conversation_->has_failed()) return write();
-    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): handled below
+    } catch (...) {  // most likely std::bad_alloc; whatever it is, this connection is given up
     }
     asio::error_code ignored;
     stream_.lowest_layer().shutdown(asio::socket_base::shutdown_both, ignored);

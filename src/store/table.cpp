@@ -128,29 +128,33 @@ void Table::enlist(const StoreRequest& request, Caller& caller) {
   caller.entries_.reserve(request.keys.size());
   caller.counted_ = request.keys.size() * wait_overhead;
   bytes_ += caller.counted_;
-  for (const auto key : request.keys) {
-    auto it = entries_.end();
-    try {
-      it = obtain(key);
-      auto& entry = it->second;
-      if (request.op == StoreOp::queue_pop) {
-        entry.poppers.push_back(&caller);
-      } else if (entry.waiters.empty() || entry.waiters.back() != &caller) {
-        entry.waiters.push_back(&caller);
-        if (!entry.is_present(request.op)) ++caller.missing_;
-      } else {
-        // A key that is named twice counts once. No other caller has been enlisted since, so this one is the last.
-        caller.keys_.push_back(it->first);
-        continue;
-      }
-    } catch (const std::bad_alloc&) {
-      if (it != entries_.end()) release_if_unused(it);
-      withdraw(caller);
-      throw;
-    }
-    caller.keys_.push_back(it->first);
-    caller.entries_.push_back(it);
+  try {
+    for (const auto key : request.keys) enlist(key, caller);
+  } catch (const std::bad_alloc&) {
+    withdraw(caller);
+    throw;
   }
+}
+
+void Table::enlist(std::string_view key, Caller& caller) {
+  const auto it = obtain(key);
+  caller.keys_.push_back(it->first);
+  auto& entry = it->second;
+  const bool pops = caller.op_ == StoreOp::queue_pop;
+  // A key that is named twice counts once. No other caller has been enlisted since, so this one is the last.
+  if (!pops && !entry.waiters.empty() && entry.waiters.back() == &caller) return;
+  try {
+    if (pops) {
+      entry.poppers.push_back(&caller);
+    } else {
+      entry.waiters.push_back(&caller);
+    }
+  } catch (const std::bad_alloc&) {
+    release_if_unused(it);
+    throw;
+  }
+  if (!pops && !entry.is_present(caller.op_)) ++caller.missing_;
+  caller.entries_.push_back(it);
 }
 
 void Table::withdraw(Caller& caller) noexcept {

@@ -125,6 +125,7 @@ class Table {
   std::size_t queue_len(std::string_view key) const;
 
   void enlist(const StoreRequest& request, Caller& caller);
+  void enlist(std::string_view key, Caller& caller);
   void complete(Caller& caller);
   std::vector<std::string_view> values_of(const std::vector<std::string_view>& keys) const;
 

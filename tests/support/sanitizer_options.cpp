@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// ThreadSanitizer suppressions for all tests.
+// Options and suppressions of ThreadSanitizer for all tests.
 
 extern "C" {
 
@@ -19,4 +19,13 @@ const char* __tsan_default_suppressions() {  // NOLINT(bugprone-reserved-identif
          "race:cohort::Error::~Error\n"
          "thread:cohort::StoreConnection::StoreConnection\n";
 }
+
+#ifdef COHORT_TEST_OF_TORCH
+/// libtorch is not instrumented: how it counts references and guards its memory is not seen. Accesses that it makes
+/// through memcpy, free and the like are ignored; those of our code are not.
+__attribute__((visibility("default"))) const char* __tsan_default_options();
+const char* __tsan_default_options() {  // NOLINT(bugprone-reserved-identifier)
+  return "ignore_noninstrumented_modules=1";
+}
+#endif
 }

@@ -12,9 +12,9 @@
 #include <memory>
 #include <string>
 #undef _GLIBCXX20_CONSTEXPR
-#define _GLIBCXX20_CONSTEXPR  // NOLINT(bugprone-reserved-identifier)
-#define __fill_a1 fill_bits   // NOLINT(bugprone-reserved-identifier): <string> declared it constexpr
+#define _GLIBCXX20_CONSTEXPR  // NOLINT
+#define __fill_a1 fill_bits   // NOLINT: <string> has declared it as constexpr
 #include <vector>
 #undef __fill_a1
 #undef _GLIBCXX20_CONSTEXPR
-#define _GLIBCXX20_CONSTEXPR constexpr  // NOLINT(bugprone-reserved-identifier)
+#define _GLIBCXX20_CONSTEXPR constexpr  // NOLINT

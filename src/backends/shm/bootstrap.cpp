@@ -463,7 +463,8 @@ class BootstrapRoot {
 }
 
 PeerLostError root_left(const ErrorContext& context) {
-  return PeerLostError("rank 0 left while the group was being made", context);
+  PeerLostError error("rank 0 left while the group was being made", context);
+  return error;
 }
 
 /// Returns if the group was made; otherwise throws, on this and on every other rank. `segment` is null if this rank has

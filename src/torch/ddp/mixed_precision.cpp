@@ -62,7 +62,7 @@ CommHook LowPrecision::reduction(const std::shared_ptr<Reducer>& reducer) const 
   // A weak pointer, since the reducer owns the hook. It exists whenever it calls the hook.
   return [weak = std::weak_ptr(reducer), type](GradBucket& bucket) {
     const auto its = weak.lock();
-    auto whole = bucket.buffer();
+    const auto& whole = bucket.buffer();
     if (hooks::is_sparse(whole))
       return completed_future(sparse_all_reduce(*its->process_group(), whole / its->divisor()));
     const auto real = hooks::as_real(whole);

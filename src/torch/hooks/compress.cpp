@@ -17,7 +17,7 @@ namespace {
 CommHook compress_to(at::ScalarType type, std::string name, ProcessGroupPtr given) {
   auto group = group_for(std::move(given), name);
   return NamedHook{std::move(name), [group = std::move(group), type](GradBucket& bucket) {
-                     auto whole = bucket.buffer();
+                     const auto& whole = bucket.buffer();
                      if (is_sparse(whole)) return averaged(*group, whole);
                      const auto halves = as_real(whole).to(type, /*non_blocking=*/false, /*copy=*/true);
                      return averaged(*group, halves).then([whole](const at::Tensor& sum) {

@@ -9,9 +9,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <numeric>
-#include <ranges>
 #include <string>
 #include <utility>
 
@@ -113,10 +113,9 @@ HierarchicalModelAverager::HierarchicalModelAverager(HierarchicalModelAveragerOp
 }
 
 ProcessGroupPtr HierarchicalModelAverager::group_at(std::int64_t step) const {
-  for (const auto& [period, group] : std::views::reverse(groups_)) {
-    if (step % period == 0) return group;
-  }
-  return nullptr;
+  const auto at =
+      std::find_if(groups_.rbegin(), groups_.rend(), [step](const auto& each) { return step % each.first == 0; });
+  return at == groups_.rend() ? nullptr : at->second;
 }
 
 PostLocalSgdOptimizer::PostLocalSgdOptimizer(torch::optim::Optimizer& inner, std::shared_ptr<ModelAverager> averager)
