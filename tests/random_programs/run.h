@@ -15,7 +15,7 @@ namespace cohort::random_programs {
 
 struct Where {
   std::string backend = "shm";
-  /// Of an operation. A program gets half a minute more before it counts as hung.
+  /// The timeout of an operation. A program gets half a minute more before it counts as hung.
   std::chrono::milliseconds timeout = std::chrono::seconds(20);
   /// For mpi, and for hybrid over mpi: the command that starts ranks, to which "-n SIZE PROGRAM ..." is added.
   std::string launcher{};

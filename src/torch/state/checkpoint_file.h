@@ -66,7 +66,7 @@ class CheckpointContent {
   const std::shared_ptr<const std::string>& bytes() const { return bytes_; }
   /// Whether Cohort wrote it.
   bool is_ours() const { return ours_; }
-  /// Of the whole file.
+  /// The checksum of the whole file.
   std::uint64_t checksum() const { return checksum_; }
 
  private:

@@ -20,7 +20,7 @@ using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
-/// Of tools/cohort/common/exit_status.h.
+/// As in tools/cohort/common/exit_status.h.
 constexpr int ranks_were_lost = 75;
 
 /// What ranks wait for, in a shell script.
