@@ -44,12 +44,11 @@ check: ## builds and runs the tests whose names match TEST, a regular expression
 	@tools/dev/check.py $(PRESET) '$(TEST)' $(JOBS)
 
 check-long: build ## what takes long: more tests, all of them sanitized, clang, aarch64, each fuzzer for FUZZ_SECONDS
-	@tools/dev/install_deps.sh engines torch long fuzz arm lint
+	@tools/dev/install_deps.sh engines torch long fuzz arm
 	ctest --test-dir build/default -L '^long$$' --output-on-failure
 	cmake --preset clang -DCMAKE_UNITY_BUILD=OFF && cmake --build --preset clang -j $(JOBS) && ctest --preset clang -j $(TEST_JOBS)
 	for preset in asan tsan; do cmake --preset $$preset -DCOHORT_TOOLS=ON && cmake --build --preset $$preset -j $(JOBS) && \
 	  setarch -R ctest --preset $$preset -j $(TEST_JOBS) || exit 1; done
-	tools/dev/lint.sh --tidy-torch
 	tools/dev/aarch64.sh
 	FUZZ_SECONDS=$(FUZZ_SECONDS) tools/dev/fuzz.sh
 

@@ -31,7 +31,7 @@ format() {
 }
 
 # Over the sources of a unity build, where each header is read once for many sources: an eighth of the time. The torch
-# layer by itself (--tidy-torch), because libtorch's headers take minutes: check-long does it.
+# layer is checked by itself (--tidy-torch), because libtorch's headers take minutes.
 tidy() {
   local torch=$1
   cmake --preset default -B build/lint -DCMAKE_UNITY_BUILD_BATCH_SIZE=20 -DCOHORT_TESTS=OFF -DCOHORT_TORCH="$torch" >/dev/null
