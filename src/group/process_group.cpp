@@ -13,6 +13,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/abort_text.h"
 #include "core/immortal.h"
 #include "core/rank_index.h"
 #include "group/group_ids.h"
@@ -31,12 +32,11 @@ std::uint32_t fork_generation() noexcept {
 
 void detail::GroupState::refuse(OpType op) const {
   check_process(to_string(op));
-  std::string why = closed.load(std::memory_order_acquire);
-  {
+  if (is_aborted.load(std::memory_order_acquire)) {
     const std::lock_guard lock(mutex);
-    if (!abort_reason.empty()) why += ": " + abort_reason;
+    throw AbortedError(abort_text(own_rank, abort_reason), context(op));
   }
-  throw AbortedError(why, context(op));
+  throw AbortedError(closed.load(std::memory_order_acquire), context(op));
 }
 
 std::exception_ptr detail::GroupState::how_it_ended(const std::exception_ptr& error, const Call& call) const {
@@ -60,7 +60,7 @@ std::exception_ptr detail::GroupState::how_it_ended(const std::exception_ptr& er
   where.rank = own_rank;
   where.cause = error;
   return std::make_exception_ptr(AbortedError(
-      fmt::format("rank {} aborted the group{}{}", own_rank, reason.empty() ? "" : ": ", reason), std::move(where)));
+      abort_text(own_rank, reason), std::move(where)));
 }
 
 void detail::GroupState::check_process(std::string_view what) const {

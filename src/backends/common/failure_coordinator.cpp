@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/abort_text.h"
 #include "core/log_format.h"
 #include "core/rank_index.h"
 
@@ -250,7 +251,7 @@ void FailureCoordinator::abort(std::string_view reason) {
   const Failure failure{
       .kind = ErrorKind::aborted,
       .rank = group_.rank,
-      .text = fmt::format("rank {} aborted the group{}{}", group_.rank, reason.empty() ? "" : ": ", reason)};
+      .text = abort_text(group_.rank, reason)};
   if (detector_ != nullptr && !is_over_) detector_->declare(failure);
   end(failure);
 }

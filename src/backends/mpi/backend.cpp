@@ -11,6 +11,8 @@
 #include <thread>
 #include <utility>
 
+#include "core/abort_text.h"
+
 namespace cohort::mpi {
 
 namespace {
@@ -339,7 +341,7 @@ BackendShrunk MpiBackend::shrink(std::span<const int> /*excluded*/, Deadline /*d
 }
 
 void MpiBackend::abort(std::string_view reason) {
-  status_.end(fmt::format("rank {} aborted the group{}{}", rank(), reason.empty() ? "" : ": ", reason));
+  status_.end(abort_text(rank(), reason));
 }
 
 }  // namespace cohort::mpi

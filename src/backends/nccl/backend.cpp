@@ -11,6 +11,7 @@
 #include <mutex>
 #include <utility>
 
+#include "core/abort_text.h"
 #include "core/rank_index.h"
 
 namespace cohort::nccl {
@@ -523,7 +524,7 @@ BackendShrunk NcclBackend::shrink(std::span<const int> excluded, Deadline deadli
 
 void NcclBackend::abort(std::string_view reason) {
   watchdog_.fail(
-      std::make_exception_ptr(AbortedError(fmt::format("the group was aborted: {}", reason), {.group = group()})));
+      std::make_exception_ptr(AbortedError(abort_text(rank(), reason), {.group = group()})));
 }
 
 void NcclBackend::drain() {

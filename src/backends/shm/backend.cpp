@@ -7,6 +7,7 @@
 #include <array>
 
 #include "backends/shm/survivors.h"
+#include "core/abort_text.h"
 
 namespace cohort::shm {
 
@@ -110,7 +111,7 @@ void LocalBackend::abort(std::string_view reason) {
                  {.kind = ErrorKind::aborted,
                   .rank = rank(),
                   .reporter = rank(),
-                  .text = fmt::format("rank {} aborted the group{}{}", rank(), reason.empty() ? "" : ": ", reason)});
+                  .text = abort_text(rank(), reason)});
 }
 
 std::string LocalBackend::status() const {

@@ -228,8 +228,12 @@ void Launcher::suspend() {
   // With the default action, so that the shell sees a stopped job. Where there is no shell to continue it, the system
   // ignores the signal, and the job goes on at once.
   signals_.remove(SIGTSTP);
+  // The SIGCONT that ends this stop is not passed on as well: the ranks would get it twice.
+  const bool hears_of_continue = !signals_at_start_.ignored[SIGCONT];
+  if (hears_of_continue) signals_.remove(SIGCONT);
   static_cast<void>(::raise(SIGTSTP));
   signals_.add(SIGTSTP);
+  if (hears_of_continue) signals_.add(SIGCONT);
   if (has_ranks()) ranks_->signal_all(SIGCONT);
 }
 
