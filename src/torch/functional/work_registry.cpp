@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "torch/functional/work_registry.h"
+
+#include <cohort/log.h>
+#include <cohort/torch/tensor.h>
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <exception>
+#include <utility>
+
+#include "core/immortal.h"
+
+namespace cohort::functional {
+
+namespace {
+
+const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
+  return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+}
+
+}  // namespace
+
+WorkRegistry& WorkRegistry::instance() {
+  static Immortal<WorkRegistry> registry;
+  static const int registered = std::atexit([] {
+    if (const auto count = registry->size(); count > 0) {
+      log(LogLevel::warn, fmt::format("{} functional collective(s) were never waited for: call wait_tensor() on the "
+                                      "result of each operator, on every path",
+                                      count));
+    }
+  });
+  static_cast<void>(registered);
+  return *registry;
+}
+
+void WorkRegistry::add(const at::Tensor& tensor, const Work& work) {
+  const std::lock_guard lock(mutex_);
+  auto& entry = entries_[storage_of(tensor)];
+  entry.storage = tensor.storage();
+  entry.works.push_back(work);
+}
+
+WorkRegistry::Entry WorkRegistry::take(const at::Tensor& tensor) {
+  const std::lock_guard lock(mutex_);
+  const auto found = entries_.find(storage_of(tensor));
+  if (found == entries_.end()) return {};
+  auto entry = std::move(found->second);
+  entries_.erase(found);
+  return entry;
+}
+
+void WorkRegistry::wait(const at::Tensor& tensor) {
+  const auto entry = take(tensor);
+  if (entry.works.empty()) return;
+  auto* const stream = current_stream(tensor);
+  std::exception_ptr first_error;
+  for (const auto& work : entry.works) {
+    try {
+      work.wait_on(stream);
+    } catch (...) {
+      if (!first_error) first_error = std::current_exception();
+    }
+  }
+  if (first_error) std::rethrow_exception(first_error);
+}
+
+void WorkRegistry::forget(const at::Tensor& tensor) {
+  take(tensor);
+}
+
+bool WorkRegistry::contains(const at::Tensor& tensor) const {
+  const std::lock_guard lock(mutex_);
+  return entries_.contains(storage_of(tensor));
+}
+
+std::size_t WorkRegistry::size() const {
+  const std::lock_guard lock(mutex_);
+  std::size_t count = 0;
+  for (const auto& [storage, entry] : entries_) count += entry.works.size();
+  return count;
+}
+
+}  // namespace cohort::functional
