@@ -31,7 +31,7 @@
 namespace cohort {
 
 /// Whether the tensor is a distributed one.
-COHORT_API bool is_distributed(const at::Tensor& tensor);
+COHORT_API bool is_dtensor(const at::Tensor& tensor);
 
 struct FromLocalOptions {
   /// Compares the ranks' metadata, which throws ValueError on all of them if they disagree, and broadcasts replicated

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <cohort/error.h>
+#include <fmt/format.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <utility>

@@ -97,10 +97,10 @@ at::Tensor on_mesh_device(const at::Tensor& tensor, const DeviceMesh& mesh) {
 
 }  // namespace
 
-bool is_distributed(const at::Tensor& tensor) { return tensor.defined() && find_impl(tensor) != nullptr; }
+bool is_dtensor(const at::Tensor& tensor) { return tensor.defined() && find_impl(tensor) != nullptr; }
 
 DTensor::DTensor(at::Tensor tensor) : at::Tensor(std::move(tensor)) {
-  if (!is_distributed(*this)) {
+  if (!is_dtensor(*this)) {
     throw TypeError("the tensor is not distributed; distribute_tensor() and DTensor::from_local() make one that is");
   }
 }
@@ -109,7 +109,7 @@ DTensor DTensor::from_local(const at::Tensor& local) { return from_local(local, 
 
 DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, Placements placements,
                             const FromLocalOptions& options) {
-  if (is_distributed(local)) throw Error("from_local: the tensor is distributed already");
+  if (is_dtensor(local)) throw Error("from_local: the tensor is distributed already");
   if (options.sizes.has_value() != options.strides.has_value()) {
     throw Error("from_local: give both the global sizes and the global strides, or neither");
   }
@@ -164,7 +164,7 @@ DTensor DTensor::redistribute(Placements placements, const RedistributeOptions& 
 DTensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, Placements placements,
                           const DistributeOptions& options) {
   const auto layout = dtensor::checked_layout(mesh, std::move(placements), tensor.dim(), "distribute_tensor");
-  if (is_distributed(tensor)) {
+  if (is_dtensor(tensor)) {
     if (!dtensor::equal(impl_of(tensor).layout(), layout)) {
       throw ValueError(fmt::format("distribute_tensor: the tensor is distributed already, as {}, and not on this mesh as "
                                    "{}; use redistribute()",
@@ -198,6 +198,10 @@ template <class Make>
 DTensor make(at::IntArrayRef sizes, const DeviceMesh& mesh, Placements placements, const at::TensorOptions& options,
              Make&& make_local) {
   const auto layout = checked_layout(mesh, std::move(placements), static_cast<std::int64_t>(sizes.size()), "factory");
+  if (std::any_of(layout->placements.begin(), layout->placements.end(),
+                  [](const Placement& each) { return each.is_partial(); })) {
+    throw Error("a new tensor cannot be Partial: only operators make Partial tensors");
+  }
   const auto on_device = options.device_opt() ? options : options.device(device_of(mesh));
   auto result = wrap(make_local(local_sizes(sizes, *layout), on_device.requires_grad(false)), layout, sizes);
   if (options.requires_grad()) {

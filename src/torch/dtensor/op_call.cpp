@@ -69,7 +69,7 @@ at::Tensor OpCall::local_of(const TensorArgument& argument, const LayoutPtr& tar
                        "the function that returns a new tensor",
                        to_string(target->placements)));
   }
-  return redistribute_local(argument.impl->local(), argument.sizes, *from, *target);
+  return redistribute_local(argument.impl->local(), argument.sizes, *from, *target, name());
 }
 
 void OpCall::localize(std::span<const LayoutPtr> targets) {

@@ -90,7 +90,7 @@ at::Generator next_generator(const Layout& layout, const at::Tensor& like) {
     const std::lock_guard lock(all.mutex);
     all.states[key] = {.seed = state->seed, .draws = state->draws + 1};
   }
-  const auto& own = at::globalContext().defaultGenerator(like.device());
+  auto own = at::globalContext().defaultGenerator(like.device());
   auto generator = [&] {
     const std::lock_guard lock(own.mutex());
     return own.clone();

@@ -42,8 +42,19 @@ struct Strategy {
 using Strategies = c10::SmallVector<Strategy, 8>;
 using SizesList = c10::SmallVector<c10::DimVector, 2>;
 
+struct Rule;
+
 /// What does not depend on the arguments of a call.
-struct OpInfo;
+struct OpInfo {
+  const Rule* rule = nullptr;
+  std::size_t arguments = 0;
+  std::size_t results = 0;
+  /// For each argument: whether the operator writes it. For each result: the written argument that it is, or -1.
+  std::vector<bool> writes{};
+  /// Whether a result shares memory with an argument that is not written.
+  bool returns_view = false;
+  std::vector<int> result_is_argument{};
+};
 
 /// A tensor among the arguments.
 struct TensorArgument {
@@ -125,17 +136,6 @@ using RuleFunction = std::function<void(OpCall&)>;
 struct Rule {
   std::string_view family;  ///< as in the table of docs/dtensor.md
   RuleFunction run;
-};
-
-struct OpInfo {
-  const Rule* rule = nullptr;
-  std::size_t arguments = 0;
-  std::size_t results = 0;
-  /// For each argument: whether the operator writes it. For each result: the written argument that it is, or -1.
-  std::vector<bool> writes;
-  /// Whether a result shares memory with an argument that is not written.
-  bool returns_view = false;
-  std::vector<int> result_is_argument;
 };
 
 // --- what most rules are made of --------------------------------------------------------------------------------------
