@@ -57,9 +57,10 @@ LayoutPtr gradient_target(const LayoutPtr& layout, const Layout& gradient) {
 const DTensorImpl& distributed_gradient(const at::Tensor& gradient, const char* of) {
   const auto* impl = find_impl(gradient);
   if (impl == nullptr) {
-    throw TypeError(fmt::format("{}: the gradient is not a distributed tensor; a hook or a function of your own may have "
-                                "returned a plain one",
-                                of));
+    throw TypeError(
+        fmt::format("{}: the gradient is not a distributed tensor; a hook or a function of your own may have "
+                    "returned a plain one",
+                    of));
   }
   return *impl;
 }
@@ -112,8 +113,8 @@ struct RedistributeFunction : torch::autograd::Function<RedistributeFunction> {
                             const RedistributeOptions& options) {
     keep(*context, "from", find_impl(tensor)->layout());
     context->saved_data["dtype"] = tensor.scalar_type();
-    context->saved_data["backward_dtype"] = options.backward_dtype.value_or(
-        options.forward_dtype ? *options.forward_dtype : tensor.scalar_type());
+    context->saved_data["backward_dtype"] =
+        options.backward_dtype.value_or(options.forward_dtype ? *options.forward_dtype : tensor.scalar_type());
     return redistributed(tensor, target, options);
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {

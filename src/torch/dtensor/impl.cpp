@@ -82,8 +82,9 @@ c10::intrusive_ptr<c10::TensorImpl> DTensorImpl::shallow_copy_and_detach(c10::Va
 }
 
 void DTensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& other) {
-  TORCH_CHECK(is_distributed_impl(*other), "a distributed tensor cannot become a plain one: set_data() got a tensor "
-                                           "that is not distributed");
+  TORCH_CHECK(is_distributed_impl(*other),
+              "a distributed tensor cannot become a plain one: set_data() got a tensor "
+              "that is not distributed");
   const auto& from = static_cast<const DTensorImpl&>(*other);
   copy_tensor_metadata(&from, this, version_counter(), allow_tensor_metadata_change());
   local_ = from.local_;

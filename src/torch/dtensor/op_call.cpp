@@ -42,9 +42,10 @@ OpCall::OpCall(const c10::OperatorHandle& op, const OpInfo& info, torch::jit::St
     }
   }
   if (plain != nullptr) {
-    refuse(fmt::format("a plain tensor of sizes [{}] is among the arguments: make it distributed with "
-                       "distribute_tensor() or DTensor::from_local()",
-                       fmt::join(plain->sizes().begin(), plain->sizes().end(), ", ")));
+    refuse(
+        fmt::format("a plain tensor of sizes [{}] is among the arguments: make it distributed with "
+                    "distribute_tensor() or DTensor::from_local()",
+                    fmt::join(plain->sizes().begin(), plain->sizes().end(), ", ")));
   }
   if (other_mesh != nullptr) refuse("the tensors lie on different meshes");
 }
@@ -65,9 +66,10 @@ at::Tensor OpCall::local_of(const TensorArgument& argument, const LayoutPtr& tar
   const auto& from = argument.impl->layout();
   if (equal(from, target)) return argument.impl->local();
   if (argument.is_written) {
-    refuse(fmt::format("the tensor that is written in place would have to lie as {}: redistribute() it before, or use "
-                       "the function that returns a new tensor",
-                       to_string(target->placements)));
+    refuse(
+        fmt::format("the tensor that is written in place would have to lie as {}: redistribute() it before, or use "
+                    "the function that returns a new tensor",
+                    to_string(target->placements)));
   }
   return redistribute_local(argument.impl->local(), argument.sizes, *from, *target, name());
 }

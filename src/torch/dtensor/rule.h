@@ -145,8 +145,10 @@ struct Decision {
   c10::SmallVector<LayoutPtr, 4> arguments;
   c10::SmallVector<LayoutPtr, 2> results;
 };
-/// Chooses among the strategies, for each mesh dimension. Refuses if none applies.
-Decision choose(const OpCall& call, const Strategies& strategies);
+/// Chooses among the strategies, for each mesh dimension. Refuses if none applies. Each strategy shards one dimension of what
+/// is computed, and is taken to hold for strided shards as well, unless `takes_strided` is false because the rule needs
+/// to know where a part begins.
+Decision choose(const OpCall& call, const Strategies& strategies, bool takes_strided = true);
 
 /// Chooses, localizes, runs and wraps.
 void run_by_strategies(OpCall& call, const Strategies& strategies, const SizesList& result_sizes);

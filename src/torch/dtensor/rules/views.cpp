@@ -27,8 +27,9 @@ LayoutPtr mapped_layout(const OpCall& call, Map&& map) {
     if (!each.is_shard()) continue;
     const std::optional<std::int64_t> dim = map(each.dim());
     if (!dim) {
-      call.refuse("the view would cut or remove a sharded dimension; redistribute() the tensor before, so that the "
-                  "dimension is whole on every rank");
+      call.refuse(
+          "the view would cut or remove a sharded dimension; redistribute() the tensor before, so that the "
+          "dimension is whole on every rank");
     }
     if (*dim == each.dim()) continue;
     each = each.is_strided_shard() ? Placement(StridedShard(*dim, each.split_factor())) : Placement(Shard(*dim));
@@ -87,7 +88,8 @@ void run_unsqueeze(OpCall& call) {
   c10::DimVector sizes(call.tensors()[0].sizes);
   const auto at = wrapped_dim(call.argument(1).toInt(), sizes.size() + 1);
   sizes.insert(sizes.begin() + at, 1);
-  run_view(call, mapped_layout(call, [&](std::int64_t dim) { return std::optional(dim + (dim >= at ? 1 : 0)); }), sizes);
+  run_view(call, mapped_layout(call, [&](std::int64_t dim) { return std::optional(dim + (dim >= at ? 1 : 0)); }),
+           sizes);
 }
 
 /// squeeze, squeeze.dim and squeeze.dims. A sharded dimension of size 1 stays whole on one rank only, so it cannot go.
@@ -157,9 +159,8 @@ void run_slice(OpCall& call) {
   const auto end = std::max(start, bound(call.argument(3), size));
   const auto step = call.argument(4).toInt();
   const bool is_whole = start == 0 && end == size && step == 1;
-  const auto layout = mapped_layout(call, [&](std::int64_t each) {
-    return each == dim && !is_whole ? std::nullopt : std::optional(each);
-  });
+  const auto layout = mapped_layout(
+      call, [&](std::int64_t each) { return each == dim && !is_whole ? std::nullopt : std::optional(each); });
   size = (end - start + step - 1) / step;
   if (is_whole) {
     call.argument(2) = 0;
@@ -172,11 +173,12 @@ void run_select(OpCall& call) {
   c10::DimVector sizes(call.tensors()[0].sizes);
   const auto dim = wrapped_dim(call.argument(1).toInt(), sizes.size());
   sizes.erase(sizes.begin() + dim);
-  run_view(call, mapped_layout(call,
-                               [&](std::int64_t each) -> std::optional<std::int64_t> {
-                                 if (each == dim) return std::nullopt;
-                                 return each < dim ? each : each - 1;
-                               }),
+  run_view(call,
+           mapped_layout(call,
+                         [&](std::int64_t each) -> std::optional<std::int64_t> {
+                           if (each == dim) return std::nullopt;
+                           return each < dim ? each : each - 1;
+                         }),
            sizes);
 }
 
@@ -210,8 +212,9 @@ void run_reshape(OpCall& call) {
   if (!sizes) call.refuse("the sizes of the view do not fit the number of elements");
   const auto reshaped = reshape(tensor.sizes, *sizes, call.layout());
   if (!reshaped) {
-    call.refuse("the view would cut or merge a sharded dimension so that the ranks' parts no longer lie as shards; "
-                "redistribute() the tensor before, or shard another dimension");
+    call.refuse(
+        "the view would cut or merge a sharded dimension so that the ranks' parts no longer lie as shards; "
+        "redistribute() the tensor before, or shard another dimension");
   }
   const auto layout = reshaped->placements == call.layout().placements
                           ? call.layout_pointer()
