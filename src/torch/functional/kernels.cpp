@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <cohort/error.h>
+#include <cohort/issue_observer.h>
 #include <cohort/torch/tensor.h>
 #include <torch/library.h>
 
@@ -47,8 +48,12 @@ Issuer issuer_of_size(OperatorString group, std::int64_t size, std::string_view 
 /// Issues one collective that writes `outputs`, by `issue(async_op)`.
 template <class Issue>
 void perform(const Issuer& issuer, at::TensorList outputs, const Issue& issue) {
-  const Work work = issue(!issuer.is_blocking);
-  if (issuer.is_blocking) return;
+  if (issuer.is_blocking) {
+    issue(false);
+    return;
+  }
+  const IssueObserver unobserved({});  // an InflightCollectivesScope would register it once more
+  const Work work = issue(true);
   for (const auto& output : outputs) WorkRegistry::instance().add(output, work);
 }
 

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <cstddef>
 #include <cstdlib>
 #include <exception>
 #include <utility>
@@ -42,13 +43,36 @@ void WorkRegistry::add(const at::Tensor& tensor, const Work& work) {
   entry.works.push_back(work);
 }
 
-WorkRegistry::Entry WorkRegistry::take(const at::Tensor& tensor) {
+void WorkRegistry::add(const Buffer& output, const Work& work) {
+  if (output.bytes() == 0) return;
+  const auto* const begin = static_cast<const std::byte*>(output.data());
   const std::lock_guard lock(mutex_);
-  const auto found = entries_.find(storage_of(tensor));
-  if (found == entries_.end()) return {};
-  auto entry = std::move(found->second);
-  entries_.erase(found);
-  return entry;
+  remove_ended();
+  issued_.push_back({begin, begin + output.bytes(), work});
+}
+
+void WorkRegistry::remove_ended() {
+  std::erase_if(issued_, [](const Issued& each) { return each.work.is_success(); });
+}
+
+WorkRegistry::Entry WorkRegistry::take(const at::Tensor& tensor) {
+  Entry taken;
+  const std::lock_guard lock(mutex_);
+  if (const auto found = entries_.find(storage_of(tensor)); found != entries_.end()) {
+    taken = std::move(found->second);
+    entries_.erase(found);
+  }
+  if (!issued_.empty()) {
+    const auto& storage = tensor.storage();
+    const auto* const begin = static_cast<const std::byte*>(storage.data());
+    const auto* const end = begin + storage.nbytes();
+    std::erase_if(issued_, [&](const Issued& each) {
+      const bool is_of_tensor = each.begin < end && begin < each.end;
+      if (is_of_tensor) taken.works.push_back(each.work);
+      return is_of_tensor;
+    });
+  }
+  return taken;
 }
 
 void WorkRegistry::wait(const at::Tensor& tensor) {
@@ -75,9 +99,10 @@ bool WorkRegistry::contains(const at::Tensor& tensor) const {
   return entries_.contains(storage_of(tensor));
 }
 
-std::size_t WorkRegistry::size() const {
+std::size_t WorkRegistry::size() {
   const std::lock_guard lock(mutex_);
-  std::size_t count = 0;
+  remove_ended();
+  auto count = issued_.size();
   for (const auto& [storage, entry] : entries_) count += entry.works.size();
   return count;
 }

@@ -6,6 +6,10 @@
 //   WorkRegistry::instance().add(output, work);
 //   WorkRegistry::instance().wait(output.view(-1));   // for everything in flight on this storage
 //
+// Operations of process groups that were issued within an InflightCollectivesScope are found by the addresses that they
+// write, since groups know memory and no tensors. They leave the registry when they have ended with success, because
+// their callers hold the Work and wait for it themselves.
+//
 // Process-wide and thread-safe: a storage belongs to one rank, also if ranks are threads, and the thread that waits (one
 // of autograd's, for example) need not be the one that issued.
 #pragma once
@@ -13,6 +17,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
 #include <c10/core/StorageImpl.h>
+#include <cohort/buffer.h>
 #include <cohort/work.h>
 
 #include <cstddef>
@@ -28,6 +33,8 @@ class WorkRegistry {
 
   /// Several works on one storage accumulate.
   void add(const at::Tensor& tensor, const Work& work);
+  /// An operation of a process group that writes this memory, of which its Work keeps the owner alive.
+  void add(const Buffer& output, const Work& work);
   /// Removes the works of the tensor's storage and waits for all of them; for device memory, makes the current stream
   /// wait. Then throws the first error, if any. Returns at once if there are none.
   void wait(const at::Tensor& tensor);
@@ -35,18 +42,26 @@ class WorkRegistry {
   /// later is logged (work.h).
   void forget(const at::Tensor& tensor);
   bool contains(const at::Tensor& tensor) const;
-  /// The number of works that nobody has waited for.
-  std::size_t size() const;
+  /// The number of works that nobody has waited for; of the operations of process groups, those still in flight.
+  std::size_t size();
 
  private:
   struct Entry {
     c10::Storage storage;  // keeps the address from being given to another storage
     std::vector<Work> works;
   };
+  struct Issued {
+    const std::byte* begin;
+    const std::byte* end;
+    Work work;
+  };
+  /// The works of the tensor's storage, which are removed.
   Entry take(const at::Tensor& tensor);
+  void remove_ended();
 
   mutable std::mutex mutex_;
   std::unordered_map<const c10::StorageImpl*, Entry> entries_;
+  std::vector<Issued> issued_;
 };
 
 }  // namespace cohort::functional

@@ -16,25 +16,15 @@
 #include "torch/functional/blocking.h"
 #include "torch/functional/functional_ranks.h"
 #include "torch/functional/issuing_group.h"
+#include "torch/functional/values.h"
 #include "torch/functional/work_registry.h"
 
 namespace cohort::functional {
 namespace {
 
+using test::all_values;
+using test::values_of;
 using test::with_named_threads;
-
-/// Different on every rank, and exact in any order of summation.
-at::Tensor values_of(int rank, at::IntArrayRef sizes) {
-  const auto count = c10::multiply_integers(sizes);
-  return (at::arange(count, at::kFloat) + 100 * (rank + 1)).reshape(sizes);
-}
-
-/// What every rank holds, one after the other.
-std::vector<at::Tensor> all_values(int ranks, at::IntArrayRef sizes) {
-  std::vector<at::Tensor> all;
-  for (int rank = 0; rank < ranks; ++rank) all.push_back(values_of(rank, sizes));
-  return all;
-}
 
 class Operators : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, Operators, ::testing::Values(1, 2, 3, 4));
