@@ -116,9 +116,9 @@ class COHORT_API Transfer {
 class Backend;
 using BackendPtr = std::shared_ptr<Backend>;
 
-/// Describes a child of a group; see ProcessGroup::split_group.
+/// Describes a child of a group; see ProcessGroup::split_group and ProcessGroup::partition.
 struct BackendSplit {
-  std::vector<int> ranks{};  ///< the members' ranks in the parent, ascending; a member's index is its new rank
+  std::vector<int> ranks{};  ///< the members' ranks in the parent; a member's index is its new rank
   Timeout timeout{};         ///< default: the parent's timeout
   std::string id{};          ///< the id of the new group
 };
@@ -166,6 +166,9 @@ class COHORT_API Backend {
 
   /// Called by all ranks. Returns null on ranks that are not members of the new group.
   virtual BackendPtr split(const BackendSplit& split, Deadline deadline);
+  /// Called by all ranks with the same parts, which have no rank in common. Returns the part that this rank is in, or
+  /// null. By default it splits off one part after the other; override it if all of them can be made at once.
+  virtual BackendPtr partition(std::span<const BackendSplit> parts, Deadline deadline);
   /// Called before shrink(): ends every operation that is still running with an error. Calls abort() by default.
   virtual void prepare_shrink();
   /// For backends that can agree on the survivors without a store. A group whose backend has no shrink() of its own,

@@ -7,6 +7,7 @@
 //   auto pg = cohort::new_group("shm", 30s, "cpu");
 //   pg->all_reduce(x);
 //   auto pair = pg->split_group({0, 1});                           // null on the other ranks
+//   auto half = pg->partition({{0, 1}, {2, 3}});                   // the one that this rank is in
 //
 //   auto batch = pg->batch();                                      // several operations as one
 //   batch.send(right, next);
@@ -40,6 +41,7 @@
 #include <cohort/export.h>
 #include <cohort/memory.h>
 #include <cohort/operations.h>
+#include <cohort/options.h>
 #include <cohort/store.h>
 
 #include <chrono>
@@ -55,6 +57,7 @@
 namespace cohort {
 
 namespace detail {
+struct ChildNames;
 struct GroupState;
 }  // namespace detail
 
@@ -74,6 +77,17 @@ struct SplitOptions {
   /// Default: "<parent's>:split:[0, 1]" for the name and "<parent's>:split:<n>" for the description.
   std::optional<std::string> name{};
   std::optional<std::string> description{};
+};
+
+struct PartitionOptions {
+  Timeout timeout{};  ///< default: the parent's timeout
+  /// Default: "<parent's>:part:<n>.<index of the part>" for both.
+  std::optional<std::string> name{};
+  std::optional<std::string> description{};
+  /// If one of these is given, the new groups are made as by new_group(), through this group's store, instead of being
+  /// split off. The backend is this group's by default, and there are no options by default.
+  std::optional<std::string> backend{};
+  std::optional<Options> options{};
 };
 
 struct MergeOptions {
@@ -203,6 +217,11 @@ class COHORT_API ProcessGroup : public Operations, public std::enable_shared_fro
   /// member's position in it is its new rank. Throws ValueError if the list is empty or contains a duplicate or unknown
   /// rank.
   ProcessGroupPtr split_group(std::vector<int> ranks, const SplitOptions& options = {});
+  /// Makes several groups in one step, which takes no longer than one split_group. Called by all ranks with the same
+  /// parts, which have no rank in common. Returns the group of the part that this rank is in, or null if it is in none.
+  /// A member's position in its part, which may be in any order, is its new rank. Throws ValueError if there is no part,
+  /// if a part is empty, or if a rank is given twice or is unknown.
+  ProcessGroupPtr partition(std::vector<std::vector<int>> parts, const PartitionOptions& options = {});
   /// Called by every process of the groups to be merged, with a store that all of them can reach and that is used for
   /// nothing else. Ranks are assigned in order of arrival.
   ProcessGroupPtr merge_remote_group(const StorePtr& store, int size, const MergeOptions& options = {});
@@ -247,6 +266,15 @@ class COHORT_API ProcessGroup : public Operations, public std::enable_shared_fro
   friend class Batch;
   friend class GroupAccess;
   Work submit(const Operation& op, const detail::SubmitOptions& options) override;
+  /// Splits off all parts in one step, and returns the one that this rank is in.
+  ProcessGroupPtr divide(const std::vector<std::vector<int>>& parts, std::chrono::milliseconds timeout,
+                         const detail::ChildNames& names);
+  /// Makes the part that this rank is in with another backend or with other options.
+  ProcessGroupPtr remake(const std::vector<std::vector<int>>& parts, std::chrono::milliseconds timeout,
+                         const detail::ChildNames& names, const PartitionOptions& options);
+  /// Gives a child its global ranks and names, and lets it be found by its id.
+  void present(ProcessGroup& child, const std::vector<int>& ranks, const detail::ChildNames& names,
+               const std::string& label);
 
   std::shared_ptr<detail::GroupState> state_;  // also held by operations in progress
 };

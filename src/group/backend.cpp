@@ -137,6 +137,13 @@ GroupMemory Backend::allocate(std::size_t /*bytes*/) {
 BackendPtr Backend::split(const BackendSplit& /*split*/, Deadline /*deadline*/) {
   refuse("split_group");
 }
+BackendPtr Backend::partition(std::span<const BackendSplit> parts, Deadline deadline) {
+  BackendPtr mine;
+  for (const auto& part : parts) {
+    if (auto made = split(part, deadline)) mine = std::move(made);
+  }
+  return mine;
+}
 void Backend::prepare_shrink() {
   abort("shrink");
 }

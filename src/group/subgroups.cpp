@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Groups made from groups: split and merge. shrink.cpp and grow.cpp have the others.
+// Groups made from groups: split, partition and merge. shrink.cpp and grow.cpp have the others.
 #include <cohort/error.h>
 #include <cohort/prefix_store.h>
 #include <cohort/process_group.h>
@@ -9,12 +9,27 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <utility>
 
+#include "core/rank_index.h"
+#include "group/assembly.h"
 #include "group/factories.h"
 #include "group/group_ids.h"
 #include "group/process_group_state.h"
 
 namespace cohort {
+
+/// What the children of a group are called.
+struct detail::ChildNames {
+  bool is_partition = false;
+  std::optional<std::string> name{};
+  std::optional<std::string> description{};
+
+  /// Tells the children of one group apart: the number of the split and, in a partition, the index of the part.
+  std::string label(int number, std::size_t part) const {
+    return is_partition ? fmt::format("{}.{}", number, part) : std::to_string(number);
+  }
+};
 
 namespace {
 
@@ -40,7 +55,105 @@ std::shared_ptr<const GroupRecipe> without_job(const std::shared_ptr<const Group
   return part;
 }
 
+struct Place {
+  std::size_t part = 0;
+  int rank = 0;  ///< in the part
+};
+
+std::optional<Place> find_place(const std::vector<std::vector<int>>& parts, int rank) {
+  for (std::size_t part = 0; part < parts.size(); ++part) {
+    const auto found = std::find(parts[part].begin(), parts[part].end(), rank);
+    if (found != parts[part].end()) return Place{.part = part, .rank = static_cast<int>(found - parts[part].begin())};
+  }
+  return std::nullopt;
+}
+
 }  // namespace
+
+ProcessGroupPtr ProcessGroup::divide(const std::vector<std::vector<int>>& parts, std::chrono::milliseconds timeout,
+                                     const detail::ChildNames& names) {
+  struct Child {
+    BackendPtr parent;
+    BackendPtr backend;
+  };
+  std::vector<Child> children;
+  int number = 0;
+  const auto backends = state_->distinct_backends();
+  state_->run_in_turn(OpType::coalesced, timeout, [&](Backend& /*backend*/, Call& call) {
+    number = state_->splits++;
+    std::vector<BackendSplit> splits;
+    splits.reserve(parts.size());
+    for (std::size_t index = 0; index < parts.size(); ++index) {
+      splits.push_back(
+          {.ranks = parts[index], .timeout = timeout, .id = fmt::format("{}/{}", id(), names.label(number, index))});
+    }
+    for (const auto& backend : backends) {
+      children.push_back({backend, names.is_partition ? backend->partition(splits, call.deadline())
+                                                      : backend->split(splits.front(), call.deadline())});
+    }
+  });
+  const auto own = find_place(parts, rank_);
+  if (!own) return nullptr;
+
+  const auto& ranks = parts[own->part];
+  const auto label = names.label(number, own->part);
+  auto group = std::make_shared<ProcessGroup>(
+      child_store(store(), fmt::format("{}/{}", names.name.value_or(group_name()), label)), own->rank,
+      static_cast<int>(ranks.size()), timeout, fmt::format("{}/{}", id(), label));
+  GroupAccess::set_recipe(*group, without_job(state_->recipe));
+  const auto default_type = state_->default_device_type();
+  for (const auto type : device_types()) {
+    const auto parent = backend(Device(type));
+    const auto it = std::find_if(children.begin(), children.end(), [&](const Child& c) { return c.parent == parent; });
+    group->add_backend(type, it->backend);
+  }
+  if (default_type) group->set_default_backend(*default_type);
+  present(*group, ranks, names, label);
+  return group;
+}
+
+ProcessGroupPtr ProcessGroup::remake(const std::vector<std::vector<int>>& parts, std::chrono::milliseconds timeout,
+                                     const detail::ChildNames& names, const PartitionOptions& options) {
+  const ErrorContext context{.group = id(), .op = "partition"};
+  const auto deadline = Deadline::after(timeout);
+  const auto device = bound_device().value_or(Device(state_->default_device_type().value_or(DeviceType::cpu)));
+  const auto own_backend = state_->recipe == nullptr ? name() : state_->recipe->backend;
+  auto recipe = std::make_shared<GroupRecipe>(recipe_for("partition", options.backend.value_or(own_backend), timeout,
+                                                         device, options.options.value_or(Options())));
+  if (store() == nullptr) throw Error("partition: the group has no store through which to make groups", context);
+  state_->check_open(OpType::coalesced);
+  int number = 0;
+  state_->in_turn([&](std::uint64_t /*sequence*/) { number = state_->splits++; });
+  const auto own = find_place(parts, rank_);
+  if (!own) return nullptr;
+
+  const auto& ranks = parts[own->part];
+  const auto label = names.label(number, own->part);
+  const auto keys = child_store(store(), fmt::format("{}/{}", names.name.value_or(group_name()), label));
+  ProcessGroupPtr group;
+  if (recipe->backend == "fake") {
+    group = recipe->make(keys, own->rank, static_cast<int>(ranks.size()), deadline);  // it has no peers to wait for
+  } else {
+    Assembly assembly(keys, {.names = ranks, .place = own->rank}, deadline);
+    group = assembly.run(*recipe);
+    if (group == nullptr) throw BackendError(fmt::format("partition: no group was made: {}", assembly.why()), context);
+  }
+  GroupAccess::set_recipe(*group, std::move(recipe));
+  present(*group, ranks, names, label);
+  return group;
+}
+
+void ProcessGroup::present(ProcessGroup& child, const std::vector<int>& ranks, const detail::ChildNames& names,
+                           const std::string& label) {
+  std::vector<int> global;
+  global.reserve(ranks.size());
+  for (const int each : ranks) global.push_back(global_ranks()[index_of(each)]);
+  GroupAccess::set_global_ranks(child, std::move(global));
+  const std::string_view kind = names.is_partition ? "part" : "split";
+  child.set_group_name(names.name.value_or(fmt::format("{}:{}:{}", group_name(), kind, label)));
+  child.set_group_desc(names.description.value_or(fmt::format("{}:{}:{}", group_desc(), kind, label)));
+  remember_group(child.id(), child.shared_from_this());
+}
 
 ProcessGroupPtr ProcessGroup::split_group(std::vector<int> ranks, const SplitOptions& options) {
   const auto refuse = [&](const std::string& why) -> void {
@@ -52,44 +165,29 @@ ProcessGroupPtr ProcessGroup::split_group(std::vector<int> ranks, const SplitOpt
   if (ranks.front() < 0 || ranks.back() >= size_) {
     refuse(fmt::format("[{}]: ranks of this group are 0 to {}", fmt::join(ranks, ", "), size_ - 1));
   }
-  const auto timeout = options.timeout.duration_or(this->timeout());
+  auto name = options.name.value_or(fmt::format("{}:split:[{}]", group_name(), fmt::join(ranks, ", ")));
+  return divide({std::move(ranks)}, options.timeout.duration_or(this->timeout()),
+                {.name = std::move(name), .description = options.description});
+}
 
-  struct Child {
-    BackendPtr parent;
-    BackendPtr backend;
+ProcessGroupPtr ProcessGroup::partition(std::vector<std::vector<int>> parts, const PartitionOptions& options) {
+  const auto refuse = [&](const std::string& why) -> void {
+    throw ValueError(fmt::format("partition: {}", why), {.group = id(), .op = "partition"});
   };
-  std::vector<Child> children;
-  int number = 0;
-  const auto backends = state_->distinct_backends();
-  state_->run_in_turn(OpType::coalesced, timeout, [&](Backend& /*backend*/, Call& call) {
-    number = state_->splits++;
-    for (const auto& backend : backends) {
-      const BackendSplit split{.ranks = ranks, .timeout = timeout, .id = fmt::format("{}/{}", id(), number)};
-      children.push_back({backend, backend->split(split, call.deadline())});
+  if (parts.empty()) refuse("no parts given");
+  std::vector<bool> is_given(index_of(size_));
+  for (const auto& part : parts) {
+    if (part.empty()) refuse("a part has no ranks");
+    for (const int each : part) {
+      if (each < 0 || each >= size_) refuse(fmt::format("rank {}: ranks of this group are 0 to {}", each, size_ - 1));
+      if (is_given[index_of(each)]) refuse(fmt::format("rank {} is given twice", each));
+      is_given[index_of(each)] = true;
     }
-  });
-  const auto place = std::find(ranks.begin(), ranks.end(), rank_);
-  if (place == ranks.end()) return nullptr;
-
-  const auto name = options.name.value_or(fmt::format("{}:split:[{}]", group_name(), fmt::join(ranks, ", ")));
-  auto group = std::make_shared<ProcessGroup>(child_store(store(), fmt::format("{}/{}", name, number)),
-                                              static_cast<int>(place - ranks.begin()), static_cast<int>(ranks.size()),
-                                              timeout, fmt::format("{}/{}", id(), number));
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    group->state_->global_ranks[i] = global_ranks()[static_cast<std::size_t>(ranks[i])];
   }
-  group->set_group_name(name);
-  group->set_group_desc(options.description.value_or(fmt::format("{}:split:{}", group_desc(), number)));
-  GroupAccess::set_recipe(*group, without_job(state_->recipe));
-  const auto default_type = state_->default_device_type();
-  for (const auto type : device_types()) {
-    const auto parent = backend(Device(type));
-    const auto it = std::find_if(children.begin(), children.end(), [&](const Child& c) { return c.parent == parent; });
-    group->add_backend(type, it->backend);
-  }
-  if (default_type) group->set_default_backend(*default_type);
-  remember_group(group->id(), group);
-  return group;
+  const auto timeout = options.timeout.duration_or(this->timeout());
+  const detail::ChildNames names{.is_partition = true, .name = options.name, .description = options.description};
+  if (options.backend || options.options) return remake(parts, timeout, names, options);
+  return divide(parts, timeout, names);
 }
 
 ProcessGroupPtr ProcessGroup::merge_remote_group(const StorePtr& store, int size, const MergeOptions& options) {

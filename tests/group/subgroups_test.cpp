@@ -149,6 +149,92 @@ TEST_P(Subgroups, DisjointOnesAtOnce) {
   });
 }
 
+TEST_P(Subgroups, PartsAtOnce) {
+  GetParam().run([](const ProcessGroupPtr& group) {
+    group->set_group_name("w");
+    const auto before = group->sequence_number();
+    const auto part = group->partition({{0, 2}, {1, 3}});
+    EXPECT_EQ(group->sequence_number(), before + 1) << "one step for all parts";
+    ASSERT_NE(part, nullptr);
+    EXPECT_EQ(part->size(), 2);
+    EXPECT_EQ(part->rank(), group->rank() / 2);
+    EXPECT_EQ(part->name(), group->name());
+    EXPECT_EQ(part->timeout(), group->timeout());
+    EXPECT_THAT(part->global_ranks(), ElementsAre(group->rank() % 2, group->rank() % 2 + 2));
+    EXPECT_EQ(part->group_name(), group->rank() % 2 == 0 ? "w:part:0.0" : "w:part:0.1");
+    EXPECT_THAT(part->all_gather_bytes(part->id()), ::testing::Each(part->id()));
+    const auto ids = group->all_gather_bytes(part->id());
+    EXPECT_EQ(std::set<std::string>(ids.begin(), ids.end()).size(), 2U);
+    for (int i = 0; i < 20; ++i) ASSERT_EQ(sum_over(part, group->rank()), group->rank() % 2 == 0 ? 2 : 4);
+    // Parts have stores of their own, also if the parts have the same name.
+    const auto named = group->partition({{0, 1}, {2, 3}}, {.timeout = 20s, .name = "n", .description = "d"});
+    EXPECT_EQ(named->timeout(), 20s);
+    EXPECT_EQ(named->group_name(), "n");
+    EXPECT_EQ(named->group_desc(), "d");
+    if (group->rank() == 0) named->store()->set("key", "");
+    group->barrier();
+    EXPECT_EQ(named->store()->check({"key"}), group->rank() < 2);
+    group->barrier();
+  });
+}
+
+TEST_P(Subgroups, PartsKeepTheGivenOrder) {
+  GetParam().run([](const ProcessGroupPtr& group) {
+    const auto part = group->partition({{3, 0, 1}});
+    ASSERT_EQ(part == nullptr, group->rank() == 2) << "it is in no part";
+    if (part) {
+      EXPECT_EQ(part->rank(), group->rank() == 3 ? 0 : group->rank() + 1);
+      EXPECT_THAT(part->global_ranks(), ElementsAre(3, 0, 1));
+      std::vector<int> all(3);
+      part->all_gather(all, std::vector<int>{group->rank()});
+      EXPECT_THAT(all, ElementsAre(3, 0, 1));
+      const auto turned = part->partition({{2, 0}, {1}});
+      if (group->rank() != 0) {
+        EXPECT_THAT(turned->global_ranks(), ElementsAre(1, 3)) << "ranks of the first group";
+      }
+      EXPECT_EQ(sum_over(turned, group->rank()), group->rank() == 0 ? 0 : 4);
+    }
+    const auto crossed = group->partition({{2, 1}, {3, 0}});
+    std::vector<int> x{group->rank()};
+    crossed->broadcast(x, {.root = 0});
+    EXPECT_EQ(x[0], group->rank() == 1 || group->rank() == 2 ? 2 : 3);
+    EXPECT_EQ(sum_over(group, 1), 4);
+  });
+}
+
+TEST_P(Subgroups, PartsAreChecked) {
+  GetParam().run([](const ProcessGroupPtr& group) {
+    EXPECT_ERROR(ValueError, group->partition({}), "no parts");
+    EXPECT_ERROR(ValueError, group->partition({{0}, {}}), "no ranks");
+    EXPECT_ERROR(ValueError, group->partition({{0, 1}, {1}}), "rank 1 is given twice");
+    EXPECT_ERROR(ValueError, group->partition({{0, 4}}), "0 to 3");
+    EXPECT_ERROR(ValueError, group->partition({{-1}}), "rank -1");
+    EXPECT_EQ(group->sequence_number(), 0U);
+    EXPECT_EQ(sum_over(group, 1), 4);
+  });
+}
+
+TEST_P(Subgroups, PartsWithAnotherBackend) {
+  GetParam().run([](const ProcessGroupPtr& group) {
+    // The fake backend of every rank believes that its peers hold what it holds.
+    const auto fake =
+        group->partition({{1, 0}, {2, 3}}, {.backend = "fake", .options = Options{{"simulate_uniform_ranks", true}}});
+    EXPECT_EQ(fake->name(), "fake");
+    EXPECT_EQ(sum_over(fake, group->rank()), 2 * group->rank());
+    EXPECT_EQ(fake->rank(), group->rank() < 2 ? 1 - group->rank() : group->rank() - 2);
+    EXPECT_EQ(fake->global_ranks().front(), group->rank() < 2 ? 1 : 2);
+    // With options alone it is this group's backend, made again.
+    const auto same = group->partition({{3, 1}, {0}}, {.options = Options{}});
+    ASSERT_EQ(same == nullptr, group->rank() == 2);
+    if (same) {
+      EXPECT_EQ(same->name(), group->name());
+      EXPECT_EQ(sum_over(same, group->rank()), group->rank() == 0 ? 0 : 4);
+    }
+    EXPECT_ERROR(ValueError, group->partition({{0}}, {.backend = "none such"}), "none such");
+    EXPECT_EQ(sum_over(group, 1), 4);
+  });
+}
+
 TEST_P(Subgroups, OverlappingOnesInAnyOrder) {
   GetParam().run([](const ProcessGroupPtr& group) {
     const auto left = group->split_group({0, 1, 2});

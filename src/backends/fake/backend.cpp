@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "backends/common/own_part.h"
 #include "backends/common/shared_bytes.h"
 #include "core/rank_index.h"
 #include "reduce/copy.h"
@@ -102,11 +103,14 @@ GroupMemory FakeBackend::allocate(std::size_t bytes) {
   return {std::move(memory), data, bytes};
 }
 
-BackendPtr FakeBackend::split(const BackendSplit& split, Deadline /*deadline*/) {
-  const auto place = std::find(split.ranks.begin(), split.ranks.end(), rank());
-  if (place == split.ranks.end()) return nullptr;
-  return std::make_shared<FakeBackend>(static_cast<int>(place - split.ranks.begin()),
-                                       static_cast<int>(split.ranks.size()), options_);
+BackendPtr FakeBackend::split(const BackendSplit& split, Deadline deadline) {
+  return partition(std::span(&split, 1), deadline);
+}
+
+BackendPtr FakeBackend::partition(std::span<const BackendSplit> parts, Deadline /*deadline*/) {
+  const auto own = find_own_part(parts, rank());
+  if (!own) return nullptr;
+  return std::make_shared<FakeBackend>(own->rank, static_cast<int>(parts[own->index].ranks.size()), options_);
 }
 
 BackendShrunk FakeBackend::shrink(std::span<const int> excluded, Deadline /*deadline*/) {

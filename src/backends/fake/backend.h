@@ -11,6 +11,8 @@
 #include <cohort/backend.h>
 #include <cohort/new_group.h>
 
+#include <span>
+
 namespace cohort::fake {
 
 struct FakeOptions {
@@ -28,6 +30,7 @@ class FakeBackend final : public Backend {
   std::unique_ptr<Transfer> start_recv(const Operation& op, Call& call) override;
   GroupMemory allocate(std::size_t bytes) override;
   BackendPtr split(const BackendSplit& split, Deadline deadline) override;
+  BackendPtr partition(std::span<const BackendSplit> parts, Deadline deadline) override;
   BackendShrunk shrink(std::span<const int> excluded, Deadline deadline) override;
 
  private:

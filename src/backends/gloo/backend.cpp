@@ -12,6 +12,7 @@
 #include "backends/common/arithmetic.h"
 #include "backends/common/deadline_timer.h"
 #include "backends/common/joining.h"
+#include "backends/common/own_part.h"
 #include "backends/gloo/exchange.h"
 #include "backends/gloo/slots.h"
 #include "core/log_format.h"
@@ -539,17 +540,21 @@ void GlooBackend::rest(Deadline until) {
 // --- subgroups
 
 BackendPtr GlooBackend::split(const BackendSplit& split, Deadline deadline) {
+  return partition(std::span(&split, 1), deadline);
+}
+
+BackendPtr GlooBackend::partition(std::span<const BackendSplit> divided, Deadline deadline) {
   const auto number = splits_++;
   // All ranks of the parent wait for each other, so that they stay at the same operation of the parent.
   Call call(OpType::barrier, 0, deadline);
   barrier(Operation::barrier(), call);
-  const auto place = std::find(split.ranks.begin(), split.ranks.end(), rank());
-  if (place == split.ranks.end()) return nullptr;
+  const auto own = find_own_part(divided, rank());
+  if (!own) return nullptr;
   auto parts = parts_;
-  parts.group = split.id;
-  parts.store = std::make_shared<PrefixStore>(fmt::format("split/{}", number), parts_.store->clone());
-  parts.rank = static_cast<int>(place - split.ranks.begin());
-  parts.size = static_cast<int>(split.ranks.size());
+  parts.group = divided[own->index].id;
+  parts.store = std::make_shared<PrefixStore>(fmt::format("split/{}/{}", number, own->index), parts_.store->clone());
+  parts.rank = own->rank;
+  parts.size = static_cast<int>(divided[own->index].ranks.size());
   // Whatever ends this group while the new one is made, such as a lost rank, also ends the making.
   parts.trouble = [parent = std::weak_ptr(coordinator_), outer = parts_.trouble]() -> std::optional<Failure> {
     const auto coordinator = parent.lock();

@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,7 @@ class GlooBackend final : public Backend {
   void rest(Deadline until) override;
 
   BackendPtr split(const BackendSplit& split, Deadline deadline) override;
+  BackendPtr partition(std::span<const BackendSplit> parts, Deadline deadline) override;
   std::vector<int> lost_among(std::span<const int> ranks) override { return coordinator_->lost_among(ranks); }
   void abort(std::string_view reason) override;
   void shutdown() override;

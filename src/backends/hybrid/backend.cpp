@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "backends/common/arithmetic.h"
+#include "backends/common/own_part.h"
 #include "backends/hybrid/parts.h"
 #include "backends/hybrid/transfers.h"
 #include "core/rank_index.h"
@@ -562,10 +563,14 @@ GroupMemory HybridBackend::allocate(std::size_t bytes) {
 }
 
 BackendPtr HybridBackend::split(const BackendSplit& split, Deadline deadline) {
+  return partition(std::span(&split, 1), deadline);
+}
+
+BackendPtr HybridBackend::partition(std::span<const BackendSplit> parts, Deadline deadline) {
   const Call call(OpType::coalesced, 0, deadline);
   coordinator_->check(call);
   try {
-    return split_parts(split, deadline);
+    return divide(parts, deadline);
   } catch (const BackendError& e) {
     // A part that was ended says only that it was.
     if (const auto told = failure_in(e.message())) coordinator_->adopt(*told);
@@ -574,36 +579,35 @@ BackendPtr HybridBackend::split(const BackendSplit& split, Deadline deadline) {
   }
 }
 
-BackendPtr HybridBackend::split_parts(const BackendSplit& split, Deadline deadline) {
+BackendPtr HybridBackend::divide(std::span<const BackendSplit> parts, Deadline deadline) {
   const auto number = splits_++;
   const auto& placement = parts_.placement;
-  std::vector<int> ranks_here;
-  for (const int each : split.ranks) {
-    if (placement.is_here(each)) ranks_here.push_back(placement.local_rank_of(each));
-  }
-  const auto found = std::find(split.ranks.begin(), split.ranks.end(), rank());
-  const bool is_member = found != split.ranks.end();
+  const auto own = find_own_part(parts, rank());
   HybridParts child;
-  child.group = split.id;
-  if (is_member) {
-    child.rank = static_cast<int>(found - split.ranks.begin());
-    child.placement = placement.among(split.ranks, child.rank);
-    child.store = std::make_shared<PrefixStore>(fmt::format("split/{}", number), parts_.store->clone());
+  if (own) {
+    const auto& part = parts[own->index];
+    child.group = part.id;
+    child.rank = own->rank;
+    child.placement = placement.among(part.ranks, child.rank);
+    child.store = std::make_shared<PrefixStore>(fmt::format("split/{}/{}", number, own->index), parts_.store->clone());
   }
-  if (!ranks_here.empty()) {
-    child.local = local().split({.ranks = ranks_here,
-                                 .timeout = split.timeout,
-                                 .id = is_member ? local_id(split.id, child.placement) : split.id},
-                                deadline);
+  std::vector<BackendSplit> here;
+  for (std::size_t index = 0; index < parts.size(); ++index) {
+    const bool is_own = own && own->index == index;
+    BackendSplit local{.timeout = parts[index].timeout,
+                       .id = is_own ? local_id(parts[index].id, child.placement) : parts[index].id};
+    for (const int each : parts[index].ranks) {
+      if (placement.is_here(each)) local.ranks.push_back(placement.local_rank_of(each));
+    }
+    if (!local.ranks.empty()) here.push_back(std::move(local));
   }
-  if (parts_.world != nullptr) {
-    child.world = parts_.world->split({.ranks = split.ranks, .timeout = split.timeout, .id = split.id}, deadline);
-  }
-  if (!is_member) return nullptr;
+  if (!here.empty()) child.local = local().partition(here, deadline);
+  if (parts_.world != nullptr) child.world = parts_.world->partition(parts, deadline);
+  if (!own) return nullptr;
   if (child.placement.hosts().size() == 1) {
     child.world = nullptr;
   } else {
-    child.rail = make_rail(*child.world, child.placement, split.id, deadline);
+    child.rail = make_rail(*child.world, child.placement, child.group, deadline);
   }
   return std::make_shared<HybridBackend>(std::move(child), deadline);
 }

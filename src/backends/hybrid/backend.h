@@ -23,6 +23,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,7 @@ class HybridBackend final : public Backend {
 
   GroupMemory allocate(std::size_t bytes) override;
   BackendPtr split(const BackendSplit& split, Deadline deadline) override;
+  BackendPtr partition(std::span<const BackendSplit> parts, Deadline deadline) override;
   /// On one host. A group on several hosts is shrunk through its store.
   BackendShrunk shrink(std::span<const int> excluded, Deadline deadline) override;
   std::vector<int> lost_among(std::span<const int> ranks) override { return coordinator_->lost_among(ranks); }
@@ -94,7 +96,7 @@ class HybridBackend final : public Backend {
   /// Distributes the leaders' slices to all ranks of this host.
   void spread_on_host(Bytes data, const LeaderSlices& slices, Call& call);
   void barrier_of_all(Call& call);
-  BackendPtr split_parts(const BackendSplit& split, Deadline deadline);
+  BackendPtr divide(std::span<const BackendSplit> parts, Deadline deadline);
   /// Runs an operation: errors of its parts become errors about ranks of this group. A group on one host passes the
   /// operation on to shared memory unchanged.
   template <class Run>

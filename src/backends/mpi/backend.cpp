@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "backends/common/own_part.h"
 #include "core/abort_text.h"
 
 namespace cohort::mpi {
@@ -317,15 +318,17 @@ void MpiBackend::rest(Deadline until) {
 // --- groups
 
 BackendPtr MpiBackend::split(const BackendSplit& split, Deadline deadline) {
+  return partition(std::span(&split, 1), deadline);
+}
+
+BackendPtr MpiBackend::partition(std::span<const BackendSplit> divided, Deadline deadline) {
   // Making a communicator cannot be interrupted once begun, so it is tried only when all ranks have called split.
   Call call(OpType::barrier, 0, deadline);
   barrier(Operation::barrier(), call);
-  const auto place = std::find(split.ranks.begin(), split.ranks.end(), rank());
-  if (place == split.ranks.end()) return nullptr;
-  MpiParts parts{.runtime = &runtime_,
-                 .rank = static_cast<int>(place - split.ranks.begin()),
-                 .group = split.id,
-                 .own_cpus = own_cpus_};
+  const auto own = find_own_part(divided, rank());
+  if (!own) return nullptr;
+  const auto& split = divided[own->index];
+  MpiParts parts{.runtime = &runtime_, .rank = own->rank, .group = split.id, .own_cpus = own_cpus_};
   for (const int each : split.ranks) parts.world_ranks.push_back(world_ranks_[index_of(each)]);
   parts.communicator = create_communicator(runtime_, parts.world_ranks, split.id, deadline);
   return std::make_shared<MpiBackend>(std::move(parts));

@@ -56,6 +56,7 @@ class MpiBackend final : public Backend {
   void rest(Deadline until) override;
 
   BackendPtr split(const BackendSplit& split, Deadline deadline) override;
+  BackendPtr partition(std::span<const BackendSplit> parts, Deadline deadline) override;
   /// Frees threads that wait on this rank. The other ranks notice at their deadlines.
   BackendShrunk shrink(std::span<const int> excluded, Deadline deadline) override;
   void abort(std::string_view reason) override;

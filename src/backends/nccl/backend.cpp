@@ -11,6 +11,7 @@
 #include <mutex>
 #include <utility>
 
+#include "backends/common/own_part.h"
 #include "core/abort_text.h"
 #include "core/rank_index.h"
 
@@ -487,13 +488,16 @@ BackendPtr NcclBackend::split_by_color(int color, const Communicator::Place& pla
 }
 
 BackendPtr NcclBackend::split(const BackendSplit& split, Deadline deadline) {
-  const auto place = std::find(split.ranks.begin(), split.ranks.end(), rank());
-  const bool is_member = place != split.ranks.end();
-  return split_by_color(is_member ? 0 : split_no_color,
-                        {.rank = static_cast<int>(place - split.ranks.begin()),
-                         .size = static_cast<int>(split.ranks.size()),
-                         .group = split.id},
-                        options_, deadline);
+  return partition(std::span(&split, 1), deadline);
+}
+
+BackendPtr NcclBackend::partition(std::span<const BackendSplit> parts, Deadline deadline) {
+  const auto own = find_own_part(parts, rank());
+  if (!own) return split_by_color(split_no_color, {}, options_, deadline);
+  const auto& part = parts[own->index];
+  return split_by_color(static_cast<int>(own->index),
+                        {.rank = own->rank, .size = static_cast<int>(part.ranks.size()), .group = part.id}, options_,
+                        deadline);
 }
 
 void NcclBackend::prepare_shrink() {
@@ -523,8 +527,7 @@ BackendShrunk NcclBackend::shrink(std::span<const int> excluded, Deadline deadli
 }
 
 void NcclBackend::abort(std::string_view reason) {
-  watchdog_.fail(
-      std::make_exception_ptr(AbortedError(abort_text(rank(), reason), {.group = group()})));
+  watchdog_.fail(std::make_exception_ptr(AbortedError(abort_text(rank(), reason), {.group = group()})));
 }
 
 void NcclBackend::drain() {

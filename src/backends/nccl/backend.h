@@ -13,6 +13,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,7 @@ class NcclBackend final : public Backend {
 
   GroupMemory allocate(std::size_t bytes) override;
   BackendPtr split(const BackendSplit& split, Deadline deadline) override;
+  BackendPtr partition(std::span<const BackendSplit> parts, Deadline deadline) override;
   /// For new_group with split_from: called by all ranks, each with its color.
   BackendPtr split_by_color(int color, const Communicator::Place& place, GroupOptions options, Deadline deadline);
   void prepare_shrink() override;

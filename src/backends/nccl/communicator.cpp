@@ -214,7 +214,7 @@ CommunicatorPtr Communicator::split(int color, const Place& place, Config config
   const auto held = use(deadline, errors);
   const cuda::Current current(*context_);
   ChildPlace child;
-  auto result = engine_.calls.comm_split(held->get(), color, place_.rank, child.address(), &config);
+  auto result = engine_.calls.comm_split(held->get(), color, place.rank, child.address(), &config);
   // NCCL returns success too early: a non-blocking parent is busy for a while, which its state shows when queried.
   if (result == Result::success) result = Result::in_progress;
   settle(*held, result, "ncclCommSplit", deadline, errors);

@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <array>
+#include <vector>
 
+#include "backends/common/own_part.h"
 #include "backends/shm/survivors.h"
 #include "core/abort_text.h"
+#include "core/rank_index.h"
 
 namespace cohort::shm {
 
@@ -66,28 +69,43 @@ GroupMemory LocalBackend::allocate(std::size_t bytes) {
 }
 
 BackendPtr LocalBackend::split(const BackendSplit& split, Deadline deadline) {
-  // The ticket goes to all ranks of the parent: ranks outside the new group wait for it too, so that all stay at the
+  return partition(std::span(&split, 1), deadline);
+}
+
+BackendPtr LocalBackend::partition(std::span<const BackendSplit> parts, Deadline deadline) {
+  const auto own = find_own_part(parts, rank());
+  // The tickets go to all ranks of the parent: ranks outside a new group wait for them too, so that all stay at the
   // same operation of the parent.
-  const int root = split.ranks.front();
-  std::array<char, ticket_bytes> text{};
+  using Ticket = std::array<char, ticket_bytes>;
   const auto exchange = [&](std::string_view ticket) {
-    std::copy_n(ticket.begin(), std::min(ticket.size(), text.size() - 1), text.begin());
-    Call call(OpType::broadcast, 0, deadline);
-    broadcast(Operation::broadcast(std::as_writable_bytes(std::span(text)), root), call);
-    return std::string(text.data());
+    Ticket mine{};
+    std::copy_n(ticket.begin(), std::min(ticket.size(), mine.size() - 1), mine.begin());
+    const auto bytes = std::as_writable_bytes(std::span(mine));
+    if (parts.size() == 1) {
+      Call call(OpType::broadcast, 0, deadline);
+      broadcast(Operation::broadcast(bytes, parts.front().ranks.front()), call);
+      return std::string(mine.data());
+    }
+    std::vector<Ticket> all(index_of(size()));
+    std::vector<Bytes> places;
+    places.reserve(all.size());
+    for (auto& each : all) places.push_back(std::as_writable_bytes(std::span(each)));
+    Call call(OpType::all_gather, 0, deadline);
+    all_gather(Operation::all_gather(bytes, places), call);
+    return own ? std::string(all[index_of(parts[own->index].ranks.front())].data()) : std::string();
   };
-  const auto place = std::find(split.ranks.begin(), split.ranks.end(), rank());
-  if (place == split.ranks.end()) {
+  if (!own) {
     exchange({});
     return nullptr;
   }
+  const auto& part = parts[own->index];
   return std::make_shared<LocalBackend>(bootstrap_({.name = name(),
-                                                    .group = split.id,
-                                                    .rank = static_cast<int>(place - split.ranks.begin()),
-                                                    .size = static_cast<int>(split.ranks.size()),
+                                                    .group = part.id,
+                                                    .rank = own->rank,
+                                                    .size = static_cast<int>(part.ranks.size()),
                                                     .deadline = deadline,
                                                     .exchange = exchange,
-                                                    .trouble = [&] { return trouble_among(split.ranks); }}),
+                                                    .trouble = [&] { return trouble_among(part.ranks); }}),
                                         bootstrap_);
 }
 
@@ -108,10 +126,7 @@ BackendShrunk LocalBackend::shrink(std::span<const int> excluded, Deadline deadl
 
 void LocalBackend::abort(std::string_view reason) {
   record_failure(engine_.board(),
-                 {.kind = ErrorKind::aborted,
-                  .rank = rank(),
-                  .reporter = rank(),
-                  .text = abort_text(rank(), reason)});
+                 {.kind = ErrorKind::aborted, .rank = rank(), .reporter = rank(), .text = abort_text(rank(), reason)});
 }
 
 std::string LocalBackend::status() const {

@@ -30,6 +30,7 @@ class LocalBackend final : public Backend {
 
   GroupMemory allocate(std::size_t bytes) override;
   BackendPtr split(const BackendSplit& split, Deadline deadline) override;
+  BackendPtr partition(std::span<const BackendSplit> parts, Deadline deadline) override;
   BackendShrunk shrink(std::span<const int> excluded, Deadline deadline) override;
   void abort(std::string_view reason) override;
   std::string status() const override;

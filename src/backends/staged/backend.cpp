@@ -151,9 +151,16 @@ void StagedBackend::cancel_batch(Call& call) noexcept {
 }
 
 BackendPtr StagedBackend::split(const BackendSplit& split, Deadline deadline) {
-  auto group = host_->split_group(split.ranks, {.timeout = time_left(deadline)});
+  return partition(std::span(&split, 1), deadline);
+}
+
+BackendPtr StagedBackend::partition(std::span<const BackendSplit> parts, Deadline deadline) {
+  std::vector<std::vector<int>> ranks;
+  ranks.reserve(parts.size());
+  for (const auto& part : parts) ranks.push_back(part.ranks);
+  auto group = host_->partition(std::move(ranks), {.timeout = time_left(deadline)});
   if (group == nullptr) return nullptr;
-  group->set_timeout(split.timeout.duration_or(host_->timeout()));
+  group->set_timeout(parts.front().timeout.duration_or(host_->timeout()));
   return std::make_shared<StagedBackend>(std::move(group), resources_->context);
 }
 

@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 
 #include "backends/staged/staging_thread.h"
 
@@ -32,6 +33,7 @@ class StagedBackend final : public Backend {
   int perform(const Operation& op, Call& call) override;
 
   BackendPtr split(const BackendSplit& split, Deadline deadline) override;
+  BackendPtr partition(std::span<const BackendSplit> parts, Deadline deadline) override;
   void abort(std::string_view reason) override;
   void drain() override;
   void shutdown() override;

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <optional>
 
+#include "torch/dtensor/dispatch.h"
 #include "torch/functional/async_tensor.h"
 
 namespace cohort {
@@ -23,6 +24,7 @@ namespace {
 
 struct Wrappers {
   bool are_async = false;
+  bool are_distributed = false;
 };
 
 [[noreturn]] void refuse_stranger(const c10::OperatorHandle& op) {
@@ -38,7 +40,9 @@ void look_at(const c10::IValue& value, const c10::OperatorHandle& op, Wrappers& 
   if (!impl.key_set().has(wrapper_key)) [[likely]]
     return;
   // The key alone says too little: set_data() copies it into tensors of other types.
-  if (functional::is_async_impl(impl)) {
+  if (dtensor::is_distributed_impl(impl)) {
+    found.are_distributed = true;
+  } else if (functional::is_async_impl(impl)) {
     found.are_async = true;
   } else {
     refuse_stranger(op);
@@ -70,9 +74,10 @@ void fall_back(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   const auto found = wrappers_among(op, *stack);
   std::optional<functional::AwaitedArguments> awaited;
   if (found.are_async) [[unlikely]] {
-    if (functional::run_view_of_async(op, keys & below, stack)) return;
+    if (!found.are_distributed && functional::run_view_of_async(op, keys & below, stack)) return;
     awaited.emplace(op, stack);
   }
+  if (found.are_distributed) return dtensor::dispatch(op, stack);
   // The key came from this thread's state and not from an argument, or the arguments are plain by now.
   const c10::impl::ExcludeDispatchKeyGuard guard(wrapper_key);
   op.redispatchBoxed(keys & below, stack);

@@ -192,6 +192,20 @@ TEST_F(NcclCollectives, SplitLeavesSomeOutside) {
   EXPECT_EQ(gpu.count("split -1"), 1);
 }
 
+TEST_F(NcclCollectives, PartsAreColours) {
+  with_ranks(4, [](const ProcessGroupPtr& group) {
+    const auto part = group->partition({{3, 0}, {1, 2}});
+    EXPECT_EQ(part->size(), 2);
+    EXPECT_EQ(part->rank(), group->rank() == 3 || group->rank() == 1 ? 0 : 1) << "in the given order";
+    group->barrier();
+    OnDevice<float> x({static_cast<float>(group->rank())});
+    part->broadcast(x.buffer(), {.root = 0}).wait(30s);
+    EXPECT_EQ(x.values()[0], group->rank() == 0 || group->rank() == 3 ? 3 : 1);
+  });
+  EXPECT_EQ(gpu.count("split 0"), 2);
+  EXPECT_EQ(gpu.count("split 1"), 2) << "one call on each rank, whatever the number of parts";
+}
+
 TEST_F(NcclCollectives, SplitByOption) {
   with_ranks(2, [](const ProcessGroupPtr& group) {
     const auto own = make(std::make_shared<HashStore>(), 0, 1,
