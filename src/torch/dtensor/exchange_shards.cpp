@@ -2,9 +2,9 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/accumulate.h>
 
-#include "torch/dtensor/collectives.h"
 #include "torch/dtensor/parts.h"
 #include "torch/dtensor/transitions.h"
+#include "torch/functional/blocking.h"
 
 namespace cohort::dtensor {
 
@@ -45,7 +45,7 @@ at::Tensor exchange_shards(const at::Tensor& local, const Placement& from, std::
     sent.push_back(others * local.size(from.dim()) * shard_size(to, local.size(to.dim()), ranks, rank));
     received.push_back(others * kept * shard_size(from, elements, ranks, rank));
   }
-  const auto all = collectives::all_to_all(packed_for_ranks(local, to, sent), received, sent, group);
+  const auto all = functional::blocking::all_to_all(packed_for_ranks(local, to, sent), received, sent, group);
   return unpacked_from_ranks(all, from, sizes, received);
 }
 

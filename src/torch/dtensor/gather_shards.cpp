@@ -2,9 +2,9 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/accumulate.h>
 
-#include "torch/dtensor/collectives.h"
 #include "torch/dtensor/parts.h"
 #include "torch/dtensor/transitions.h"
+#include "torch/functional/blocking.h"
 
 namespace cohort::dtensor {
 
@@ -31,7 +31,7 @@ at::Tensor gather_shards(const at::Tensor& local, const Placement& from, std::in
   if (total == 0) return at::empty(sizes, local.options());
 
   const auto rows = shard_size(from, elements, ranks, 0);
-  const auto all = collectives::all_gather(padded_part(local, dim, rows).view({-1}), group);
+  const auto all = functional::blocking::all_gather(padded_part(local, dim, rows).view({-1}), group);
   // Only the last parts can be smaller, so the padding is at the end.
   if (is_outermost(sizes, dim) && is_consecutive(from)) return all.narrow(0, 0, total).view(sizes);
   auto result = at::empty(sizes, local.options());

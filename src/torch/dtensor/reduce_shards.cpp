@@ -3,9 +3,9 @@
 #include <ATen/ops/empty_like.h>
 #include <c10/util/accumulate.h>
 
-#include "torch/dtensor/collectives.h"
 #include "torch/dtensor/parts.h"
 #include "torch/dtensor/transitions.h"
+#include "torch/functional/blocking.h"
 
 namespace cohort::dtensor {
 
@@ -49,7 +49,7 @@ at::Tensor packed_parts(const at::Tensor& local, const Placement& to, std::int64
 
 at::Tensor reduce_all(const at::Tensor& local, Placement::Reduction reduction, const ProcessGroupPtr& group) {
   if (local.numel() == 0) return at::empty_like(local);
-  return collectives::all_reduce(local.contiguous(), reduce_kind(reduction), group);
+  return functional::blocking::all_reduce(local.contiguous(), reduce_kind(reduction), group);
 }
 
 at::Tensor reduce_to_shard(const at::Tensor& local, Placement::Reduction reduction, const Placement& to,
@@ -60,7 +60,8 @@ at::Tensor reduce_to_shard(const at::Tensor& local, Placement::Reduction reducti
   if (local.numel() == 0) return at::empty(with_size(local.sizes(), dim, own), local.options());
 
   const auto rows = shard_size(to, local.size(dim), ranks, 0);
-  const auto part = collectives::reduce_scatter(packed_parts(local, to, rows, ranks), reduce_kind(reduction), group);
+  const auto part =
+      functional::blocking::reduce_scatter(packed_parts(local, to, rows, ranks), reduce_kind(reduction), group);
   return part.view(with_size(local.sizes(), dim, rows)).narrow(dim, 0, own).contiguous();
 }
 

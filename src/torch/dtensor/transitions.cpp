@@ -22,6 +22,18 @@ at::Tensor as_summand(const at::Tensor& whole, std::int64_t ranks, std::int64_t 
   return rank == 0 ? whole.clone() : at::zeros_like(whole);
 }
 
+/// from_local() takes the user's word for the global sizes.
+void check_part(const at::Tensor& local, const Placement& from, std::int64_t elements, const ProcessGroupPtr& group) {
+  const auto expected = shard_size(from, elements, group->size(), group->rank());
+  if (local.size(from.dim()) == expected) return;
+  throw ValueError(
+      fmt::format(
+          "redistribute: rank {} of {} holds {} elements of dimension {}, but {} of {} elements would be {}; give "
+          "from_local() the global sizes where the parts are not equally large",
+          group->rank(), group->size(), local.size(from.dim()), from.dim(), to_string(from), elements, expected),
+      {.group = group->id(), .op = "redistribute"});
+}
+
 }  // namespace
 
 at::Tensor take_shard(const at::Tensor& whole, const Placement& to, std::int64_t ranks, std::int64_t rank) {
@@ -39,6 +51,7 @@ at::Tensor take_shard(const at::Tensor& whole, const Placement& to, std::int64_t
 at::Tensor perform(const Placement& from, const Placement& to, const at::Tensor& local, std::int64_t elements,
                    const ProcessGroupPtr& group) {
   if (from.is_shard()) {
+    check_part(local, from, elements, group);
     if (to.is_replicate()) return gather_shards(local, from, elements, group);
     if (to.is_shard() && to.dim() != from.dim()) return exchange_shards(local, from, elements, to, group);
   } else if (from.is_partial()) {

@@ -3,34 +3,13 @@
 // One mesh dimension: the values and the collectives of each transition.
 #include "torch/dtensor/transitions.h"
 
-#include <algorithm>
-#include <mutex>
-
 #include "torch/dtensor/cases.h"
+#include "torch/dtensor/collective_log.h"
 #include "torch/torch_ranks.h"
 
 namespace cohort::test {
 
 namespace {
-
-/// The collectives that the group performs from now on.
-class CollectiveLog {
- public:
-  explicit CollectiveLog(const ProcessGroupPtr& group) {
-    group->add_pre_hook([ops = ops_](const HookEvent& event) { ops->push_back(event.op); });
-  }
-  std::vector<OpType> take() { return std::exchange(*ops_, {}); }
-
- private:
-  std::shared_ptr<std::vector<OpType>> ops_ = std::make_shared<std::vector<OpType>>();
-};
-
-/// The table of the specification.
-std::vector<OpType> collectives_of(const Placement& from, const Placement& to) {
-  if (from.is_shard()) return {to.is_shard() ? OpType::all_to_all_single : OpType::all_gather_single};
-  if (from.is_partial()) return {to.is_shard() ? OpType::reduce_scatter_single : OpType::all_reduce};
-  return {};
-}
 
 const Placements shards{Shard(0), Shard(1), Shard(2), StridedShard(0, 2), StridedShard(1, 3), StridedShard(2, 2)};
 const Placements partials{Partial("sum"), Partial("avg"), Partial("product"), Partial("max"), Partial("min")};
@@ -62,7 +41,7 @@ class TransitionsOf : public testing::TestWithParam<int> {
     for (const auto& [from, to] : transitions) sources.push_back(split(whole, from, ranks, random));
     with_torch_threads(ranks, [&](const ProcessGroupPtr& group) {
       const auto rank = static_cast<std::size_t>(group->rank());
-      CollectiveLog log(group);
+      CollectiveLog log({group});
       for (std::size_t i = 0; i < transitions.size(); ++i) {
         const auto& [from, to] = transitions[i];
         const auto elements = from.is_shard() ? whole.size(from.dim()) : 0;
@@ -138,6 +117,13 @@ TEST(Transitions, RefuseWhatIsNoSingleStep) {
     EXPECT_ERROR(Error, dtensor::perform(Shard(0), Partial(), part, 2, group), "no step S(0) -> P(sum)");
     EXPECT_ERROR(Error, dtensor::perform(Replicate(), Partial("max"), part, 0, group), "no step R -> P(max)");
     EXPECT_ERROR(Error, dtensor::perform(Shard(0), StridedShard(0, 2), part, 2, group), "no step S(0) -> _S(0, 2)");
+  });
+}
+
+TEST(Transitions, RefusePartsOfWrongSize) {
+  with_torch_threads(1, [](const ProcessGroupPtr& group) {
+    EXPECT_ERROR(ValueError, dtensor::perform(Shard(0), Replicate(), at::ones({2, 2}), 3, group),
+                 "holds 2 elements of dimension 0, but S(0) of 3 elements would be 3");
   });
 }
 
