@@ -61,6 +61,7 @@ DTensorImpl::DTensorImpl(at::Tensor local, LayoutPtr layout, at::IntArrayRef siz
 c10::intrusive_ptr<c10::TensorImpl> DTensorImpl::shallow_copy_and_detach(const c10::VariableVersion& version,
                                                                          bool allow_tensor_metadata_change) const {
   auto copy = c10::make_intrusive<DTensorImpl>(local_, layout_, sizes(), strides());
+  copy->is_copied_view_ = is_copied_view_;
   copy_tensor_metadata(this, copy.get(), version, allow_tensor_metadata_change);
   return copy;
 }
@@ -68,6 +69,7 @@ c10::intrusive_ptr<c10::TensorImpl> DTensorImpl::shallow_copy_and_detach(const c
 c10::intrusive_ptr<c10::TensorImpl> DTensorImpl::shallow_copy_and_detach(c10::VariableVersion&& version,
                                                                          bool allow_tensor_metadata_change) const {
   auto copy = c10::make_intrusive<DTensorImpl>(local_, layout_, sizes(), strides());
+  copy->is_copied_view_ = is_copied_view_;
   copy_tensor_metadata(this, copy.get(), std::move(version), allow_tensor_metadata_change);
   return copy;
 }
@@ -80,6 +82,7 @@ void DTensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& o
   copy_tensor_metadata(&from, this, version_counter(), allow_tensor_metadata_change());
   local_ = from.local_;
   layout_ = from.layout_;
+  is_copied_view_ = from.is_copied_view_;
 }
 
 }  // namespace cohort::dtensor

@@ -27,6 +27,10 @@ class DTensorImpl final : public c10::TensorImpl {
   const at::Tensor& local() const noexcept { return local_; }
   const LayoutPtr& layout() const noexcept { return layout_; }
 
+  /// A view to autograd and the user, whose memory is its own nevertheless: it must not be written.
+  bool is_copied_view() const noexcept { return is_copied_view_; }
+  void set_copied_view() noexcept { is_copied_view_ = true; }
+
   c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version,
                                                               bool allow_tensor_metadata_change) const override;
   c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(c10::VariableVersion&& version,
@@ -38,6 +42,7 @@ class DTensorImpl final : public c10::TensorImpl {
 
   at::Tensor local_;
   LayoutPtr layout_;
+  bool is_copied_view_ = false;
 };
 
 /// Strides of a dense tensor of these sizes, in row-major order or with the dimensions in the order of `like` in memory. An

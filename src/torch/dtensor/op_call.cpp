@@ -65,6 +65,12 @@ const DTensorImpl* OpCall::find(std::size_t position) const noexcept {
 
 at::Tensor OpCall::local_of(const TensorArgument& argument, const LayoutPtr& target) const {
   const auto& from = argument.impl->layout();
+  if (argument.is_written && argument.impl->is_copied_view()) [[unlikely]] {
+    refuse(
+        "the tensor that is written in place came from a view() or reshape() that had to redistribute it, and shares "
+        "no "
+        "memory with its base any more; redistribute() the base before, or clone() the view");
+  }
   if (equal(from, target)) return argument.impl->local();
   if (argument.is_written) {
     refuse(

@@ -89,6 +89,23 @@ void run_gather(OpCall& call) {
   run_by_strategies(call, strategies, {sizes});
 }
 
+/// flip(self, dims)
+void run_flip(OpCall& call) {
+  const c10::DimVector sizes(call.tensors()[0].sizes);
+  c10::SmallVector<bool, 5> is_flipped(sizes.size(), false);
+  for (const auto dim : call.argument(1).toIntVector()) {
+    is_flipped[static_cast<std::size_t>(wrapped_dim(dim, sizes.size()))] = true;
+  }
+  Strategies strategies;
+  strategies.push_back(all_replicated(call));
+  for (std::size_t d = 0; d < sizes.size(); ++d) {
+    const Shard shard(static_cast<std::int64_t>(d));
+    if (!is_flipped[d]) strategies.push_back({.arguments = {shard}, .results = {shard}});
+  }
+  add_all_partial(call, strategies);
+  run_by_strategies(call, strategies, {sizes});
+}
+
 /// tril and triu: the matrices are whole, the batch may be sharded.
 void run_triangle(OpCall& call) {
   const c10::DimVector sizes(call.tensors()[0].sizes);
@@ -133,6 +150,7 @@ void add_indexing_rules(RuleTable& table) {
   table.add("aten::stack", family, run_stack);
   table.add("aten::index_select", family, run_index_select);
   table.add("aten::gather", family, run_gather);
+  table.add("aten::flip", family, run_flip);
   table.add({"aten::tril", "aten::triu"}, family, run_triangle);
   table.add("aten::_local_scalar_dense", family, run_item);
   table.add("aten::equal", family, run_equal);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // Products of matrices: rows, columns, the batch or the inner dimension may be sharded (rule.h has the table for mm).
+#include <ATen/ATen.h>
+
 #include "torch/dtensor/rule_table.h"
 #include "torch/dtensor/rules/common.h"
 
@@ -75,7 +77,11 @@ void run_sum_and_product(OpCall& call) {
     }
   }
   call.localize(decision.arguments);
-  if (!adds_summand) call.argument(3) = at::Scalar(0);
+  if (!adds_summand) {
+    // Not by beta = 0: baddbmm of libtorch 1.13 then reads uninitialised memory.
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    call.argument(0) = at::zeros({}, call.argument(1).toTensor().options());
+  }
   call.run_local();
   call.wrap_results(decision.results, SizesList{sizes});
 }

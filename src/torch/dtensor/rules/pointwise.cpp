@@ -125,7 +125,10 @@ void add_pointwise_rules(RuleTable& table) {
   add(table, {"addcmul", "addcdiv"}, {"", "_", ".out"}, Linear::nowhere);
   add(table, {"lerp"}, {".Scalar", "_.Scalar", ".Tensor", "_.Tensor"}, Linear::nowhere);
   add(table, {"where"}, {".self"}, Linear::nowhere);
-  add(table, {"masked_fill", "masked_fill_"}, {".Scalar", ".Tensor"}, Linear::nowhere);
+  add(table, {"masked_fill", "masked_fill_"}, {".Tensor"}, Linear::nowhere);
+  table.add({"aten::masked_fill.Scalar", "aten::masked_fill_.Scalar"}, "pointwise", [](OpCall& call) {
+    run_pointwise(call, call.argument(2).toScalar().toDouble() == 0 ? Linear::in_first : Linear::nowhere);
+  });
   add(table,
       {"gelu_backward", "silu_backward", "sigmoid_backward", "tanh_backward", "threshold_backward", "elu_backward",
        "leaky_relu_backward", "hardtanh_backward", "hardswish_backward", "hardsigmoid_backward", "softplus_backward",

@@ -86,6 +86,24 @@ std::optional<Target> target_of(const GroupShard& shard, const Group& group, con
   return Target{.dim = dim, .split_factor = factor, .length = sizes[dim] / factor, .step = *after};
 }
 
+/// The dimension after the view that is exactly this one, with dimensions of size 1 added or removed at most.
+std::optional<std::size_t> unchanged_dim(std::size_t dim, at::IntArrayRef from, at::IntArrayRef to) {
+  if (from == to) return dim;
+  if (product(from) == 0) return std::nullopt;  // groups cannot be told apart
+  const auto group = group_of(dim, from, to);
+  const auto is_one = [](std::int64_t size) { return size == 1; };
+  const auto many_from = std::find_if_not(from.begin() + group.from_begin, from.begin() + group.from_end, is_one);
+  const auto many_to = std::find_if_not(to.begin() + group.to_begin, to.begin() + group.to_end, is_one);
+  if (many_from != from.begin() + dim || many_to == to.begin() + group.to_end || *many_from != *many_to) {
+    return std::nullopt;
+  }
+  return static_cast<std::size_t>(many_to - to.begin());
+}
+
+Placement shard_of(std::int64_t dim, std::int64_t split_factor) {
+  return split_factor == 1 ? Placement(Shard(dim)) : StridedShard(dim, split_factor);
+}
+
 }  // namespace
 
 std::optional<c10::DimVector> inferred_sizes(at::IntArrayRef from, at::IntArrayRef to) {
@@ -102,54 +120,58 @@ std::optional<c10::DimVector> inferred_sizes(at::IntArrayRef from, at::IntArrayR
   return sizes;
 }
 
-std::optional<Reshaped> reshape(at::IntArrayRef from, at::IntArrayRef to, const Layout& layout) {
-  Reshaped reshaped{.placements = layout.placements,
+Reshaped reshape(at::IntArrayRef from, at::IntArrayRef to, const Layout& layout) {
+  Reshaped reshaped{.refused = std::nullopt,
+                    .placements = layout.placements,
                     .ranks = c10::DimVector(to.size(), 1),
-                    .uneven_source = c10::DimVector(to.size(), -1)};
-  const auto is_shard = [](const Placement& each) { return each.is_shard(); };
-  if (std::none_of(layout.placements.begin(), layout.placements.end(), is_shard)) return reshaped;
-  if (from == to) {
-    for (const auto& each : layout.placements) {
-      if (each.is_shard()) reshaped.uneven_source[static_cast<std::size_t>(each.dim())] = each.dim();
-    }
-    return reshaped;
-  }
-  if (product(from) == 0) return std::nullopt;  // groups cannot be told apart
+                    .uneven_source = c10::DimVector(to.size(), -1),
+                    .uneven_size = c10::DimVector(to.size(), -1)};
   c10::DimVector from_sizes(from);
   c10::DimVector to_sizes(to);
   for (std::size_t mesh_dim = 0; mesh_dim < layout.placements.size(); ++mesh_dim) {
     const auto& placement = layout.placements[mesh_dim];
     if (!placement.is_shard()) continue;
-    const auto ranks = layout.mesh.size(static_cast<std::int64_t>(mesh_dim));
     const auto source = static_cast<std::size_t>(placement.dim());
+    if (const auto same = unchanged_dim(source, from, to)) {
+      const auto dim = static_cast<std::int64_t>(*same);
+      reshaped.placements[mesh_dim] = shard_of(dim, placement.split_factor());
+      reshaped.uneven_source[*same] = placement.dim();
+      reshaped.uneven_size[*same] = from[source];
+      continue;
+    }
+    reshaped.refused = mesh_dim;  // unless all that follows succeeds
+    if (product(from) == 0) return reshaped;
+    const auto ranks = layout.mesh.size(static_cast<std::int64_t>(mesh_dim));
     const auto group = group_of(source, from, to);
     const auto shard = as_group_shard(placement, group, from_sizes);
-    if (!shard) return std::nullopt;
+    if (!shard) return reshaped;
     const auto target = target_of(*shard, group, to_sizes);
-    if (!target) return std::nullopt;
+    if (!target) return reshaped;
     const bool is_even = shard->length % ranks == 0 && target->length % ranks == 0;
     const bool is_same_step = shard->length == target->length && shard->step == target->step;
-    if (!is_even && !is_same_step) return std::nullopt;
-    reshaped.placements[mesh_dim] = target->split_factor == 1
-                                        ? Placement(Shard(static_cast<std::int64_t>(target->dim)))
-                                        : StridedShard(static_cast<std::int64_t>(target->dim), target->split_factor);
-    from_sizes[source] = is_even ? from_sizes[source] / ranks : unknown;
-    to_sizes[target->dim] = is_even ? to_sizes[target->dim] / ranks : unknown;
-    reshaped.ranks[target->dim] *= ranks;
-    if (!is_even) reshaped.uneven_source[target->dim] = placement.dim();
+    if (!is_even && !is_same_step) return reshaped;
+    reshaped.refused.reset();
+    reshaped.placements[mesh_dim] = shard_of(static_cast<std::int64_t>(target->dim), target->split_factor);
+    if (is_even) {
+      from_sizes[source] /= ranks;
+      to_sizes[target->dim] /= ranks;
+      reshaped.ranks[target->dim] *= ranks;
+    } else {
+      reshaped.uneven_source[target->dim] = placement.dim();
+      reshaped.uneven_size[target->dim] = from_sizes[source];
+      from_sizes[source] = unknown;
+      to_sizes[target->dim] = unknown;
+    }
   }
   return reshaped;
 }
 
-c10::DimVector reshaped_local_sizes(const Reshaped& reshaped, at::IntArrayRef to, at::IntArrayRef from,
-                                    at::IntArrayRef local) {
+c10::DimVector reshaped_local_sizes(const Reshaped& reshaped, at::IntArrayRef to, at::IntArrayRef local) {
   c10::DimVector sizes(to);
   for (std::size_t d = 0; d < sizes.size(); ++d) {
-    if (reshaped.uneven_source[d] < 0) {
-      sizes[d] /= reshaped.ranks[d];
-    } else if (const auto source = static_cast<std::size_t>(reshaped.uneven_source[d]); from[source] != 0) {
-      sizes[d] = sizes[d] * local[source] / from[source];
-    }
+    sizes[d] /= reshaped.ranks[d];
+    if (reshaped.uneven_source[d] < 0 || reshaped.uneven_size[d] == 0) continue;
+    sizes[d] = sizes[d] * local[static_cast<std::size_t>(reshaped.uneven_source[d])] / reshaped.uneven_size[d];
   }
   return sizes;
 }

@@ -25,18 +25,20 @@ namespace cohort::dtensor {
 std::optional<c10::DimVector> inferred_sizes(at::IntArrayRef from, at::IntArrayRef to);
 
 struct Reshaped {
+  /// The first mesh dimension whose shards would not be shards of the result; the rest is then not filled in.
+  std::optional<std::size_t> refused;
   Placements placements;
   /// For each dimension of the result: the number of ranks that divide it evenly.
   c10::DimVector ranks;
-  /// For each dimension of the result that is not divided evenly: the dimension that it comes from; -1 for the others.
+  /// For each dimension of the result that is then divided unevenly: the dimension that it comes from, and the size that was
+  /// divided; -1 for the others.
   c10::DimVector uneven_source;
+  c10::DimVector uneven_size;
 };
 
-/// Nullopt if the local parts of the result would not be shards.
-std::optional<Reshaped> reshape(at::IntArrayRef from, at::IntArrayRef to, const Layout& layout);
+Reshaped reshape(at::IntArrayRef from, at::IntArrayRef to, const Layout& layout);
 
 /// The sizes of the local part of the result.
-c10::DimVector reshaped_local_sizes(const Reshaped& reshaped, at::IntArrayRef to, at::IntArrayRef from,
-                                    at::IntArrayRef local);
+c10::DimVector reshaped_local_sizes(const Reshaped& reshaped, at::IntArrayRef to, at::IntArrayRef local);
 
 }  // namespace cohort::dtensor

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // Views. The local part of the view is a view of the local part: nothing is copied or communicated, and writing through
-// it is seen in the base. Where that is not possible (a sharded dimension is cut or merged so that its parts no longer
-// lie as shards) the call is refused, because a copy would lose what is written to it.
+// it is seen in the base. Where that is not possible the call is refused, because a copy would lose what is written to it;
+// but view() and reshape(), which linear layers apply to their inputs, then give a copy that refuses to be written.
 #include <ATen/ATen.h>
 #include <ATen/TensorUtils.h>
 
@@ -229,32 +229,35 @@ void run_split(OpCall& call, std::size_t dim_position, bool removes_dim) {
   call.finish({parts});
 }
 
+/// view, and _reshape_alias and _unsafe_view, which reshape() is made of. Where the parts would no longer be shards, the
+/// tensor is redistributed first, and the result shares no memory with it: writing to it is then refused.
 void run_reshape(OpCall& call) {
   const auto& tensor = call.tensors()[0];
   const auto sizes = inferred_sizes(tensor.sizes, call.argument(1).toIntVector());
   if (!sizes) call.refuse("the sizes of the view do not fit the number of elements");
-  const auto reshaped = reshape(tensor.sizes, *sizes, call.layout());
-  if (!reshaped) {
-    call.refuse(
-        "the view would cut or merge a sharded dimension so that the ranks' parts no longer lie as shards; "
-        "redistribute() the tensor before, or shard another dimension");
-  }
-  const auto layout = reshaped->placements == call.layout().placements
-                          ? call.layout_pointer()
-                          : std::make_shared<const Layout>(Layout{call.mesh(), reshaped->placements});
   const auto strides = at::detail::computeStride(tensor.sizes, tensor.strides, *sizes);
-  if (!strides && call.info().returns_view) {
-    call.refuse("the view is not possible with these strides; use reshape()");
+  if (!strides && call.info().returns_view) call.refuse("the view is not possible with these strides; use reshape()");
+  auto from = call.layout_pointer();
+  auto reshaped = reshape(tensor.sizes, *sizes, *from);
+  while (reshaped.refused) {
+    auto placements = from->placements;
+    placements[*reshaped.refused] = Replicate();
+    from = std::make_shared<const Layout>(Layout{call.mesh(), std::move(placements)});
+    reshaped = reshape(tensor.sizes, *sizes, *from);
   }
-  call.localize_as_they_are();
+  const auto layout = reshaped.placements == from->placements
+                          ? from
+                          : std::make_shared<const Layout>(Layout{call.mesh(), reshaped.placements});
+  const auto original = tensor.impl->local();
+  call.localize({&from, 1});
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   auto local = call.argument(0).toTensor();
-  if (takes_part(call)) {
-    const auto parts = reshaped_local_sizes(*reshaped, *sizes, tensor.sizes, local.sizes());
-    // The part may lie in memory in another order than the whole would: then it is copied.
-    local = local.reshape(parts);
-  }
-  call.finish({wrap(std::move(local), layout, *sizes, strides ? c10::DimVector(*strides) : dense_strides(*sizes))});
+  // The part may lie in memory in another order than the whole would: then it is copied, too.
+  if (takes_part(call)) local = local.reshape(reshaped_local_sizes(reshaped, *sizes, local.sizes()));
+  const bool is_copy = call.info().returns_view && !local.is_alias_of(original);
+  auto result = wrap(std::move(local), layout, *sizes, strides ? c10::DimVector(*strides) : dense_strides(*sizes));
+  if (is_copy) static_cast<DTensorImpl*>(result.unsafeGetTensorImpl())->set_copied_view();
+  call.finish({std::move(result)});
 }
 
 /// slice_backward(grad, input_sizes, dim, ...) and select_backward: a new tensor of the sizes of the forward's input.
