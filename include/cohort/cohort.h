@@ -19,6 +19,7 @@
 #include <cohort/future.h>
 #include <cohort/group_registry.h>
 #include <cohort/hash_store.h>
+#include <cohort/issue_observer.h>
 #include <cohort/log.h>
 #include <cohort/memory.h>
 #include <cohort/new_group.h>

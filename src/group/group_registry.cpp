@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include <cohort/current_group.h>
 #include <cohort/error.h>
 #include <cohort/group_registry.h>
 
@@ -32,6 +33,19 @@ class GroupNames {
     const auto it = names_.find(name);
     if (it == names_.end()) return std::nullopt;
     return it->second.lock();
+  }
+  /// The first by name of those that are alive and fit; null if there is none.
+  template <class Fits>
+  ProcessGroupPtr find_if(const Fits& fits) const {
+    std::vector<ProcessGroupPtr> living;  // released after the lock, as in find_by_id
+    const std::lock_guard lock(mutex_);
+    for (const auto& [name, group] : names_) {
+      if (auto each = group.lock()) {
+        if (fits(*each)) return each;
+        living.push_back(std::move(each));
+      }
+    }
+    return nullptr;
   }
   bool remove(std::string_view name) {
     const std::lock_guard lock(mutex_);
@@ -120,6 +134,28 @@ ProcessGroupPtr resolve_group(std::string_view name) {
   }
   if (auto group = find_by_id(name)) return group;
   throw Error(fmt::format("no group is registered as \"{}\"", name));
+}
+
+ProcessGroupPtr find_group_of_ranks(std::span<const int> ranks) {
+  const auto fits = [&](const ProcessGroup& group) { return std::ranges::equal(group.global_ranks(), ranks); };
+  if (auto current = current_process_group(); current != nullptr && fits(*current)) return current;
+  if (auto named = registered()->find_if(fits)) return named;
+  std::vector<ProcessGroupPtr> living;  // released after the lock, as in find_by_id
+  auto& ids = Ids::instance();
+  {
+    const std::lock_guard lock(ids.mutex);
+    for (const auto& [id, entry] : ids.groups) {
+      if (auto group = entry.second.lock()) living.push_back(std::move(group));
+    }
+  }
+  std::erase_if(living, [&](const auto& group) { return !fits(*group); });
+  if (living.size() > 1) {
+    throw Error(
+        fmt::format("{} groups of this process have these ranks, the first of them \"{}\": make one of them the "
+                    "current group (ProcessGroupGuard), or register it by name",
+                    living.size(), living.front()->id()));
+  }
+  return living.empty() ? nullptr : living.front();
 }
 
 bool unregister_group(std::string_view name) {

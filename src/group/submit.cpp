@@ -12,6 +12,7 @@
 #include <optional>
 #include <utility>
 
+#include "group/issue_notifier.h"
 #include "group/mismatch.h"
 #include "group/perform.h"
 #include "group/process_group_state.h"
@@ -123,16 +124,14 @@ Work run_p2p(const std::shared_ptr<detail::GroupState>& shared, Backend& backend
   return WorkAccess::pending(op.type, sequence, work);
 }
 
-}  // namespace
-
-Work ProcessGroup::submit(const Operation& op, const SubmitOptions& options) {
-  auto& state = *state_;
+Work issue(const std::shared_ptr<detail::GroupState>& shared, const Operation& op, const SubmitOptions& options) {
+  auto& state = *shared;
   state.check_open(op.type);
   auto& backend = state.backend_for(options, op.type);
   if (op.reduce.user() != nullptr) [[unlikely]]
     check_user_reductions(backend, op);
-  if (backend.is_stream_ordered()) return run_on_stream(state_, backend, op, options);
-  if (is_p2p(op.type)) return run_p2p(state_, backend, op, options);
+  if (backend.is_stream_ordered()) return run_on_stream(shared, backend, op, options);
+  if (is_p2p(op.type)) return run_p2p(shared, backend, op, options);
   const auto timeout = state.timeout_of(options);
   if (!options.async_op) {
     if (const auto sequence = state.collectives.try_enter()) {
@@ -153,7 +152,7 @@ Work ProcessGroup::submit(const Operation& op, const SubmitOptions& options) {
   const auto work = std::make_shared<detail::WorkState>(op, state.continuations);
   const auto deadline = Deadline::after(timeout);
   const auto sequence =
-      state.collectives.enqueue([shared = state_, &backend, work, queued, deadline, timeout](std::uint64_t number) {
+      state.collectives.enqueue([shared, &backend, work, queued, deadline, timeout](std::uint64_t number) {
         queued->is_recorded.wait();
         queued->record->started();
         Call call(work->operation().get().type, number, deadline, timeout);
@@ -170,6 +169,14 @@ Work ProcessGroup::submit(const Operation& op, const SubmitOptions& options) {
   auto handle = WorkAccess::pending(op.type, sequence, work);
   if (!options.async_op) handle.wait();
   return handle;
+}
+
+}  // namespace
+
+Work ProcessGroup::submit(const Operation& op, const SubmitOptions& options) {
+  auto work = issue(state_, op, options);
+  if (options.async_op) IssueNotifier::notify(op, work);
+  return work;
 }
 
 void detail::GroupState::run_in_turn(OpType op, Timeout given, const std::function<void(Backend&, Call&)>& fn) {

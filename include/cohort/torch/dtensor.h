@@ -31,7 +31,7 @@
 namespace cohort {
 
 /// Whether the tensor is a distributed one.
-COHORT_API bool is_distributed(const at::Tensor& tensor);
+COHORT_API bool is_dtensor(const at::Tensor& tensor);
 
 struct FromLocalOptions {
   /// Compares the ranks' metadata, which throws ValueError on all of them if they disagree, and broadcasts replicated
@@ -69,6 +69,7 @@ class COHORT_API DTensor : public at::Tensor {
   /// the mesh the part is empty.
   static DTensor from_local(const at::Tensor& local, const DeviceMesh& mesh, Placements placements = {},
                             const FromLocalOptions& options = {});
+  static DTensor from_local(const at::Tensor& local);
 
   const DeviceMesh& device_mesh() const;
   const Placements& placements() const;
@@ -94,8 +95,7 @@ struct DistributeOptions {
 COHORT_API DTensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, Placements placements = {},
                                      const DistributeOptions& options = {});
 
-/// Factories. No rank makes more than its part. Random values do not depend on the placement: a tensor has the values
-/// that the generator of the mesh's ranks gives for its global elements.
+/// Factories: no rank makes more than its part.
 namespace dtensor {
 COHORT_API DTensor empty(at::IntArrayRef sizes, const DeviceMesh& mesh, Placements placements = {},
                          const at::TensorOptions& options = {});
@@ -109,6 +109,11 @@ COHORT_API DTensor rand(at::IntArrayRef sizes, const DeviceMesh& mesh, Placement
                         const at::TensorOptions& options = {});
 COHORT_API DTensor randn(at::IntArrayRef sizes, const DeviceMesh& mesh, Placements placements = {},
                          const at::TensorOptions& options = {});
+
+/// Random numbers (rand, randn, dropout, uniform_, ...) are equal on ranks that hold the same elements and independent on
+/// the others. The seed of a mesh is taken from the default generator of its first rank at the first draw; this sets
+/// another one, equal on all ranks, and begins the sequence anew. Nothing is communicated.
+COHORT_API void manual_seed(std::uint64_t seed, const DeviceMesh& mesh);
 }  // namespace dtensor
 
 }  // namespace cohort

@@ -74,11 +74,11 @@ at::Tensor batch_norm_of_marked(const at::Tensor& input, const OptionalTensor& w
 
 /// A module does not let anybody replace a registered buffer, and to() and torch::load would ignore one that is not
 /// registered. Explicit instantiation may name private members, which gives access to it.
-using NamedTensors = torch::OrderedDict<std::string, at::Tensor>;
-NamedTensors& buffers_of(torch::nn::Module& module);
-template <NamedTensors torch::nn::Module::*buffers>
+using TensorsOfModule = torch::OrderedDict<std::string, at::Tensor>;
+TensorsOfModule& buffers_of(torch::nn::Module& module);
+template <TensorsOfModule torch::nn::Module::*buffers>
 struct BuffersOfModule {
-  friend NamedTensors& buffers_of(torch::nn::Module& module) { return module.*buffers; }
+  friend TensorsOfModule& buffers_of(torch::nn::Module& module) { return module.*buffers; }
 };
 template struct BuffersOfModule<&torch::nn::Module::buffers_>;
 

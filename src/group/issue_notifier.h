@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <cohort/issue_observer.h>
+
+namespace cohort {
+
+struct IssueNotifier {
+  /// Calls this thread's innermost observer, if there is one.
+  static void notify(const Operation& op, const Work& work);
+};
+
+}  // namespace cohort

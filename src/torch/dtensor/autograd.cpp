@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "torch/dtensor/autograd.h"
+
+#include <ATen/ATen.h>
+#include <cohort/error.h>
+#include <fmt/format.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <utility>
+
+#include "torch/dtensor/impl.h"
+#include "torch/dtensor/redistribute_local.h"
+
+namespace cohort::dtensor {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+/// A layout in the context of an autograd function.
+struct LayoutHolder final : torch::CustomClassHolder {
+  explicit LayoutHolder(LayoutPtr held) : layout(std::move(held)) {}
+  LayoutPtr layout;
+};
+
+void keep(AutogradContext& context, const char* name, const LayoutPtr& layout) {
+  context.saved_data[name] = c10::IValue::make_capsule(c10::make_intrusive<LayoutHolder>(layout));
+}
+
+LayoutPtr kept(AutogradContext& context, const char* name) {
+  return static_cast<LayoutHolder*>(context.saved_data[name].toCapsule().get())->layout;
+}
+
+/// The part as a tensor of its own, which shares memory with it and has its version counter, but no history.
+at::Tensor alias_of(const at::Tensor& tensor, const c10::VariableVersion& version) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  auto alias = at::alias(tensor);
+  if (!alias.is_inference()) alias.unsafeGetTensorImpl()->set_version_counter(version);
+  return alias;
+}
+
+/// Where a gradient goes on its way to a tensor that lies as `layout`. Every summand of a Partial has the gradient of the
+/// sum, so there it is replicated, unless it is that Partial already.
+LayoutPtr gradient_target(const LayoutPtr& layout, const Layout& gradient) {
+  auto placements = layout->placements;
+  bool is_changed = false;
+  for (std::size_t dim = 0; dim < placements.size(); ++dim) {
+    if (!placements[dim].is_partial() || placements[dim] == gradient.placements[dim]) continue;
+    placements[dim] = Replicate();
+    is_changed = true;
+  }
+  if (!is_changed) return layout;
+  return std::make_shared<const Layout>(Layout{.mesh = layout->mesh, .placements = std::move(placements)});
+}
+
+const DTensorImpl& distributed_gradient(const at::Tensor& gradient, const char* of) {
+  const auto* impl = find_impl(gradient);
+  if (impl == nullptr) {
+    throw TypeError(
+        fmt::format("{}: the gradient is not a distributed tensor; a hook or a function of your own may have "
+                    "returned a plain one",
+                    of));
+  }
+  return *impl;
+}
+
+at::Tensor redistribute_gradient(const at::Tensor& gradient, const LayoutPtr& layout, const char* of) {
+  const auto& impl = distributed_gradient(gradient, of);
+  return redistribute(gradient, gradient_target(layout, *impl.layout()), {});
+}
+
+struct FromLocal : torch::autograd::Function<FromLocal> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& local, const LayoutPtr& layout,
+                            const c10::DimVector& sizes) {
+    keep(*context, "layout", layout);
+    const auto& version = local.unsafeGetTensorImpl()->version_counter();
+    auto result = wrap(alias_of(local, version), layout, sizes);
+    if (!local.is_inference()) result.unsafeGetTensorImpl()->set_version_counter(version);
+    return result;
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    if (!gradients[0].defined()) return variable_list(3);
+    const auto gradient = redistribute_gradient(gradients[0], kept(*context, "layout"), "from_local");
+    return {to_local(gradient, find_impl(gradient)->layout()), at::Tensor(), at::Tensor()};
+  }
+};
+
+struct ToLocal : torch::autograd::Function<ToLocal> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& tensor, const LayoutPtr& gradient) {
+    keep(*context, "gradient", gradient);
+    context->saved_data["sizes"] = tensor.sizes().vec();
+    return alias_of(find_impl(tensor)->local(), tensor.unsafeGetTensorImpl()->version_counter());
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    if (!gradients[0].defined()) return variable_list(2);
+    return {from_local(gradients[0], kept(*context, "gradient"), context->saved_data["sizes"].toIntVector()),
+            at::Tensor()};
+  }
+};
+
+at::Tensor redistributed(const at::Tensor& tensor, const LayoutPtr& target, const RedistributeOptions& options) {
+  const auto& impl = *find_impl(tensor);
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  auto local = impl.local();
+  if (options.forward_dtype) local = local.to(*options.forward_dtype);
+  if (equal(impl.layout(), target)) return wrap(at::alias(local), impl.layout(), tensor.sizes());
+  return wrap(redistribute_local(local, tensor.sizes(), *impl.layout(), *target), target, tensor.sizes());
+}
+
+struct RedistributeFunction : torch::autograd::Function<RedistributeFunction> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& tensor, const LayoutPtr& target,
+                            const RedistributeOptions& options) {
+    keep(*context, "from", find_impl(tensor)->layout());
+    context->saved_data["dtype"] = tensor.scalar_type();
+    context->saved_data["backward_dtype"] =
+        options.backward_dtype.value_or(options.forward_dtype ? *options.forward_dtype : tensor.scalar_type());
+    return redistributed(tensor, target, options);
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    if (!gradients[0].defined()) return variable_list(3);
+    auto gradient = gradients[0].to(context->saved_data["backward_dtype"].toScalarType());
+    gradient = redistribute_gradient(gradient, kept(*context, "from"), "redistribute");
+    return {gradient.to(context->saved_data["dtype"].toScalarType()), at::Tensor(), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor from_local(const at::Tensor& local, const LayoutPtr& layout, at::IntArrayRef sizes) {
+  return FromLocal::apply(local, layout, c10::DimVector(sizes));
+}
+
+at::Tensor to_local(const at::Tensor& tensor, const LayoutPtr& gradient) {
+  const auto& impl = *find_impl(tensor);
+  if (!at::GradMode::is_enabled()) return impl.local();
+  return ToLocal::apply(tensor, gradient);
+}
+
+at::Tensor redistribute(const at::Tensor& tensor, const LayoutPtr& target, const RedistributeOptions& options) {
+  return RedistributeFunction::apply(tensor, target, options);
+}
+
+}  // namespace cohort::dtensor

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "torch/dtensor/dispatch.h"
+
+#include <array>
+#include <cstdint>
+
+#include "torch/dtensor/rule_table.h"
+
+namespace cohort::dtensor {
+
+namespace {
+
+/// In front of the table, which takes a lock: the last operators of this thread.
+const OpInfo& info_of(const c10::OperatorHandle& op) {
+  struct Entry {
+    const c10::OperatorName* name = nullptr;
+    std::uint64_t generation = 0;
+    const OpInfo* info = nullptr;
+  };
+  thread_local std::array<Entry, 256> cache;
+  const auto* name = &op.operator_name();  // one object for each operator, for as long as it is registered
+  auto& entry = cache[(reinterpret_cast<std::uintptr_t>(name) >> 4U) % cache.size()];
+  auto& rules = rule_table();
+  if (entry.name != name || entry.generation != rules.generation()) {
+    entry = {.name = name, .generation = rules.generation(), .info = &rules.info_of(op)};
+  }
+  return *entry.info;
+}
+
+/// Composite operators are normally taken apart above this key, by autograd. In inference mode they arrive whole.
+bool is_composite(const c10::OperatorHandle& op) {
+  return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+}
+
+}  // namespace
+
+void dispatch(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const auto& info = info_of(op);
+  if (info.rule == nullptr && is_composite(op)) {
+    return op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+  }
+  OpCall call(op, info, *stack);
+  if (info.rule == nullptr) {
+    call.refuse(
+        "the operator has no rule for distributed tensors; redistribute() and to_local() give plain ones, and "
+        "register_dtensor_rule() adds a rule");
+  }
+  info.rule->run(call);
+}
+
+}  // namespace cohort::dtensor

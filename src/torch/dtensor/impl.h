@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// The TensorImpl of a distributed tensor: global sizes, this rank's part, and how it lies on the mesh. It has no storage,
+// so that a kernel that is not meant for it throws instead of reading wrong memory.
+//
+// Its key set contains Fake, whose fallback (torch/dispatch/fallback.h) sits below autograd and above all kernels: every
+// operator on it, in forward, backward and optimizers, arrives there.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/util/DimVector.h>
+
+#include <typeinfo>
+
+#include "torch/dtensor/layout.h"
+
+namespace cohort::dtensor {
+
+class DTensorImpl final : public c10::TensorImpl {
+ public:
+  /// `local` has no autograd history. Strides are those of a tensor of the global sizes whose dimensions are in the same
+  /// order in memory as those of `local`.
+  DTensorImpl(at::Tensor local, LayoutPtr layout, at::IntArrayRef sizes);
+
+  const at::Tensor& local() const noexcept { return local_; }
+  const LayoutPtr& layout() const noexcept { return layout_; }
+
+  c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version,
+                                                              bool allow_tensor_metadata_change) const override;
+  c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(c10::VariableVersion&& version,
+                                                              bool allow_tensor_metadata_change) const override;
+  void shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& other) override;
+
+ private:
+  const char* tensorimpl_type_name() const override { return "cohort::DTensor"; }
+
+  at::Tensor local_;
+  LayoutPtr layout_;
+};
+
+/// Strides of a dense tensor of these sizes with the dimensions in the order of `like` in memory; an expanded dimension
+/// (stride 0) stays one.
+c10::DimVector dense_strides(at::IntArrayRef sizes, at::IntArrayRef like);
+
+inline bool is_distributed_impl(const c10::TensorImpl& impl) noexcept {
+  // A plain tensor can come to have the key, by set_data(), but not the type.
+  return impl.key_set().has(c10::DispatchKey::Fake) && typeid(impl) == typeid(DTensorImpl);
+}
+
+/// Null if the tensor is undefined or not distributed.
+inline const DTensorImpl* find_impl(const at::Tensor& tensor) noexcept {
+  const auto& impl = *tensor.unsafeGetTensorImpl();
+  return is_distributed_impl(impl) ? static_cast<const DTensorImpl*>(&impl) : nullptr;
+}
+
+inline at::Tensor wrap(at::Tensor local, LayoutPtr layout, at::IntArrayRef sizes) {
+  return at::Tensor(c10::make_intrusive<DTensorImpl>(std::move(local), std::move(layout), sizes));
+}
+
+}  // namespace cohort::dtensor

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <cohort/error.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <utility>
+
+#include "torch/dtensor/redistribute_local.h"
+#include "torch/dtensor/rule.h"
+
+namespace cohort::dtensor {
+
+OpCall::OpCall(const c10::OperatorHandle& op, const OpInfo& info, torch::jit::Stack& stack)
+    : op_(op), info_(info), stack_(stack), begin_(stack.size() - info.arguments), arguments_(info.arguments) {
+  const DTensorImpl* other_mesh = nullptr;
+  const at::Tensor* plain = nullptr;
+  const auto add = [&](const at::Tensor& tensor, std::size_t position, int in_list) {
+    if (!tensor.defined()) return;
+    const auto* impl = find_impl(tensor);
+    if (impl == nullptr && (tensor.dim() > 0 || info.writes[position])) plain = &tensor;
+    if (impl != nullptr) {
+      if (first_ == nullptr) first_ = impl;
+      if (impl->layout() != first_->layout() && !(impl->layout()->mesh == first_->layout()->mesh)) other_mesh = impl;
+    }
+    tensors_.push_back({.position = position,
+                        .in_list = in_list,
+                        .impl = impl,
+                        .sizes = tensor.sizes(),
+                        .is_written = info.writes[position]});
+  };
+  for (std::size_t i = 0; i < arguments_; ++i) {
+    const auto& value = argument(i);
+    if (value.isTensor()) {
+      add(value.toTensor(), i, -1);
+    } else if (value.isTensorList() || value.isOptionalTensorList()) {
+      int index = 0;
+      for (const c10::IValue& each : value.toListRef()) {
+        if (each.isTensor()) add(each.toTensor(), i, index);
+        ++index;
+      }
+    }
+  }
+  if (plain != nullptr) {
+    refuse(
+        fmt::format("a plain tensor of sizes [{}] is among the arguments: make it distributed with "
+                    "distribute_tensor() or DTensor::from_local()",
+                    fmt::join(plain->sizes().begin(), plain->sizes().end(), ", ")));
+  }
+  if (other_mesh != nullptr) refuse("the tensors lie on different meshes");
+}
+
+std::string OpCall::name() const {
+  const auto& name = op_.operator_name();
+  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
+
+const DTensorImpl* OpCall::find(std::size_t position) const noexcept {
+  for (const auto& each : tensors_) {
+    if (each.position == position) return each.impl;
+  }
+  return nullptr;
+}
+
+at::Tensor OpCall::local_of(const TensorArgument& argument, const LayoutPtr& target) const {
+  const auto& from = argument.impl->layout();
+  if (equal(from, target)) return argument.impl->local();
+  if (argument.is_written) {
+    refuse(
+        fmt::format("the tensor that is written in place would have to lie as {}: redistribute() it before, or use "
+                    "the function that returns a new tensor",
+                    to_string(target->placements)));
+  }
+  return redistribute_local(argument.impl->local(), argument.sizes, *from, *target, name());
+}
+
+void OpCall::localize(std::span<const LayoutPtr> targets) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const auto& each = tensors_[i];
+    if (each.impl == nullptr) continue;
+    auto local = local_of(each, targets[i]);
+    auto& value = argument(each.position);
+    if (each.in_list < 0) {
+      given_.push_back({.position = each.position, .value = std::exchange(value, std::move(local))});
+      continue;
+    }
+    if (given_.empty() || given_.back().position != each.position) {
+      // The list is the caller's, who may still use it.
+      auto copy = value.isTensorList() ? c10::IValue(value.toTensorList().copy()) : c10::IValue(value.toList().copy());
+      given_.push_back({.position = each.position, .value = std::exchange(value, std::move(copy))});
+    }
+    const auto index = static_cast<std::size_t>(each.in_list);
+    if (value.isTensorList()) {
+      value.toTensorList().set(index, std::move(local));
+    } else {
+      value.toList().set(index, std::move(local));
+    }
+  }
+}
+
+void OpCall::localize_as_they_are() {
+  c10::SmallVector<LayoutPtr, 4> targets;
+  for (const auto& each : tensors_) targets.push_back(each.impl == nullptr ? nullptr : each.impl->layout());
+  localize(targets);
+}
+
+void OpCall::run_local() {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  if (mesh().coordinate() != nullptr) return op_.callBoxed(&stack_);
+  finish(std::vector<c10::IValue>(info_.results, first_->local().new_empty({0})));
+}
+
+at::Tensor OpCall::take_result() {
+  auto result = std::move(stack_.back()).toTensor();
+  stack_.pop_back();
+  return result;
+}
+
+c10::List<at::Tensor> OpCall::take_list_result() {
+  auto result = std::move(stack_.back()).toTensorList();
+  stack_.pop_back();
+  return result;
+}
+
+void OpCall::wrap_results(std::span<const LayoutPtr> layouts, std::span<const c10::DimVector> sizes) {
+  const auto begin = stack_.size() - info_.results;
+  for (std::size_t i = 0; i < info_.results; ++i) {
+    auto& value = stack_[begin + i];
+    if (info_.result_is_argument[i] >= 0) {
+      const auto position = static_cast<std::size_t>(info_.result_is_argument[i]);
+      for (const auto& each : given_) {
+        if (each.position == position) value = each.value;
+      }
+    } else if (value.isTensor() && value.toTensor().defined()) {
+      value = wrap(std::move(value).toTensor(), layouts[i], sizes[i]);
+    }
+  }
+}
+
+void OpCall::finish(std::vector<c10::IValue> results) {
+  stack_.resize(begin_);
+  for (auto& each : results) stack_.push_back(std::move(each));
+}
+
+void OpCall::refuse(std::string_view why) const {
+  std::vector<std::string> lie;
+  for (const auto& each : tensors_) {
+    lie.push_back(fmt::format("{} of sizes [{}]",
+                              each.impl == nullptr ? "plain" : to_string(each.impl->layout()->placements),
+                              fmt::join(each.sizes.begin(), each.sizes.end(), ", ")));
+  }
+  throw NotSupportedError(fmt::format("{}({}): {}", name(), fmt::join(lie, "; "), why));
+}
+
+}  // namespace cohort::dtensor

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Parts of a tensor and the whole: sizes, and copies between the two.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "torch/dtensor/shard_ranges.h"
+
+namespace cohort::dtensor {
+
+/// Whether the dimensions before `dim` have one element: consecutive parts of `dim` then are consecutive in memory.
+inline bool is_outermost(at::IntArrayRef sizes, std::int64_t dim) {
+  const auto outer = sizes.slice(0, static_cast<std::size_t>(dim));
+  return std::all_of(outer.begin(), outer.end(), [](std::int64_t size) { return size == 1; });
+}
+
+inline std::vector<std::int64_t> with_size(at::IntArrayRef sizes, std::int64_t dim, std::int64_t size) {
+  auto changed = sizes.vec();
+  changed[static_cast<std::size_t>(dim)] = size;
+  return changed;
+}
+
+/// Copies what `rank` holds of dimension `dim` out of the whole to the beginning of its part.
+inline void copy_to_part(const at::Tensor& part, const at::Tensor& whole, std::int64_t dim, const Placement& shard,
+                         std::int64_t ranks, std::int64_t rank) {
+  std::int64_t position = 0;
+  for_each_range(shard, whole.size(dim), ranks, rank, [&](const ShardRange& range) {
+    part.narrow(dim, position, range.size).copy_(whole.narrow(dim, range.offset, range.size));
+    position += range.size;
+  });
+}
+
+/// The reverse: puts a rank's part, which may be padded at the end, into its places in the whole.
+inline void copy_from_part(const at::Tensor& whole, const at::Tensor& part, std::int64_t dim, const Placement& shard,
+                           std::int64_t ranks, std::int64_t rank) {
+  std::int64_t position = 0;
+  for_each_range(shard, whole.size(dim), ranks, rank, [&](const ShardRange& range) {
+    whole.narrow(dim, range.offset, range.size).copy_(part.narrow(dim, position, range.size));
+    position += range.size;
+  });
+}
+
+/// The parts of all ranks as one tensor, rank after rank; `splits` are their elements. No copy if
+/// they lie like that already.
+inline at::Tensor packed_for_ranks(const at::Tensor& local, const Placement& to,
+                                   const std::vector<std::int64_t>& splits) {
+  if (is_outermost(local.sizes(), to.dim()) && is_consecutive(to)) return local.contiguous().view({-1});
+  const auto ranks = static_cast<std::int64_t>(splits.size());
+  auto packed = at::empty({local.numel()}, local.options());
+  std::int64_t position = 0;
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    const auto split = splits[static_cast<std::size_t>(rank)];
+    const auto rows = shard_size(to, local.size(to.dim()), ranks, rank);
+    const auto part = packed.narrow(0, position, split).view(with_size(local.sizes(), to.dim(), rows));
+    copy_to_part(part, local, to.dim(), to, ranks, rank);
+    position += split;
+  }
+  return packed;
+}
+
+}  // namespace cohort::dtensor

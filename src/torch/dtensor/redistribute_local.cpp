@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "torch/dtensor/redistribute_local.h"
+
+#include <cohort/debug_level.h>
+#include <cohort/log.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+#include "torch/dtensor/plan.h"
+#include "torch/dtensor/shard_ranges.h"
+#include "torch/dtensor/transitions.h"
+
+namespace cohort::dtensor {
+
+namespace {
+
+/// The size of the step's sharded dimension before this sharding.
+std::int64_t elements_at(const Transition& step, at::IntArrayRef sizes, const DeviceMesh& mesh) {
+  if (!step.from.is_shard()) return 0;
+  auto elements = sizes[static_cast<std::size_t>(step.from.dim())];
+  for (const auto& cut : step.cuts) {
+    const auto rank = (*mesh.coordinate())[static_cast<std::size_t>(cut.mesh_dim)];
+    elements = shard_size(cut.shard, elements, mesh.size(cut.mesh_dim), rank);
+  }
+  return elements;
+}
+
+void log_redistribution(std::string_view why, const at::Tensor& local, const Plan& steps, const Layout& from,
+                        const Layout& to, std::size_t moved) {
+  std::string text;
+  for (const auto& step : steps) {
+    text += fmt::format("{}{} -> {} on mesh dimension {}", text.empty() ? "" : ", ", to_string(step.from),
+                        to_string(step.to), step.mesh_dim);
+  }
+  log(LogLevel::warn,
+      fmt::format("dtensor: {} redistributes an argument {} -> {}: {} bytes ({}; the local part had {} "
+                  "bytes)",
+                  why, to_string(from.placements), to_string(to.placements), moved, text, local.nbytes()));
+}
+
+}  // namespace
+
+at::Tensor redistribute_local(const at::Tensor& local, at::IntArrayRef sizes, const Layout& from, const Layout& to,
+                              std::string_view why) {
+  if (from.placements == to.placements || to.mesh.coordinate() == nullptr) return local;
+  const auto& mesh = from.mesh;
+  const auto steps = plan(from.placements, to.placements, mesh.shape(), sizes);
+  auto result = local;
+  std::size_t moved = 0;
+  bool is_own = false;  // whether the result has memory of its own
+  for (const auto& step : *steps) {
+    const auto before = result.nbytes();
+    result = perform(step.from, step.to, result, elements_at(step, sizes, mesh), mesh.group(step.mesh_dim));
+    is_own = !step.from.is_replicate() || !step.to.is_shard() || !is_consecutive(step.to);
+    if (!step.from.is_replicate()) moved += std::max(before, result.nbytes());
+  }
+  if (!why.empty() && debug_level() == DebugLevel::detail) log_redistribution(why, local, *steps, from, to, moved);
+  return is_own ? result : result.clone(at::MemoryFormat::Contiguous);
+}
+
+}  // namespace cohort::dtensor

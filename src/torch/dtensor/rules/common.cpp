@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "torch/dtensor/rules/common.h"
+
+#include <algorithm>
+#include <memory>
+
+namespace cohort::dtensor {
+
+c10::DimVector broadcast_sizes(const OpCall& call) {
+  c10::DimVector result;
+  for (const auto& each : call.tensors()) {
+    const auto& sizes = each.sizes;
+    if (sizes.size() > result.size()) result.insert(result.begin(), sizes.size() - result.size(), 1);
+    const auto shift = result.size() - sizes.size();
+    for (std::size_t d = 0; d < sizes.size(); ++d) {
+      auto& size = result[d + shift];
+      if (size == 1) size = sizes[d];
+      if (sizes[d] != 1 && sizes[d] != size) call.refuse("the sizes do not broadcast to one another");
+    }
+  }
+  return result;
+}
+
+Strategies broadcast_strategies(const OpCall& call, at::IntArrayRef result) {
+  const auto& tensors = call.tensors();
+  Strategies strategies;
+  strategies.push_back(all_replicated(call));
+  for (std::size_t d = 0; d < result.size(); ++d) {
+    Strategy strategy{.arguments = {}, .results = {Shard(static_cast<std::int64_t>(d))}};
+    bool is_possible = true;
+    for (const auto& each : tensors) {
+      const auto shift = result.size() - each.sizes.size();
+      const bool has_it = d >= shift && each.sizes[d - shift] == result[d];
+      is_possible = is_possible && (has_it || !each.is_written);
+      if (has_it) {
+        strategy.arguments.push_back(Shard(static_cast<std::int64_t>(d - shift)));
+      } else {
+        strategy.arguments.push_back(Replicate());
+      }
+    }
+    if (is_possible) strategies.push_back(std::move(strategy));
+  }
+  return strategies;
+}
+
+c10::SmallVector<Placement::Reduction, 2> partial_reductions_of(const OpCall& call) {
+  c10::SmallVector<Placement::Reduction, 2> reductions;
+  for (const auto& each : call.tensors()) {
+    if (each.impl == nullptr) continue;
+    for (const auto& placement : each.impl->layout()->placements) {
+      if (!placement.is_partial()) continue;
+      if (std::find(reductions.begin(), reductions.end(), placement.reduction()) == reductions.end()) {
+        reductions.push_back(placement.reduction());
+      }
+    }
+  }
+  return reductions;
+}
+
+bool may_leave_ranks_empty(const OpCall& call, std::int64_t size) {
+  const auto ranks = call.mesh().size();
+  return shard_range(size, ranks, ranks - 1).size == 0;
+}
+
+LayoutPtr replicated_layout(const DeviceMesh& mesh) {
+  return std::make_shared<const Layout>(
+      Layout{.mesh = mesh, .placements = Placements(static_cast<std::size_t>(mesh.ndim()), Replicate())});
+}
+
+}  // namespace cohort::dtensor

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// What several families of rules have in common.
+#pragma once
+
+#include "torch/dtensor/rule.h"
+
+namespace cohort::dtensor {
+
+/// The sizes to which all tensor arguments broadcast.
+c10::DimVector broadcast_sizes(const OpCall& call);
+
+/// Everything replicated; or one dimension of the result sharded, with each argument that has it sharded there too.
+Strategies broadcast_strategies(const OpCall& call, at::IntArrayRef result);
+
+/// The reductions of the Partial placements among the arguments, without repetitions; usually none.
+c10::SmallVector<Placement::Reduction, 2> partial_reductions_of(const OpCall& call);
+
+/// The strategy in which everything is replicated.
+inline Strategy all_replicated(const OpCall& call, std::size_t results = 1) {
+  return {.arguments = PlacementVector(call.tensors().size(), Replicate()),
+          .results = PlacementVector(results, Replicate())};
+}
+
+/// Whether some rank may hold no part of a dimension of this size: reductions like max have no value there.
+bool may_leave_ranks_empty(const OpCall& call, std::int64_t size);
+
+/// The layout of a tensor that every rank of the mesh holds.
+LayoutPtr replicated_layout(const DeviceMesh& mesh);
+
+/// Whether this rank is in the mesh: outside, the parts are empty and nothing is computed.
+inline bool takes_part(const OpCall& call) {
+  return call.mesh().coordinate() != nullptr;
+}
+
+}  // namespace cohort::dtensor

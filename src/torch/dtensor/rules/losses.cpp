@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Losses. The batch and, for the negative log likelihood, the classes may be sharded. With classes sharded each rank
+// contributes the targets that fall into its classes; together with log_softmax (rules/softmax.cpp) this is cross
+// entropy over a sharded vocabulary, in which no rank ever holds the scores of all classes.
+#include <ATen/ATen.h>
+
+#include "torch/dtensor/redistribute_local.h"
+#include "torch/dtensor/rule_table.h"
+#include "torch/dtensor/rules/common.h"
+#include "torch/functional/blocking.h"
+
+namespace cohort::dtensor {
+
+namespace {
+
+/// The scores, the targets (no classes) and the rest of the tensors, which are replicated.
+Strategies nll_strategies(const OpCall& call, std::size_t scores, std::size_t targets, const PlacementVector& by_batch,
+                          const PlacementVector& by_class) {
+  Strategies strategies;
+  strategies.push_back(all_replicated(call, by_batch.size()));
+  Strategy batch{.arguments = PlacementVector(call.tensors().size(), Replicate()), .results = by_batch};
+  batch.arguments[scores] = Shard(0);
+  batch.arguments[targets] = Shard(0);
+  strategies.push_back(std::move(batch));
+  Strategy classes{.arguments = PlacementVector(call.tensors().size(), Replicate()), .results = by_class};
+  classes.arguments[scores] = Shard(1);
+  strategies.push_back(std::move(classes));
+  return strategies;
+}
+
+/// The targets as columns of this rank's scores, and which of them are there and count.
+struct LocalTargets {
+  at::Tensor column;  ///< 0 where they are elsewhere
+  at::Tensor is_here;
+  at::Tensor weight;  ///< of each row; 0 where the target is ignored
+
+  LocalTargets(const at::Tensor& targets, const at::Tensor& weights, std::int64_t ignored, std::int64_t first,
+               std::int64_t count, const at::TensorOptions& options) {
+    const auto counts = targets.ne(ignored);
+    column = targets - first;
+    is_here = column.ge(0).logical_and_(column.lt(count)).logical_and_(counts);
+    column.masked_fill_(is_here.logical_not(), 0);
+    weight = weights.defined() ? weights.index_select(0, targets.masked_fill(counts.logical_not(), 0)).mul_(counts)
+                               : counts.to(options.dtype());
+  }
+};
+
+void check_nll(const OpCall& call, const TensorArgument& scores) {
+  if (scores.sizes.size() != 2) call.refuse("the rule is for scores of two dimensions, batch and classes");
+}
+
+void check_classes(const OpCall& call, const Layout& scores) {
+  for (const auto& each : scores.placements) {
+    if (each.is_strided_shard() && each.is_shard(1)) call.refuse("the classes are a strided shard");
+  }
+}
+
+at::Tensor tensor_or_undefined(const c10::IValue& value) {
+  return value.isTensor() ? value.toTensor() : at::Tensor();
+}
+
+/// nll_loss_forward(self, target, weight?, reduction, ignore_index) -> (output, total_weight)
+void run_nll_loss(OpCall& call) {
+  const auto& scores = call.tensors()[0];
+  check_nll(call, scores);
+  const auto reduction = call.argument(3).toInt();
+  const Partial partial;
+  const bool keeps_batch = reduction == at::Reduction::None;
+  const auto strategies = nll_strategies(
+      call, 0, 1, {keeps_batch ? Placement(Shard(0)) : Placement(partial), Replicate()}, {partial, Replicate()});
+  const auto decision = choose(call, strategies);
+  check_classes(call, *decision.arguments[0]);
+  const SizesList sizes{keeps_batch ? c10::DimVector{scores.sizes[0]} : c10::DimVector{}, c10::DimVector{}};
+  const auto first = local_offsets(scores.sizes, *decision.arguments[0])[1];
+  call.localize(decision.arguments);
+  if (!takes_part(call)) {
+    call.run_local();
+    return call.wrap_results(decision.results, sizes);
+  }
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const auto local = call.argument(0).toTensor();
+  const LocalTargets targets(call.argument(1).toTensor(), tensor_or_undefined(call.argument(2)),
+                             call.argument(4).toInt(), first, local.size(1), local.options());
+  auto loss = local.size(1) == 0 ? at::zeros({local.size(0)}, local.options())
+                                 : local.gather(1, targets.column.unsqueeze(1)).squeeze(1).neg_();
+  loss = at::where(targets.is_here, loss * targets.weight, at::zeros({}, loss.options()));
+  auto total = keeps_batch ? at::zeros({}, local.options()) : targets.weight.sum();
+  if (!keeps_batch) {
+    loss = loss.sum();
+    // Every rank of a row of classes has the same targets: only the batch is summed over.
+    for (std::size_t dim = 0; dim < decision.arguments[0]->placements.size(); ++dim) {
+      if (!decision.arguments[0]->placements[dim].is_shard(0)) continue;
+      total = functional::blocking::all_reduce(total, ReduceOp::Kind::sum,
+                                               call.mesh().group(static_cast<std::int64_t>(dim)));
+    }
+    if (reduction == at::Reduction::Mean) loss = loss / total;
+  }
+  call.finish(
+      {wrap(std::move(loss), decision.results[0], sizes[0]), wrap(std::move(total), decision.results[1], sizes[1])});
+}
+
+/// nll_loss_backward(grad_output, self, target, weight?, reduction, ignore_index, total_weight) -> grad of self
+void run_nll_loss_backward(OpCall& call) {
+  const auto& scores = call.tensors()[1];
+  check_nll(call, scores);
+  const c10::DimVector sizes(scores.sizes);
+  const auto reduction = call.argument(4).toInt();
+  auto strategies = nll_strategies(call, 1, 2, {Shard(0)}, {Shard(1)});
+  if (reduction == at::Reduction::None) strategies[1].arguments[0] = Shard(0);
+  const auto decision = choose(call, strategies);
+  check_classes(call, *decision.arguments[1]);
+  const auto first = local_offsets(sizes, *decision.arguments[1])[1];
+  call.localize(decision.arguments);
+  if (!takes_part(call)) {
+    call.run_local();
+    return call.wrap_results(decision.results, SizesList{sizes});
+  }
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  auto grad = call.argument(0).toTensor();
+  const auto local = call.argument(1).toTensor();
+  const LocalTargets targets(call.argument(2).toTensor(), tensor_or_undefined(call.argument(3)),
+                             call.argument(5).toInt(), first, local.size(1), local.options());
+  if (reduction == at::Reduction::Mean) grad = grad / call.argument(6).toTensor();
+  auto result = at::zeros_like(local);
+  if (local.size(1) > 0) {
+    const auto at_target = at::where(targets.is_here, targets.weight * grad.neg(), at::zeros({}, local.options()));
+    result.scatter_(1, targets.column.unsqueeze(1), at_target.unsqueeze(1));
+  }
+  call.finish({wrap(std::move(result), decision.results[0], sizes)});
+}
+
+/// mse_loss(self, target, reduction): as for means, each rank contributes its sum divided by the number of all elements.
+void run_mse_loss(OpCall& call) {
+  const auto sizes = broadcast_sizes(call);
+  const auto reduction = call.argument(2).toInt();
+  auto strategies = broadcast_strategies(call, sizes);
+  if (reduction == at::Reduction::None) return run_by_strategies(call, strategies, {sizes});
+  for (auto& each : strategies) {
+    if (each.results[0].is_shard()) each.results[0] = Partial();
+  }
+  const auto decision = choose(call, strategies);
+  call.localize(decision.arguments);
+  if (!takes_part(call)) {
+    call.run_local();
+    return call.wrap_results(decision.results, SizesList{c10::DimVector{}});
+  }
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  auto loss = at::mse_loss(call.argument(0).toTensor(), call.argument(1).toTensor(), at::Reduction::Sum);
+  if (reduction == at::Reduction::Mean) {
+    std::int64_t elements = 1;
+    for (const auto size : sizes) elements *= size;
+    loss.div_(elements);
+  }
+  call.finish({wrap(std::move(loss), decision.results[0], {})});
+}
+
+/// mse_loss_backward(grad_output, self, target, reduction)
+void run_mse_loss_backward(OpCall& call) {
+  const auto sizes = broadcast_sizes(call);
+  const auto decision = choose(call, broadcast_strategies(call, sizes));
+  std::int64_t elements = 1;
+  for (const auto size : sizes) elements *= size;
+  call.localize(decision.arguments);
+  if (call.argument(3).toInt() == at::Reduction::Mean && takes_part(call)) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    call.argument(0) = call.argument(0).toTensor() / elements;
+    call.argument(3) = static_cast<std::int64_t>(at::Reduction::Sum);
+  }
+  call.run_local();
+  call.wrap_results(decision.results, SizesList{sizes});
+}
+
+}  // namespace
+
+void add_loss_rules(RuleTable& table) {
+  table.add("aten::nll_loss_forward", "loss", run_nll_loss);
+  table.add("aten::nll_loss_backward", "loss", run_nll_loss_backward);
+  table.add("aten::mse_loss", "loss", run_mse_loss);
+  table.add("aten::mse_loss_backward", "loss", run_mse_loss_backward);
+}
+
+}  // namespace cohort::dtensor

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Operators that work element by element, with broadcasting: any dimension of the result may be sharded, if the
+// arguments that have it are sharded there as well. A Partial passes through an operator that is linear in it.
+#include <algorithm>
+#include <string>
+
+#include "torch/dtensor/rule_table.h"
+#include "torch/dtensor/rules/common.h"
+
+namespace cohort::dtensor {
+
+namespace {
+
+/// In which tensors an operator is linear, so that a Partial may stay one.
+enum class Linear : std::uint8_t {
+  nowhere,
+  together,    ///< f(a + a', b + b') = f(a, b) + f(a', b'): add, sub, copy_, and all with one tensor
+  separately,  ///< in each tensor while the others are fixed: mul
+  in_first,    ///< div
+};
+
+bool fits_as_it_is(const OpCall& call, Linear linear) {
+  const auto& layout = call.layout_pointer();
+  const auto& tensors = call.tensors();
+  for (const auto& each : tensors) {
+    if (each.impl == nullptr) continue;
+    if (each.impl->layout() != layout || each.sizes != tensors.front().sizes) return false;
+  }
+  if (tensors.front().impl == nullptr) return false;
+  for (const auto& placement : layout->placements) {
+    if (placement.is_partial()) {
+      const bool has_one = tensors.size() == 1;
+      return linear == Linear::together && (has_one || tensors.back().impl != nullptr);
+    }
+  }
+  return true;
+}
+
+void add_partial_strategies(const OpCall& call, Linear linear, Placement::Reduction reduction, Strategies& strategies) {
+  const auto& tensors = call.tensors();
+  const Partial partial(reduction);
+  if (linear == Linear::together) {
+    strategies.push_back({.arguments = PlacementVector(tensors.size(), partial), .results = {partial}});
+    return;
+  }
+  const auto count = linear == Linear::in_first ? 1 : linear == Linear::separately ? tensors.size() : 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    Strategy strategy{.arguments = PlacementVector(tensors.size(), Replicate()), .results = {partial}};
+    strategy.arguments[i] = partial;
+    // What is written has the placement of the result.
+    const bool is_possible = std::all_of(tensors.begin(), tensors.end(), [&](const TensorArgument& each) {
+      return !each.is_written || &each == &tensors[i];
+    });
+    if (is_possible) strategies.push_back(std::move(strategy));
+  }
+}
+
+void run_pointwise(OpCall& call, Linear linear) {
+  const auto& tensors = call.tensors();
+  if (fits_as_it_is(call, linear)) {
+    const auto layout = call.layout_pointer();
+    const SizesList sizes{c10::DimVector(tensors.front().sizes)};
+    call.localize_as_they_are();
+    call.run_local();
+    return call.wrap_results({&layout, 1}, sizes);
+  }
+  const auto sizes = broadcast_sizes(call);
+  auto strategies = broadcast_strategies(call, sizes);
+  for (auto reduction : partial_reductions_of(call)) add_partial_strategies(call, linear, reduction, strategies);
+  run_by_strategies(call, strategies, {sizes});
+}
+
+void add(RuleTable& table, std::initializer_list<const char*> names, std::initializer_list<const char*> overloads,
+         Linear linear) {
+  for (const std::string name : names) {
+    for (const std::string overload : overloads) {
+      table.add("aten::" + name + overload, "pointwise", [linear](OpCall& call) { run_pointwise(call, linear); });
+    }
+  }
+}
+
+}  // namespace
+
+void add_pointwise_rules(RuleTable& table) {
+  const auto unary = {"", "_", ".out"};
+  add(table, {"neg", "positive", "conj_physical"}, unary, Linear::together);
+  add(table,
+      {"abs",        "acos",       "acosh", "asin",      "asinh",       "atan",        "atanh",       "bitwise_not",
+       "ceil",       "cos",        "cosh",  "digamma",   "elu",         "erf",         "erfc",        "erfinv",
+       "exp",        "exp2",       "expm1", "floor",     "frac",        "gelu",        "hardsigmoid", "hardswish",
+       "hardtanh",   "isfinite",   "isinf", "isnan",     "isneginf",    "isposinf",    "leaky_relu",  "lgamma",
+       "log",        "log10",      "log1p", "log2",      "log_sigmoid", "logical_not", "logit",       "mish",
+       "nan_to_num", "reciprocal", "relu",  "relu6",     "round",       "rsqrt",       "sgn",         "sigmoid",
+       "sign",       "signbit",    "silu",  "sin",       "sinc",        "sinh",        "softplus",    "sqrt",
+       "square",     "tan",        "tanh",  "threshold", "trunc",       "clamp",       "clamp_min",   "clamp_max"},
+      unary, Linear::nowhere);
+  add(table, {"clamp"}, {".Tensor", "_.Tensor"}, Linear::nowhere);
+  add(table, {"clamp_min", "clamp_max"}, {".Tensor", "_.Tensor"}, Linear::nowhere);
+
+  const auto binary = {".Tensor", "_.Tensor", ".out"};
+  add(table, {"add", "sub"}, binary, Linear::together);
+  add(table, {"add", "sub"}, {".Scalar", "_.Scalar"}, Linear::nowhere);
+  add(table, {"rsub"}, {".Tensor"}, Linear::together);
+  add(table, {"rsub"}, {".Scalar"}, Linear::nowhere);
+  add(table, {"mul"}, binary, Linear::separately);
+  add(table, {"div"}, binary, Linear::in_first);
+  add(table, {"mul", "div"}, {".Scalar", "_.Scalar"}, Linear::together);
+  add(table, {"div"}, {".Tensor_mode", "_.Tensor_mode", ".Scalar_mode", "_.Scalar_mode"}, Linear::nowhere);
+  add(table, {"copy_", "_to_copy", "clone", "detach", "detach_", "alias", "lift_fresh", "zero_", "_conj", "_neg_view"},
+      {""}, Linear::together);
+  add(table, {"fill_"}, {".Scalar", ".Tensor"}, Linear::nowhere);
+  add(table, {"pow"},
+      {".Tensor_Tensor", ".Tensor_Scalar", ".Scalar", "_.Scalar", "_.Tensor", ".Tensor_Tensor_out",
+       ".Tensor_Scalar_out"},
+      Linear::nowhere);
+  add(table,
+      {"maximum", "minimum", "fmax", "fmin", "atan2", "hypot", "logaddexp", "logaddexp2", "logical_and", "logical_or",
+       "logical_xor", "copysign", "nextafter", "xlogy"},
+      {"", "_", ".out"}, Linear::nowhere);
+  add(table,
+      {"eq", "ne", "lt", "le", "gt", "ge", "remainder", "fmod", "floor_divide", "bitwise_and", "bitwise_or",
+       "bitwise_xor"},
+      {".Tensor", "_.Tensor", ".Scalar", "_.Scalar", ".Tensor_out", ".Scalar_out"}, Linear::nowhere);
+  add(table, {"floor_divide"}, {"", "_"}, Linear::nowhere);
+  add(table, {"addcmul", "addcdiv"}, {"", "_", ".out"}, Linear::nowhere);
+  add(table, {"lerp"}, {".Scalar", "_.Scalar", ".Tensor", "_.Tensor"}, Linear::nowhere);
+  add(table, {"where"}, {".self"}, Linear::nowhere);
+  add(table, {"masked_fill", "masked_fill_"}, {".Scalar", ".Tensor"}, Linear::nowhere);
+  add(table,
+      {"gelu_backward", "silu_backward", "sigmoid_backward", "tanh_backward", "threshold_backward", "elu_backward",
+       "leaky_relu_backward", "hardtanh_backward", "hardswish_backward", "hardsigmoid_backward", "softplus_backward",
+       "mish_backward", "logit_backward", "log_sigmoid_backward", "native_dropout_backward"},
+      {""}, Linear::nowhere);
+}
+
+}  // namespace cohort::dtensor

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Views. The local part of the view is a view of the local part: nothing is copied or communicated, and writing through
+// it is seen in the base. Where that is not possible (a sharded dimension is cut or merged so that its parts no longer
+// lie as shards) the call is refused, because a copy would lose what is written to it.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include "torch/dtensor/rule_table.h"
+#include "torch/dtensor/rules/common.h"
+#include "torch/dtensor/rules/reshape.h"
+
+namespace cohort::dtensor {
+
+namespace {
+
+/// Gives the layout of the view for a map of tensor dimensions to dimensions of the view. Refuses if a sharded dimension
+/// has no counterpart there.
+template <class Map>
+LayoutPtr mapped_layout(const OpCall& call, Map&& map) {
+  auto placements = call.layout().placements;
+  bool is_changed = false;
+  for (auto& each : placements) {
+    if (!each.is_shard()) continue;
+    const std::optional<std::int64_t> dim = map(each.dim());
+    if (!dim) {
+      call.refuse(
+          "the view would cut or remove a sharded dimension; redistribute() the tensor before, so that the "
+          "dimension is whole on every rank");
+    }
+    if (*dim == each.dim()) continue;
+    each = each.is_strided_shard() ? Placement(StridedShard(*dim, each.split_factor())) : Placement(Shard(*dim));
+    is_changed = true;
+  }
+  if (!is_changed) return call.layout_pointer();
+  return std::make_shared<const Layout>(Layout{.mesh = call.mesh(), .placements = std::move(placements)});
+}
+
+void run_view(OpCall& call, const LayoutPtr& layout, const c10::DimVector& sizes) {
+  call.localize_as_they_are();
+  call.run_local();
+  call.wrap_results({&layout, 1}, {&sizes, 1});
+}
+
+void run_permutation(OpCall& call, const c10::DimVector& order) {
+  const auto sizes = call.tensors()[0].sizes;
+  c10::DimVector permuted;
+  for (const auto d : order) permuted.push_back(sizes[static_cast<std::size_t>(d)]);
+  const auto layout = mapped_layout(call, [&](std::int64_t dim) -> std::optional<std::int64_t> {
+    return std::find(order.begin(), order.end(), dim) - order.begin();
+  });
+  run_view(call, layout, permuted);
+}
+
+void run_permute(OpCall& call) {
+  const auto dims = call.tensors()[0].sizes.size();
+  c10::DimVector order;
+  for (const auto d : call.argument(1).toIntVector()) order.push_back(wrapped_dim(d, dims));
+  run_permutation(call, order);
+}
+
+c10::DimVector identity_order(std::size_t dims) {
+  c10::DimVector order(dims);
+  std::iota(order.begin(), order.end(), 0);
+  return order;
+}
+
+void run_transpose(OpCall& call) {
+  const auto dims = call.tensors()[0].sizes.size();
+  auto order = identity_order(dims);
+  if (dims > 0) {
+    std::swap(order[static_cast<std::size_t>(wrapped_dim(call.argument(1).toInt(), dims))],
+              order[static_cast<std::size_t>(wrapped_dim(call.argument(2).toInt(), dims))]);
+  }
+  run_permutation(call, order);
+}
+
+void run_t(OpCall& call) {
+  auto order = identity_order(call.tensors()[0].sizes.size());
+  std::reverse(order.begin(), order.end());
+  run_permutation(call, order);
+}
+
+void run_unsqueeze(OpCall& call) {
+  c10::DimVector sizes(call.tensors()[0].sizes);
+  const auto at = wrapped_dim(call.argument(1).toInt(), sizes.size() + 1);
+  sizes.insert(sizes.begin() + at, 1);
+  run_view(call, mapped_layout(call, [&](std::int64_t dim) { return std::optional(dim + (dim >= at ? 1 : 0)); }),
+           sizes);
+}
+
+/// squeeze, squeeze.dim and squeeze.dims. A sharded dimension of size 1 stays whole on one rank only, so it cannot go.
+void run_squeeze(OpCall& call) {
+  const auto sizes = call.tensors()[0].sizes;
+  c10::SmallVector<bool, 5> goes(sizes.size(), call.arguments() == 1);
+  if (call.arguments() > 1) {
+    const auto& dims = call.argument(1);
+    const auto given = dims.isInt() ? std::vector<std::int64_t>{dims.toInt()} : dims.toIntVector();
+    for (const auto d : given) goes[static_cast<std::size_t>(wrapped_dim(d, sizes.size()))] = true;
+  }
+  c10::DimVector left;
+  c10::DimVector gone;
+  for (std::size_t d = 0; d < sizes.size(); ++d) {
+    goes[d] = goes[d] && sizes[d] == 1;
+    if (goes[d]) {
+      gone.push_back(static_cast<std::int64_t>(d));
+    } else {
+      left.push_back(sizes[d]);
+    }
+  }
+  const auto layout = mapped_layout(call, [&](std::int64_t dim) -> std::optional<std::int64_t> {
+    if (goes[static_cast<std::size_t>(dim)]) return std::nullopt;
+    return dim - std::count_if(gone.begin(), gone.end(), [&](std::int64_t each) { return each < dim; });
+  });
+  // By its global sizes: locally, another dimension may happen to have the size 1.
+  call.localize_as_they_are();
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  auto local = call.argument(0).toTensor();
+  if (takes_part(call)) {
+    for (auto each = gone.rbegin(); each != gone.rend(); ++each) local = local.squeeze(*each);
+    if (gone.empty()) local = local.alias();
+  }
+  call.finish({wrap(std::move(local), layout, left)});
+}
+
+void run_expand(OpCall& call) {
+  const auto from = call.tensors()[0].sizes;
+  c10::DimVector sizes(call.argument(1).toIntVector());
+  const auto added = static_cast<std::int64_t>(sizes.size() - from.size());
+  for (std::size_t d = 0; d < from.size(); ++d) {
+    auto& size = sizes[d + static_cast<std::size_t>(added)];
+    if (size == -1) size = from[d];
+  }
+  const auto layout = mapped_layout(call, [&](std::int64_t dim) -> std::optional<std::int64_t> {
+    if (sizes[static_cast<std::size_t>(dim + added)] != from[static_cast<std::size_t>(dim)]) return std::nullopt;
+    return dim + added;
+  });
+  auto local = std::vector<std::int64_t>(sizes.begin(), sizes.end());
+  for (const auto& each : layout->placements) {
+    if (each.is_shard()) local[static_cast<std::size_t>(each.dim())] = -1;
+  }
+  call.argument(1) = std::move(local);
+  run_view(call, layout, sizes);
+}
+
+/// slice.Tensor(self, dim, start, end, step)
+void run_slice(OpCall& call) {
+  c10::DimVector sizes(call.tensors()[0].sizes);
+  const auto dim = wrapped_dim(call.argument(1).toInt(), sizes.size());
+  auto& size = sizes[static_cast<std::size_t>(dim)];
+  const auto bound = [&](const c10::IValue& value, std::int64_t otherwise) {
+    const auto given = value.isNone() ? otherwise : value.toInt();
+    return std::clamp<std::int64_t>(given < 0 ? given + size : given, 0, size);
+  };
+  const auto start = bound(call.argument(2), 0);
+  const auto end = std::max(start, bound(call.argument(3), size));
+  const auto step = call.argument(4).toInt();
+  const bool is_whole = start == 0 && end == size && step == 1;
+  const auto layout = mapped_layout(
+      call, [&](std::int64_t each) { return each == dim && !is_whole ? std::nullopt : std::optional(each); });
+  size = (end - start + step - 1) / step;
+  if (is_whole) {
+    call.argument(2) = 0;
+    call.argument(3) = std::numeric_limits<std::int64_t>::max();
+  }
+  run_view(call, layout, sizes);
+}
+
+void run_select(OpCall& call) {
+  c10::DimVector sizes(call.tensors()[0].sizes);
+  const auto dim = wrapped_dim(call.argument(1).toInt(), sizes.size());
+  sizes.erase(sizes.begin() + dim);
+  run_view(call,
+           mapped_layout(call,
+                         [&](std::int64_t each) -> std::optional<std::int64_t> {
+                           if (each == dim) return std::nullopt;
+                           return each < dim ? each : each - 1;
+                         }),
+           sizes);
+}
+
+/// split.Tensor, split_with_sizes, unbind.int: a list of views along a dimension that must be whole on every rank.
+void run_split(OpCall& call, std::size_t dim_position, bool removes_dim) {
+  const c10::DimVector sizes(call.tensors()[0].sizes);
+  const auto dim = wrapped_dim(call.argument(dim_position).toInt(), sizes.size());
+  const auto layout = mapped_layout(call, [&](std::int64_t each) -> std::optional<std::int64_t> {
+    if (each == dim) return std::nullopt;
+    return removes_dim && each > dim ? each - 1 : each;
+  });
+  call.localize_as_they_are();
+  call.run_local();
+  c10::List<at::Tensor> parts;
+  const auto locals = call.take_list_result();
+  for (const at::Tensor& local : locals) {
+    auto part = sizes;
+    if (removes_dim) {
+      part.erase(part.begin() + dim);
+    } else if (takes_part(call)) {
+      part[static_cast<std::size_t>(dim)] = local.size(dim);
+    }
+    parts.push_back(wrap(local, layout, part));
+  }
+  call.finish({parts});
+}
+
+void run_reshape(OpCall& call) {
+  const auto& tensor = call.tensors()[0];
+  const auto sizes = inferred_sizes(tensor.sizes, call.argument(1).toIntVector());
+  if (!sizes) call.refuse("the sizes of the view do not fit the number of elements");
+  const auto reshaped = reshape(tensor.sizes, *sizes, call.layout());
+  if (!reshaped) {
+    call.refuse(
+        "the view would cut or merge a sharded dimension so that the ranks' parts no longer lie as shards; "
+        "redistribute() the tensor before, or shard another dimension");
+  }
+  const auto layout = reshaped->placements == call.layout().placements
+                          ? call.layout_pointer()
+                          : std::make_shared<const Layout>(Layout{call.mesh(), reshaped->placements});
+  // _reshape_alias(self, size, stride) promises that the local part can be viewed so; view checks it.
+  call.localize_as_they_are();
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  auto local = call.argument(0).toTensor();
+  if (takes_part(call)) {
+    const auto parts = reshaped_local_sizes(*reshaped, *sizes, tensor.sizes, local.sizes());
+    local = call.info().returns_view ? local.view(parts) : at::_unsafe_view(local, parts);
+  }
+  call.finish({wrap(std::move(local), layout, *sizes)});
+}
+
+/// slice_backward(grad, input_sizes, dim, ...) and select_backward: a new tensor of the sizes of the forward's input.
+void run_placed_gradient(OpCall& call, bool adds_dim) {
+  const c10::DimVector sizes(call.argument(1).toIntVector());
+  const auto dim = wrapped_dim(call.argument(2).toInt(), sizes.size());
+  const auto layout = mapped_layout(call, [&](std::int64_t each) -> std::optional<std::int64_t> {
+    if (adds_dim) return each >= dim ? each + 1 : each;
+    if (each == dim && call.tensors()[0].sizes[static_cast<std::size_t>(dim)] != sizes[static_cast<std::size_t>(dim)]) {
+      return std::nullopt;
+    }
+    return each;
+  });
+  const auto grad_local = call.tensors()[0].impl->local().sizes();
+  std::vector<std::int64_t> local(sizes.begin(), sizes.end());
+  for (const auto& each : layout->placements) {
+    if (!each.is_shard()) continue;
+    const auto source = adds_dim && each.dim() > dim ? each.dim() - 1 : each.dim();
+    local[static_cast<std::size_t>(each.dim())] = takes_part(call) ? grad_local[static_cast<std::size_t>(source)] : 0;
+  }
+  call.argument(1) = std::move(local);
+  run_view(call, layout, sizes);
+}
+
+}  // namespace
+
+void add_view_rules(RuleTable& table) {
+  constexpr auto family = "view";
+  table.add("aten::permute", family, run_permute);
+  table.add("aten::transpose.int", family, run_transpose);
+  table.add("aten::t", family, run_t);
+  table.add("aten::unsqueeze", family, run_unsqueeze);
+  table.add({"aten::squeeze", "aten::squeeze.dim", "aten::squeeze.dims"}, family, run_squeeze);
+  table.add("aten::expand", family, run_expand);
+  table.add("aten::slice.Tensor", family, run_slice);
+  table.add("aten::select.int", family, run_select);
+  table.add({"aten::split.Tensor", "aten::split_with_sizes"}, family, [](OpCall& call) { run_split(call, 2, false); });
+  table.add("aten::unbind.int", family, [](OpCall& call) { run_split(call, 1, true); });
+  table.add({"aten::view", "aten::_unsafe_view", "aten::_reshape_alias"}, family, run_reshape);
+  table.add("aten::slice_backward", family, [](OpCall& call) { run_placed_gradient(call, false); });
+  table.add("aten::select_backward", family, [](OpCall& call) { run_placed_gradient(call, true); });
+}
+
+}  // namespace cohort::dtensor

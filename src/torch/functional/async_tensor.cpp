@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "torch/functional/async_tensor.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/List.h>
+#include <cohort/torch/tensor.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "torch/dispatch/fallback.h"
+#include "torch/functional/operators.h"
+#include "torch/functional/view_operators.h"
+#include "torch/functional/work_registry.h"
+
+namespace cohort::functional {
+
+AsyncResult::~AsyncResult() {
+  if (memory_ == ResultMemory::fresh && !is_done()) WorkRegistry::instance().forget(whole_);
+}
+
+void AsyncResult::wait() {
+  if (is_done() && !error_) return;
+  const std::lock_guard lock(mutex_);
+  if (!is_done()) {
+    try {
+      ops::wait_tensor(whole_);
+      auto* const stream = current_stream(whole_);
+      for (const auto& work : works_) work.wait_on(stream);
+    } catch (...) {
+      error_ = std::current_exception();
+    }
+    works_.clear();
+    is_done_.store(true, std::memory_order_release);
+  }
+  if (error_) std::rethrow_exception(error_);
+}
+
+AsyncTensorImpl::AsyncTensorImpl(at::Tensor plain, std::shared_ptr<AsyncResult> result)
+    : c10::TensorImpl(
+          c10::DispatchKeySet({plain.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU, wrapper_key}),
+          plain.dtype(), plain.device()),
+      plain_(std::move(plain)),
+      result_(std::move(result)) {
+  set_sizes_and_strides(plain_.sizes(), plain_.strides(), plain_.storage_offset());
+  // One counter: whatever writes through the plain tensor is seen by autograd, which knows this one.
+  if (!plain_.is_inference()) set_version_counter(plain_.unsafeGetTensorImpl()->version_counter());
+}
+
+const at::Tensor& AsyncTensorImpl::wait() const {
+  result_->wait();
+  return plain_;
+}
+
+void AsyncTensorImpl::refresh() {
+  set_sizes_and_strides(plain_.sizes(), plain_.strides(), plain_.storage_offset());
+  const std::lock_guard lock(storage_mutex_);
+  if (storage_) storage_ = plain_.storage();
+}
+
+void AsyncTensorImpl::expose_storage() const {
+  if (result_ == nullptr) return;
+  result_->wait();
+  const std::lock_guard lock(storage_mutex_);
+  if (!storage_) const_cast<AsyncTensorImpl*>(this)->storage_ = plain_.storage();
+}
+
+bool AsyncTensorImpl::has_storage() const {
+  expose_storage();
+  return c10::TensorImpl::has_storage();
+}
+
+const c10::Storage& AsyncTensorImpl::storage() const {
+  expose_storage();
+  return c10::TensorImpl::storage();
+}
+
+c10::intrusive_ptr<c10::TensorImpl> AsyncTensorImpl::shallow_copy_and_detach(const c10::VariableVersion& version,
+                                                                             bool allow_tensor_metadata_change) const {
+  auto copy = c10::make_intrusive<AsyncTensorImpl>(plain_, result_);
+  copy_tensor_metadata(this, copy.get(), version, allow_tensor_metadata_change);
+  return copy;
+}
+
+c10::intrusive_ptr<c10::TensorImpl> AsyncTensorImpl::shallow_copy_and_detach(c10::VariableVersion&& version,
+                                                                             bool allow_tensor_metadata_change) const {
+  auto copy = c10::make_intrusive<AsyncTensorImpl>(plain_, result_);
+  copy_tensor_metadata(this, copy.get(), std::move(version), allow_tensor_metadata_change);
+  return copy;
+}
+
+void AsyncTensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& other) {
+  const bool is_async = is_async_impl(*other);
+  copy_tensor_metadata(other.get(), this, version_counter(), allow_tensor_metadata_change());
+  plain_ = is_async ? static_cast<const AsyncTensorImpl&>(*other).plain_ : at::Tensor();
+  result_ = is_async ? static_cast<const AsyncTensorImpl&>(*other).result_ : nullptr;
+}
+
+namespace {
+
+at::Tensor view_in_flight(const at::Tensor& plain, const std::shared_ptr<AsyncResult>& result) {
+  return at::Tensor(c10::make_intrusive<AsyncTensorImpl>(plain, result));
+}
+
+}  // namespace
+
+at::Tensor as_async(const at::Tensor& result, ResultMemory memory) {
+  require_fallback();
+  auto works = WorkRegistry::instance().works_of(result);
+  if (works.empty()) return result;
+  return view_in_flight(result, std::make_shared<AsyncResult>(result, std::move(works), memory));
+}
+
+bool run_view_of_async(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (!is_view_operator(op)) return false;
+  auto& self = (*stack)[stack->size() - op.schema().arguments().size()];
+  const auto* const impl = self.isTensor() ? find_async(self.toTensor()) : nullptr;
+  if (impl == nullptr || impl->result()->is_done()) return false;
+  const auto result = impl->result();
+  self = at::Tensor(impl->plain_in_flight());
+  op.redispatchBoxed(keys, stack);
+  auto& view = stack->back();
+  if (view.isTensor()) {
+    view = view_in_flight(view.toTensor(), result);
+  } else {
+    auto views = view.toTensorVector();
+    for (auto& each : views) each = view_in_flight(each, result);
+    view = c10::List<at::Tensor>(std::move(views));
+  }
+  return true;
+}
+
+AwaitedArguments::AwaitedArguments(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const auto& arguments = op.schema().arguments();
+  const auto first = stack->size() - arguments.size();
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const auto* const alias = arguments[i].alias_info();
+    const bool is_written = alias != nullptr && alias->isWrite();
+    const auto awaited = [&](const c10::IValue& value) -> c10::IValue {
+      const auto* const impl = value.isTensor() ? find_async(value.toTensor()) : nullptr;
+      if (impl == nullptr) return value;
+      if (is_written) written_.push_back(value.toTensor());
+      return impl->wait();
+    };
+    auto& argument = (*stack)[first + i];
+    if (argument.isTensor()) {
+      argument = awaited(argument);
+    } else if (argument.isList()) {
+      const auto values = argument.toListRef();
+      if (std::none_of(values.begin(), values.end(),
+                       [](const auto& each) { return each.isTensor() && find_async(each.toTensor()) != nullptr; })) {
+        continue;
+      }
+      // A list of its own, since the caller's is shared.
+      auto plain = argument.toList().copy();
+      for (std::size_t k = 0; k < plain.size(); ++k) plain.set(k, awaited(plain.get(k)));
+      argument = std::move(plain);
+    }
+  }
+}
+
+AwaitedArguments::~AwaitedArguments() {
+  for (const auto& tensor : written_) find_async(tensor)->refresh();
+}
+
+}  // namespace cohort::functional
