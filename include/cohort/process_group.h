@@ -217,10 +217,10 @@ class COHORT_API ProcessGroup : public Operations, public std::enable_shared_fro
   /// member's position in it is its new rank. Throws ValueError if the list is empty or contains a duplicate or unknown
   /// rank.
   ProcessGroupPtr split_group(std::vector<int> ranks, const SplitOptions& options = {});
-  /// Makes several groups in one step, which takes no longer than one split_group. Called by all ranks with the same
-  /// parts, which have no rank in common. Returns the group of the part that this rank is in, or null if it is in none.
-  /// A member's position in its part, which may be in any order, is its new rank. Throws ValueError if there is no part,
-  /// if a part is empty, or if a rank is given twice or is unknown.
+  /// Makes several groups in one step, all at the same time. Called by all ranks with the same parts, which have no rank
+  /// in common. Returns the group of the part that this rank is in, or null if it is in none. A member's position in its
+  /// part, which may be in any order, is its new rank. Throws ValueError if there is no part, if a part is empty, or if
+  /// a rank is given twice or is unknown.
   ProcessGroupPtr partition(std::vector<std::vector<int>> parts, const PartitionOptions& options = {});
   /// Called by every process of the groups to be merged, with a store that all of them can reach and that is used for
   /// nothing else. Ranks are assigned in order of arrival.

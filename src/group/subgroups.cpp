@@ -131,8 +131,8 @@ ProcessGroupPtr ProcessGroup::remake(const std::vector<std::vector<int>>& parts,
   const auto label = names.label(number, own->part);
   const auto keys = child_store(store(), fmt::format("{}/{}", names.name.value_or(group_name()), label));
   ProcessGroupPtr group;
-  if (recipe->backend == "fake") {
-    group = recipe->make(keys, own->rank, static_cast<int>(ranks.size()), deadline);  // it has no peers to wait for
+  if (recipe->backend == "fake" || ranks.size() == 1) {
+    group = recipe->make(keys, own->rank, static_cast<int>(ranks.size()), deadline);  // there are no peers to wait for
   } else {
     Assembly assembly(keys, {.names = ranks, .place = own->rank}, deadline);
     group = assembly.run(*recipe);

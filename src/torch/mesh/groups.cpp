@@ -7,8 +7,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <numeric>
+#include <chrono>
 #include <utility>
+#include <variant>
 
 #include "core/rank_index.h"
 
@@ -23,6 +24,30 @@ bool has_peers(const ProcessGroup& world) {
 
 bool is_given(const MeshBackend& backend) {
   return backend.backend || backend.options;
+}
+
+/// For comparing calls: equal options have equal texts. Handles belong to one rank, and only their presence counts.
+std::string text_of(const Options& options);
+
+struct OptionText {
+  std::string operator()(const OptionValue::Handle& handle) const { return handle == nullptr ? "no handle" : "handle"; }
+  std::string operator()(const Options& options) const { return text_of(options); }
+  std::string operator()(std::chrono::milliseconds duration) const { return fmt::format("{} ms", duration.count()); }
+  std::string operator()(const std::vector<std::int64_t>& list) const {
+    return fmt::format("{{{}}}", fmt::join(list, ", "));
+  }
+  template <class T>
+  std::string operator()(const T& value) const {
+    return fmt::format("{}", value);
+  }
+};
+
+std::string text_of(const Options& options) {
+  std::vector<std::string> entries;
+  for (const auto& [key, value] : options.entries()) {
+    entries.push_back(fmt::format("{}: {}", key, std::visit(OptionText(), value.variant())));
+  }
+  return fmt::format("{{{}}}", fmt::join(entries, ", "));
 }
 
 bool is_whole(const std::vector<int>& part, const ProcessGroup& world) {
@@ -97,11 +122,8 @@ std::vector<MeshBackend> overrides_by_index(const MeshBackends& given, const std
 
 std::string to_text(const MeshBackend& override) {
   if (!is_given(override)) return {};
-  std::vector<std::string_view> keys;
-  if (override.options) {
-    for (const auto& [key, value] : override.options->entries()) keys.push_back(key);
-  }
-  return fmt::format(", backend {}{{{}}}", override.backend.value_or(""), fmt::join(keys, ", "));
+  return fmt::format(", backend {}{}", override.backend.value_or(""),
+                     override.options ? text_of(*override.options) : std::string());
 }
 
 std::string to_text(const MeshBackends& overrides) {

@@ -148,6 +148,10 @@ TEST_P(Mesh, RanksThatDisagreeAreAllTold) {
       init_device_mesh("cpu", {pg->size()}, {}, {.backend_override = is_last ? fake : MeshBackends{}});
     });
     disagree([&] {
+      const Options options{{"simulate_uniform_ranks", is_last}, {"list", {{"a", is_last ? 1 : 2}}}};
+      init_device_mesh("cpu", {pg->size()}, {}, {.backend_override = {{0, {.backend = "fake", .options = options}}}});
+    });
+    disagree([&] {
       if (is_last) {
         DeviceMesh("cpu", std::vector<int>{1, 0});
       } else {
@@ -173,17 +177,30 @@ TEST_P(Mesh, RanksThatDisagreeAreAllTold) {
   });
 }
 
+/// Makes the next group of the backend "moody" fail on this rank.
+thread_local bool is_in_a_mood = false;
+
 TEST_P(Mesh, AGroupThatOneRankCannotMakeIsMadeByNone) {
+  static const bool once = [] {
+    register_backend("moody", [](const StorePtr& store, int rank, int size, auto timeout, const Device&, const auto&) {
+      if (is_in_a_mood) throw Error("not in the mood");
+      auto group = std::make_shared<ProcessGroup>(store, rank, size, timeout);
+      group->add_backend(DeviceType::cpu, fake_group(rank, size)->default_backend());
+      return group;
+    });
+    return true;
+  }();
+  static_cast<void>(once);
   GetParam().run([](const ProcessGroupPtr& pg) {
-    // The backend is known to all ranks, but refuses options on the last one.
-    const bool is_last = pg->rank() == pg->size() - 1;
-    const Options options{{"simulate_uniform_ranks", is_last ? OptionValue(3) : OptionValue(true)}};
-    EXPECT_ERROR(
-        Error,
-        init_device_mesh("cpu", {pg->size()}, {"x"},
-                         {.process_group = pg, .backend_override = {{"x", {.backend = "fake", .options = options}}}}),
-        "simulate_uniform_ranks");
-    EXPECT_EQ(sum_among(pg, 1), pg->size());
+    // The groups of the second dimension have one rank each, and all but the last one's can be made.
+    const auto make = [&] {
+      return init_device_mesh("cpu", {pg->size(), 1}, {"a", "b"},
+                              {.process_group = pg, .backend_override = {{"b", {.backend = "moody"}}}});
+    };
+    is_in_a_mood = pg->rank() == pg->size() - 1;
+    EXPECT_ERROR(Error, make(), "not in the mood");
+    is_in_a_mood = false;
+    EXPECT_EQ(make().group("b")->size(), 1);
   });
 }
 
