@@ -3,8 +3,10 @@
 // A scope in which a function sees the asynchronous operations that this thread issues on any group, each with its Work:
 //
 //   std::vector<cohort::Work> issued;
-//   const cohort::IssueObserver scope([&](const cohort::Operation&, const cohort::Work& work) { issued.push_back(work); });
-//   start_everything();                                            // may run on several groups
+//   {
+//     const cohort::IssueObserver scope([&](const auto&, const cohort::Work& work) { issued.push_back(work); });
+//     compute();                                                   // starts operations on several groups
+//   }
 //   for (const auto& work : issued) work.wait();
 //
 // Scopes nest; the innermost one alone is called.

@@ -33,6 +33,7 @@
 #include <cohort/torch/ddp_logging.h>
 #include <cohort/torch/fused_optim.h>
 #include <cohort/torch/join.h>
+#include <cohort/torch/mesh.h>
 #include <cohort/torch/outputs.h>
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
@@ -60,8 +61,10 @@ struct MixedPrecision {
 };
 
 struct DdpOptions {
-  /// Null: current_process_group() at construction.
+  /// Null: that of device_mesh, or current_process_group() at construction.
   ProcessGroupPtr process_group{};
+  /// Instead of process_group: a mesh of one dimension, such as mesh["dp"], whose group it is.
+  std::optional<DeviceMesh> device_mesh{};
   /// MiB of gradients that are reduced together, the first bucket included. nullopt: 25, but 1 for the first bucket.
   std::optional<double> bucket_cap_mb{};
   /// Instead of bucket_cap_mb: one cap for each bucket, the last one for all that follow.

@@ -4,13 +4,14 @@
 // result is an ordinary at::Tensor that knows that it is in flight: the first use of its elements waits.
 //
 //   namespace functional = cohort::functional;
-//   auto sum = functional::all_reduce(x, "sum", pg);             // starts; x does not change
-//   auto rows = sum.view({-1, 4});                               // views do not wait
-//   prepare_next_batch();
-//   auto y = rows * 2;                                           // waits, once
+//   auto sum = functional::all_reduce(x, "sum", pg);                 // starts; x does not change
+//   auto rows = sum.view({-1, 4});                                   // views do not wait
+//   compute();
+//   auto doubled = rows * 2;                                         // waits, once
 //
-//   auto all = functional::all_gather_tensor(x, 1, mesh);        // the group of a mesh of one dimension
-//   auto mine = functional::reduce_scatter_tensor(y, "avg", 0, {mesh, "tp"});
+//   auto mesh = cohort::init_device_mesh("cpu", {2, 4}, {"dp", "tp"});
+//   auto mine = functional::reduce_scatter_tensor(x, "avg", 0, {mesh, "tp"});
+//   auto wide = functional::all_gather_tensor(mine, 1, mesh["tp"]);  // a mesh of one dimension
 //   auto grown = functional::all_gather_tensor_autograd(x, 0, pg);   // with a gradient
 //
 // What waits: every operator that uses the elements, item(), printing, copies to other devices or dtypes, data_ptr() and
@@ -30,7 +31,8 @@
 // in recordings and in TorchScript, whose optimiser neither removes nor merges them. They also take tensors on the meta
 // device, for which they compute sizes and communicate nothing.
 //
-// Collectives of one group must be called in the same order on all ranks (process_group.h).
+// Collectives of one group must be called in the same order on all ranks (process_group.h). docs/functional.md is the
+// guide.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -38,11 +40,11 @@
 #include <cohort/process_group.h>
 #include <cohort/torch/mesh.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <variant>
 #include <vector>
 

@@ -25,11 +25,16 @@ class Nothing final : public Transfer {
   int source_;
 };
 
-void copy(Bytes to, ConstBytes from) {
-  if (to.data() != from.data()) reduce::copy(to.data(), from.data(), std::min(to.size(), from.size()));
+}  // namespace
+
+FakeBackend::FakeBackend(int rank, int size, FakeOptions options, const cuda::Driver* driver)
+    : Backend("fake", rank, size, driver != nullptr), options_(options), driver_(driver) {
+  if (driver != nullptr) device_memory_.emplace(*driver);
 }
 
-}  // namespace
+BackendPtr FakeBackend::as(int rank, int size) const {
+  return std::make_shared<FakeBackend>(rank, size, options_, driver_);
+}
 
 Capabilities FakeBackend::capabilities() const {
   return {.operations = ~std::uint64_t{0},
@@ -38,7 +43,8 @@ Capabilities FakeBackend::capabilities() const {
           .shrinking = true,
           .aborting = true,
           .premul_sum = true,
-          .deterministic_order = true};
+          .deterministic_order = true,
+          .stream_ordered = is_stream_ordered()};
 }
 
 int FakeBackend::perform(const Operation& op, Call& call) {
@@ -46,46 +52,63 @@ int FakeBackend::perform(const Operation& op, Call& call) {
     throw BackendError("the fake group was told to refuse collectives (error_on_collective)",
                        {.op = std::string(to_string(call.op())), .sequence = call.sequence()});
   }
-  return Backend::perform(op, call);
+  const int source = Backend::perform(op, call);
+  // Its Work is completed when the call returns, so that nobody has to be told later.
+  const bool is_whole = op.type == call.op();
+  const bool has_memory = op.type != OpType::barrier && !is_p2p(op.type);
+  if (is_whole && has_memory && call.on_stream() != nullptr && call.on_stream()->is_async) {
+    device_memory_->wait(op, call);
+  }
+  return source;
 }
 
-void FakeBackend::combine_uniform(ConstBytes in, const Operation& op) const {
-  if (!options_.simulate_uniform_ranks) return copy(op.out(), in);
-  // One source per rank, all of them the same memory: this gives the same bits as ranks that share memory.
-  const auto n = index_of(size());
-  const std::vector<const void*> sources(n, in.data());
-  const std::vector<double> factors(n, op.reduce.factor());
-  void* const out = op.out().data();
-  reduce::find_kernel(op.dtype, op.reduce.kind())({.data = sources.data(), .factors = factors.data(), .count = n},
-                                                  {.data = &out, .count = 1}, op.count_of(op.out()),
-                                                  static_cast<double>(size()));
+void FakeBackend::copy(Bytes to, ConstBytes from, const Operation& op, Call& call) {
+  if (to.data() == from.data() || to.empty()) return;
+  if (call.on_stream() != nullptr) return device_memory_->copy(to, from, op, call);
+  reduce::copy(to.data(), from.data(), std::min(to.size(), from.size()));
 }
 
-void FakeBackend::all_reduce(const Operation& op, Call& /*call*/) {
-  combine_uniform(op.in(), op);
+void FakeBackend::combine_uniform(ConstBytes in, const Operation& op, Call& call) {
+  if (!options_.simulate_uniform_ranks) return copy(op.out(), in, op, call);
+  const auto combine = [&](ConstBytes from, Bytes to) {
+    // One source per rank, all of them the same memory: this gives the same bits as ranks that share memory.
+    const auto n = index_of(size());
+    const std::vector<const void*> sources(n, from.data());
+    const std::vector<double> factors(n, op.reduce.factor());
+    void* const out = to.data();
+    reduce::find_kernel(op.dtype, op.reduce.kind())({.data = sources.data(), .factors = factors.data(), .count = n},
+                                                    {.data = &out, .count = 1}, op.count_of(to),
+                                                    static_cast<double>(size()));
+  };
+  if (call.on_stream() != nullptr) return device_memory_->apply(combine, in, op.out(), op, call);
+  combine(in, op.out());
 }
-void FakeBackend::reduce(const Operation& op, Call& /*call*/) {
-  if (rank() == op.root) combine_uniform(op.in(), op);
+
+void FakeBackend::all_reduce(const Operation& op, Call& call) {
+  combine_uniform(op.in(), op, call);
+}
+void FakeBackend::reduce(const Operation& op, Call& call) {
+  if (rank() == op.root) combine_uniform(op.in(), op, call);
 }
 void FakeBackend::broadcast(const Operation& /*op*/, Call& /*call*/) {}
-void FakeBackend::all_gather(const Operation& op, Call& /*call*/) {
-  for (const auto& out : op.outs) copy(out, op.in());
+void FakeBackend::all_gather(const Operation& op, Call& call) {
+  for (const auto& out : op.outs) copy(out, op.in(), op, call);
 }
-void FakeBackend::gather(const Operation& op, Call& /*call*/) {
-  for (const auto& out : op.outs) copy(out, op.in());
+void FakeBackend::gather(const Operation& op, Call& call) {
+  for (const auto& out : op.outs) copy(out, op.in(), op, call);
 }
-void FakeBackend::scatter(const Operation& op, Call& /*call*/) {
-  if (rank() == op.root) copy(op.out(), op.ins[index_of(rank())]);
+void FakeBackend::scatter(const Operation& op, Call& call) {
+  if (rank() == op.root) copy(op.out(), op.ins[index_of(rank())], op, call);
 }
-void FakeBackend::reduce_scatter(const Operation& op, Call& /*call*/) {
-  combine_uniform(op.ins[index_of(rank())], op);
+void FakeBackend::reduce_scatter(const Operation& op, Call& call) {
+  combine_uniform(op.ins[index_of(rank())], op, call);
 }
-void FakeBackend::all_to_all(const Operation& op, Call& /*call*/) {
+void FakeBackend::all_to_all(const Operation& op, Call& call) {
   const auto own = index_of(rank());
   for (std::size_t peer = 0; peer < op.outs.size(); ++peer) {
     // With uniform ranks, every rank sends to this one what it sends to itself; otherwise what is sent to a peer comes
     // back.
-    copy(op.outs[peer], op.ins[options_.simulate_uniform_ranks ? own : peer]);
+    copy(op.outs[peer], op.ins[options_.simulate_uniform_ranks ? own : peer], op, call);
   }
 }
 void FakeBackend::barrier(const Operation& /*op*/, Call& /*call*/) {}
@@ -110,7 +133,7 @@ BackendPtr FakeBackend::split(const BackendSplit& split, Deadline deadline) {
 BackendPtr FakeBackend::partition(std::span<const BackendSplit> parts, Deadline /*deadline*/) {
   const auto own = find_own_part(parts, rank());
   if (!own) return nullptr;
-  return std::make_shared<FakeBackend>(own->rank, static_cast<int>(parts[own->index].ranks.size()), options_);
+  return as(own->rank, static_cast<int>(parts[own->index].ranks.size()));
 }
 
 BackendShrunk FakeBackend::shrink(std::span<const int> excluded, Deadline /*deadline*/) {
@@ -122,11 +145,11 @@ BackendShrunk FakeBackend::shrink(std::span<const int> excluded, Deadline /*dead
   if (place == ranks.end()) return {};
   const int new_rank = static_cast<int>(place - ranks.begin());
   const int new_size = static_cast<int>(ranks.size());
-  return {.ranks = std::move(ranks), .backend = std::make_shared<FakeBackend>(new_rank, new_size, options_)};
+  return {.ranks = std::move(ranks), .backend = as(new_rank, new_size)};
 }
 
-ProcessGroupPtr make_group(const StorePtr& store, int rank, int size, std::chrono::milliseconds timeout,
-                           const Device& /*device*/, const Options& options) {
+ProcessGroupPtr make_group_on(const cuda::Driver* driver, const StorePtr& store, int rank, int size,
+                              std::chrono::milliseconds timeout, const Options& options) {
   OptionReader read(options, "fake");
   FakeOptions chosen;
   chosen.error_on_collective = read.get("error_on_collective", false);
@@ -134,10 +157,17 @@ ProcessGroupPtr make_group(const StorePtr& store, int rank, int size, std::chron
   read.finish();
   // There are no peers to agree with.
   auto group = std::make_shared<ProcessGroup>(store, rank, size, timeout);
-  const auto backend = std::make_shared<FakeBackend>(rank, size, chosen);
-  group->add_backend(DeviceType::cpu, backend);
-  group->add_backend(DeviceType::cuda, backend);
+  const auto on_host = std::make_shared<FakeBackend>(rank, size, chosen);
+  group->add_backend(DeviceType::cpu, on_host);
+  group->add_backend(DeviceType::cuda,
+                     driver == nullptr ? on_host : std::make_shared<FakeBackend>(rank, size, chosen, driver));
   return group;
+}
+
+ProcessGroupPtr make_group(const StorePtr& store, int rank, int size, std::chrono::milliseconds timeout,
+                           const Device& /*device*/, const Options& options) {
+  const auto& system = cuda::system_driver();
+  return make_group_on(system.missing.empty() ? &system.driver : nullptr, store, rank, size, timeout, options);
 }
 
 }  // namespace cohort::fake

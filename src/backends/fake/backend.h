@@ -6,12 +6,17 @@
 //
 // With the option simulate_uniform_ranks, every rank is assumed to hold what this one holds, so that a sum over W ranks
 // is W times the value. With the option error_on_collective, every collective (but no point-to-point operation) throws.
+//
+// Memory may be on the host or on CUDA devices; without a CUDA driver there is none to serve.
 #pragma once
 
 #include <cohort/backend.h>
 #include <cohort/new_group.h>
 
+#include <optional>
 #include <span>
+
+#include "backends/fake/device_memory.h"
 
 namespace cohort::fake {
 
@@ -22,7 +27,8 @@ struct FakeOptions {
 
 class FakeBackend final : public Backend {
  public:
-  FakeBackend(int rank, int size, FakeOptions options) : Backend("fake", rank, size), options_(options) {}
+  /// With a driver it serves device memory, otherwise host memory.
+  FakeBackend(int rank, int size, FakeOptions options, const cuda::Driver* driver = nullptr);
 
   Capabilities capabilities() const override;
   int perform(const Operation& op, Call& call) override;
@@ -43,12 +49,20 @@ class FakeBackend final : public Backend {
   void reduce_scatter(const Operation& op, Call& call) override;
   void all_to_all(const Operation& op, Call& call) override;
   void barrier(const Operation& op, Call& call) override;
+  void copy(Bytes to, ConstBytes from, const Operation& op, Call& call);
   /// Combines `in` with itself as if all ranks held it.
-  void combine_uniform(ConstBytes in, const Operation& op) const;
+  void combine_uniform(ConstBytes in, const Operation& op, Call& call);
+  /// The same backend as another rank of another group.
+  BackendPtr as(int rank, int size) const;
 
   const FakeOptions options_;
+  const cuda::Driver* const driver_;
+  std::optional<DeviceMemory> device_memory_;
 };
 
+/// `driver` is null if there is none.
+ProcessGroupPtr make_group_on(const cuda::Driver* driver, const StorePtr& store, int rank, int size,
+                              std::chrono::milliseconds timeout, const Options& options);
 ProcessGroupPtr make_group(const StorePtr& store, int rank, int size, std::chrono::milliseconds timeout,
                            const Device& device, const Options& options);
 

@@ -64,6 +64,19 @@ void check_bucket_caps(const DdpOptions& options) {
   }
 }
 
+void take_group_of_mesh(DdpOptions& options) {
+  if (options.process_group != nullptr) {
+    throw Error("process_group and device_mesh exclude each other: the group of a mesh is that of its dimension");
+  }
+  if (options.device_mesh->ndim() != 1) {
+    throw Error(
+        fmt::format("DistributedDataParallel on {}: a device_mesh of one dimension is needed, such as "
+                    "mesh[\"dp\"]",
+                    to_string(*options.device_mesh)));
+  }
+  options.process_group = options.device_mesh->group();
+}
+
 }  // namespace
 
 Selection check_arguments(const ::torch::nn::Module* module, DdpOptions& options, std::optional<bool> sees_outputs) {
@@ -73,10 +86,12 @@ Selection check_arguments(const ::torch::nn::Module* module, DdpOptions& options
     throw ValueError("delay_all_reduce_named_params and delay_until are given together or not at all");
   }
   if (has_delayed) check_delayed(options);
+  if (options.device_mesh) take_group_of_mesh(options);
   if (options.process_group == nullptr) options.process_group = current_process_group();
   if (options.process_group == nullptr) {
     throw ValueError(
-        "DistributedDataParallel has no process group: pass one as .process_group, or set one for this thread with "
+        "DistributedDataParallel has no process group: pass one as .process_group, pass a .device_mesh, or set one for "
+        "this thread with "
         "cohort::ProcessGroupGuard");
   }
   auto selection = select(*module, ignored_names(options));

@@ -57,9 +57,10 @@ LayoutPtr gradient_target(const LayoutPtr& layout, const Layout& gradient) {
 const DTensorImpl& distributed_gradient(const at::Tensor& gradient, const char* of) {
   const auto* impl = find_impl(gradient);
   if (impl == nullptr) {
-    throw TypeError(fmt::format("{}: the gradient is not a distributed tensor; a hook or a function of your own may have "
-                                "returned a plain one",
-                                of));
+    throw TypeError(
+        fmt::format("{}: the gradient is not a distributed tensor; a hook or a function of your own may have "
+                    "returned a plain one",
+                    of));
   }
   return *impl;
 }
@@ -103,7 +104,7 @@ at::Tensor redistributed(const at::Tensor& tensor, const LayoutPtr& target, cons
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   auto local = impl.local();
   if (options.forward_dtype) local = local.to(*options.forward_dtype);
-  if (equal(impl.layout(), target)) return wrap(at::alias(local), impl.layout(), tensor.sizes());
+  if (equal(impl.layout(), target)) return wrap(at::alias(local), impl.layout(), tensor.sizes(), tensor.strides());
   return wrap(redistribute_local(local, tensor.sizes(), *impl.layout(), *target), target, tensor.sizes());
 }
 
@@ -112,8 +113,8 @@ struct RedistributeFunction : torch::autograd::Function<RedistributeFunction> {
                             const RedistributeOptions& options) {
     keep(*context, "from", find_impl(tensor)->layout());
     context->saved_data["dtype"] = tensor.scalar_type();
-    context->saved_data["backward_dtype"] = options.backward_dtype.value_or(
-        options.forward_dtype ? *options.forward_dtype : tensor.scalar_type());
+    context->saved_data["backward_dtype"] =
+        options.backward_dtype.value_or(options.forward_dtype ? *options.forward_dtype : tensor.scalar_type());
     return redistributed(tensor, target, options);
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {

@@ -31,13 +31,19 @@ struct Cost {
 
 const Placement replicated = Replicate();
 
-Cost cost_of(const Strategy& strategy, const OpCall& call, std::size_t mesh_dim) {
+/// A strategy shards one dimension of what the operator computes, so it holds for strided shards of that dimension as
+/// well, as long as all of them have the same factor.
+Placement with_factor(const Placement& placement, std::int64_t factor) {
+  return factor > 1 && placement.is_shard() ? Placement(StridedShard(placement.dim(), factor)) : placement;
+}
+
+Cost cost_of(const Strategy& strategy, std::int64_t factor, const OpCall& call, std::size_t mesh_dim) {
   Cost cost;
   const auto& tensors = call.tensors();
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const auto& each = tensors[i];
     const auto& from = each.impl == nullptr ? replicated : each.impl->layout()->placements[mesh_dim];
-    const auto& to = strategy.arguments[i];
+    const auto to = with_factor(strategy.arguments[i], factor);
     if (from == to) continue;
     if (each.is_written || each.impl == nullptr) return {.bytes = impossible};
     cost.bytes += cost_per_byte(from, to) * static_cast<double>(each.impl->numel());
@@ -54,44 +60,72 @@ LayoutPtr layout_with(const OpCall& call, Placements&& placements) {
   return std::make_shared<const Layout>(Layout{.mesh = call.mesh(), .placements = std::move(placements)});
 }
 
+/// The strategy for one mesh dimension.
+struct Choice {
+  const Strategy* strategy = nullptr;
+  std::int64_t factor = 1;
+  Placement argument(std::size_t i) const { return with_factor(strategy->arguments[i], factor); }
+  Placement result(std::size_t i) const { return with_factor(strategy->results[i], factor); }
+};
+
+/// The factor of the strided shards among the arguments; 1 if there are none.
+std::int64_t factor_among(const OpCall& call, std::size_t mesh_dim) {
+  for (const auto& each : call.tensors()) {
+    if (each.impl == nullptr) continue;
+    const auto& placement = each.impl->layout()->placements[mesh_dim];
+    if (placement.is_strided_shard()) return placement.split_factor();
+  }
+  return 1;
+}
+
+Choice cheapest(const OpCall& call, const Strategies& strategies, bool takes_strided, std::size_t mesh_dim) {
+  Cost least{.bytes = impossible};
+  Choice best;
+  const auto consider = [&](std::int64_t factor) {
+    for (const auto& each : strategies) {
+      const auto cost = cost_of(each, factor, call, mesh_dim);
+      if (!(cost < least)) continue;
+      least = cost;
+      best = {.strategy = &each, .factor = factor};
+      if (cost.bytes == 0 && cost.changes == 0) break;
+    }
+  };
+  consider(1);
+  const auto factor = takes_strided ? factor_among(call, mesh_dim) : 1;
+  if (factor > 1) consider(factor);
+  return best;
+}
+
 }  // namespace
 
-Decision choose(const OpCall& call, const Strategies& strategies) {
+Decision choose(const OpCall& call, const Strategies& strategies, bool takes_strided) {
   const auto mesh_dims = call.layout().placements.size();
-  c10::SmallVector<const Strategy*, 4> chosen;
+  c10::SmallVector<Choice, 4> chosen;
   for (std::size_t dim = 0; dim < mesh_dims; ++dim) {
-    Cost least{.bytes = impossible};
-    const Strategy* best = nullptr;
-    for (const auto& each : strategies) {
-      const auto cost = cost_of(each, call, dim);
-      if (cost < least) {
-        least = cost;
-        best = &each;
-        if (cost.bytes == 0 && cost.changes == 0) break;
-      }
+    chosen.push_back(cheapest(call, strategies, takes_strided, dim));
+    if (chosen.back().strategy == nullptr) {
+      call.refuse("the operator has no rule for these placements; redistribute() an argument before");
     }
-    if (best == nullptr) call.refuse("the operator has no rule for these placements; redistribute() an argument before");
-    chosen.push_back(best);
   }
   Decision decision;
   for (std::size_t i = 0; i < call.tensors().size(); ++i) {
     const auto* impl = call.tensors()[i].impl;
     bool is_there = true;
     for (std::size_t dim = 0; dim < mesh_dims && impl != nullptr; ++dim) {
-      is_there = is_there && impl->layout()->placements[dim] == chosen[dim]->arguments[i];
+      is_there = is_there && impl->layout()->placements[dim] == chosen[dim].argument(i);
     }
     if (impl == nullptr || is_there) {
       decision.arguments.push_back(impl == nullptr ? nullptr : impl->layout());
       continue;
     }
     Placements placements;
-    for (std::size_t dim = 0; dim < mesh_dims; ++dim) placements.push_back(chosen[dim]->arguments[i]);
+    for (std::size_t dim = 0; dim < mesh_dims; ++dim) placements.push_back(chosen[dim].argument(i));
     decision.arguments.push_back(layout_with(call, std::move(placements)));
   }
-  for (std::size_t i = 0; i < chosen.front()->results.size(); ++i) {
+  for (std::size_t i = 0; i < chosen.front().strategy->results.size(); ++i) {
     const auto is_result = [&](const Layout& layout) {
       for (std::size_t dim = 0; dim < mesh_dims; ++dim) {
-        if (!(layout.placements[dim] == chosen[dim]->results[i])) return false;
+        if (!(layout.placements[dim] == chosen[dim].result(i))) return false;
       }
       return true;
     };
@@ -101,7 +135,7 @@ Decision choose(const OpCall& call, const Strategies& strategies) {
     }
     if (found == nullptr) {
       Placements placements;
-      for (std::size_t dim = 0; dim < mesh_dims; ++dim) placements.push_back(chosen[dim]->results[i]);
+      for (std::size_t dim = 0; dim < mesh_dims; ++dim) placements.push_back(chosen[dim].result(i));
       found = layout_with(call, std::move(placements));
     }
     decision.results.push_back(std::move(found));

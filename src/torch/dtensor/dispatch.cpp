@@ -41,8 +41,9 @@ void dispatch(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   }
   OpCall call(op, info, *stack);
   if (info.rule == nullptr) {
-    call.refuse("the operator has no rule for distributed tensors; redistribute() and to_local() give plain ones, and "
-                "register_dtensor_rule() adds a rule");
+    call.refuse(
+        "the operator has no rule for distributed tensors; redistribute() and to_local() give plain ones, and "
+        "register_dtensor_rule() adds a rule");
   }
   info.rule->run(call);
 }

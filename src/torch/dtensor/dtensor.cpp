@@ -23,7 +23,9 @@ using dtensor::find_impl;
 using dtensor::Layout;
 using dtensor::LayoutPtr;
 
-const dtensor::DTensorImpl& impl_of(const at::Tensor& tensor) { return *find_impl(tensor); }
+const dtensor::DTensorImpl& impl_of(const at::Tensor& tensor) {
+  return *find_impl(tensor);
+}
 
 /// Every rank's description, in an order that all ranks share: gathered along one mesh dimension after the other.
 std::vector<std::string> descriptions_on_mesh(const DeviceMesh& mesh, const std::string& own) {
@@ -54,9 +56,10 @@ void check_agreement(const at::Tensor& local, const Layout& layout) {
   const auto all = descriptions_on_mesh(layout.mesh, own);
   const auto other = std::find_if(all.begin(), all.end(), [&](const std::string& each) { return each != all.front(); });
   if (other == all.end()) return;
-  throw ValueError(fmt::format("from_local: the ranks' parts differ (-1 stands for a sharded dimension): the first rank "
-                               "of the mesh has {}, rank {} of it has {}",
-                               all.front(), other - all.begin(), *other));
+  throw ValueError(
+      fmt::format("from_local: the ranks' parts differ (-1 stands for a sharded dimension): the first rank "
+                  "of the mesh has {}, rank {} of it has {}",
+                  all.front(), other - all.begin(), *other));
 }
 
 void broadcast_replicated(const at::Tensor& local, const Layout& layout) {
@@ -73,7 +76,8 @@ std::vector<std::int64_t> inferred_global_sizes(const at::Tensor& local, const L
   auto sizes = local.sizes().vec();
   for (std::size_t dim = 0; dim < layout.placements.size(); ++dim) {
     const auto& each = layout.placements[dim];
-    if (each.is_shard()) sizes[static_cast<std::size_t>(each.dim())] *= layout.mesh.size(static_cast<std::int64_t>(dim));
+    if (each.is_shard())
+      sizes[static_cast<std::size_t>(each.dim())] *= layout.mesh.size(static_cast<std::int64_t>(dim));
   }
   return sizes;
 }
@@ -88,7 +92,9 @@ void redistribute_gradients_of(const at::Tensor& leaf) {
   });
 }
 
-at::Device device_of(const DeviceMesh& mesh) { return at::Device(mesh.device_type()); }
+at::Device device_of(const DeviceMesh& mesh) {
+  return at::Device(mesh.device_type());
+}
 
 at::Tensor on_mesh_device(const at::Tensor& tensor, const DeviceMesh& mesh) {
   const auto device = device_of(mesh);
@@ -97,7 +103,9 @@ at::Tensor on_mesh_device(const at::Tensor& tensor, const DeviceMesh& mesh) {
 
 }  // namespace
 
-bool is_dtensor(const at::Tensor& tensor) { return tensor.defined() && find_impl(tensor) != nullptr; }
+bool is_dtensor(const at::Tensor& tensor) {
+  return tensor.defined() && find_impl(tensor) != nullptr;
+}
 
 DTensor::DTensor(at::Tensor tensor) : at::Tensor(std::move(tensor)) {
   if (!is_dtensor(*this)) {
@@ -105,7 +113,9 @@ DTensor::DTensor(at::Tensor tensor) : at::Tensor(std::move(tensor)) {
   }
 }
 
-DTensor DTensor::from_local(const at::Tensor& local) { return from_local(local, current_device_mesh()); }
+DTensor DTensor::from_local(const at::Tensor& local) {
+  return from_local(local, current_device_mesh());
+}
 
 DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, Placements placements,
                             const FromLocalOptions& options) {
@@ -126,28 +136,34 @@ DTensor DTensor::from_local(const at::Tensor& local, const DeviceMesh& mesh, Pla
   }
   const auto expected = dtensor::local_sizes(*options.sizes, *layout);
   if (is_member && part.sizes() != at::IntArrayRef(expected)) {
-    throw ValueError(fmt::format("from_local: a tensor of sizes [{}] that lies as {} has a part of sizes [{}] on this rank, "
-                                 "not [{}]",
-                                 fmt::join(*options.sizes, ", "), to_string(layout->placements),
-                                 fmt::join(expected, ", "), fmt::join(part.sizes().begin(), part.sizes().end(), ", ")));
+    throw ValueError(
+        fmt::format("from_local: a tensor of sizes [{}] that lies as {} has a part of sizes [{}] on this rank, "
+                    "not [{}]",
+                    fmt::join(*options.sizes, ", "), to_string(layout->placements), fmt::join(expected, ", "),
+                    fmt::join(part.sizes().begin(), part.sizes().end(), ", ")));
   }
   auto result = dtensor::from_local(part, layout, *options.sizes);
   result.unsafeGetTensorImpl()->set_sizes_and_strides(*options.sizes, *options.strides);
   return DTensor(std::move(result));
 }
 
-const DeviceMesh& DTensor::device_mesh() const { return impl_of(*this).layout()->mesh; }
+const DeviceMesh& DTensor::device_mesh() const {
+  return impl_of(*this).layout()->mesh;
+}
 
-const Placements& DTensor::placements() const { return impl_of(*this).layout()->placements; }
+const Placements& DTensor::placements() const {
+  return impl_of(*this).layout()->placements;
+}
 
 at::Tensor DTensor::to_local(const ToLocalOptions& options) const {
   const auto& layout = impl_of(*this).layout();
   if (!options.grad_placements) return dtensor::to_local(*this, layout);
-  return dtensor::to_local(*this,
-                           dtensor::checked_layout(layout->mesh, *options.grad_placements, dim(), "to_local"));
+  return dtensor::to_local(*this, dtensor::checked_layout(layout->mesh, *options.grad_placements, dim(), "to_local"));
 }
 
-at::Tensor DTensor::full_tensor() const { return redistribute({}).to_local(); }
+at::Tensor DTensor::full_tensor() const {
+  return redistribute({}).to_local();
+}
 
 DTensor DTensor::redistribute(Placements placements, const RedistributeOptions& options) const {
   const auto& from = impl_of(*this).layout();
@@ -166,15 +182,17 @@ DTensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, Plac
   const auto layout = dtensor::checked_layout(mesh, std::move(placements), tensor.dim(), "distribute_tensor");
   if (is_dtensor(tensor)) {
     if (!dtensor::equal(impl_of(tensor).layout(), layout)) {
-      throw ValueError(fmt::format("distribute_tensor: the tensor is distributed already, as {}, and not on this mesh as "
-                                   "{}; use redistribute()",
-                                   to_string(impl_of(tensor).layout()->placements), to_string(layout->placements)));
+      throw ValueError(
+          fmt::format("distribute_tensor: the tensor is distributed already, as {}, and not on this mesh as "
+                      "{}; use redistribute()",
+                      to_string(impl_of(tensor).layout()->placements), to_string(layout->placements)));
     }
     return DTensor(tensor);
   }
   if (!tensor.is_leaf()) {
-    throw Error("distribute_tensor: the tensor has an autograd history that would be lost; use DTensor::from_local(), "
-                "which is differentiable, or detach() it");
+    throw Error(
+        "distribute_tensor: the tensor has an autograd history that would be lost; use DTensor::from_local(), "
+        "which is differentiable, or detach() it");
   }
   if (std::any_of(layout->placements.begin(), layout->placements.end(),
                   [](const Placement& each) { return each.is_partial(); })) {

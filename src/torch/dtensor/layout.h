@@ -19,6 +19,8 @@ struct Layout {
 };
 using LayoutPtr = std::shared_ptr<const Layout>;
 
-inline bool equal(const LayoutPtr& a, const LayoutPtr& b) noexcept { return a == b || *a == *b; }
+inline bool equal(const LayoutPtr& a, const LayoutPtr& b) noexcept {
+  return a == b || *a == *b;
+}
 
 }  // namespace cohort::dtensor

@@ -27,6 +27,7 @@ OpCall::OpCall(const c10::OperatorHandle& op, const OpInfo& info, torch::jit::St
                         .in_list = in_list,
                         .impl = impl,
                         .sizes = tensor.sizes(),
+                        .strides = tensor.strides(),
                         .is_written = info.writes[position]});
   };
   for (std::size_t i = 0; i < arguments_; ++i) {
@@ -42,9 +43,10 @@ OpCall::OpCall(const c10::OperatorHandle& op, const OpInfo& info, torch::jit::St
     }
   }
   if (plain != nullptr) {
-    refuse(fmt::format("a plain tensor of sizes [{}] is among the arguments: make it distributed with "
-                       "distribute_tensor() or DTensor::from_local()",
-                       fmt::join(plain->sizes().begin(), plain->sizes().end(), ", ")));
+    refuse(
+        fmt::format("a plain tensor of sizes [{}] is among the arguments: make it distributed with "
+                    "distribute_tensor() or DTensor::from_local()",
+                    fmt::join(plain->sizes().begin(), plain->sizes().end(), ", ")));
   }
   if (other_mesh != nullptr) refuse("the tensors lie on different meshes");
 }
@@ -65,9 +67,10 @@ at::Tensor OpCall::local_of(const TensorArgument& argument, const LayoutPtr& tar
   const auto& from = argument.impl->layout();
   if (equal(from, target)) return argument.impl->local();
   if (argument.is_written) {
-    refuse(fmt::format("the tensor that is written in place would have to lie as {}: redistribute() it before, or use "
-                       "the function that returns a new tensor",
-                       to_string(target->placements)));
+    refuse(
+        fmt::format("the tensor that is written in place would have to lie as {}: redistribute() it before, or use "
+                    "the function that returns a new tensor",
+                    to_string(target->placements)));
   }
   return redistribute_local(argument.impl->local(), argument.sizes, *from, *target, name());
 }
@@ -134,6 +137,11 @@ void OpCall::wrap_results(std::span<const LayoutPtr> layouts, std::span<const c1
       value = wrap(std::move(value).toTensor(), layouts[i], sizes[i]);
     }
   }
+}
+
+void OpCall::wrap_result(const LayoutPtr& layout, at::IntArrayRef sizes, at::IntArrayRef strides) {
+  if (info_.result_is_argument[0] >= 0) return wrap_results({}, {});
+  stack_.back() = wrap(std::move(stack_.back()).toTensor(), layout, sizes, strides);
 }
 
 void OpCall::finish(std::vector<c10::IValue> results) {

@@ -63,6 +63,7 @@ struct TensorArgument {
   /// Null for a plain tensor without dimensions, which counts as replicated.
   const DTensorImpl* impl = nullptr;
   at::IntArrayRef sizes{};
+  at::IntArrayRef strides{};
   bool is_written = false;  ///< by an in-place or out= operator: it cannot be redistributed
 };
 using TensorArguments = c10::SmallVector<TensorArgument, 4>;
@@ -101,7 +102,10 @@ class OpCall {
   /// Runs the operator on what is on the stack. On a rank outside the mesh the results are empty tensors.
   void run_local();
   /// Puts a tensor with the local result `i` in its place. A result that is a written argument becomes that argument.
+  /// Results are row-major.
   void wrap_results(std::span<const LayoutPtr> layouts, std::span<const c10::DimVector> sizes);
+  /// The same for one result with these strides.
+  void wrap_result(const LayoutPtr& layout, at::IntArrayRef sizes, at::IntArrayRef strides);
   /// Takes the arguments off the stack and puts the results of a rule that ran something else there.
   void finish(std::vector<c10::IValue> results);
 
@@ -145,8 +149,10 @@ struct Decision {
   c10::SmallVector<LayoutPtr, 4> arguments;
   c10::SmallVector<LayoutPtr, 2> results;
 };
-/// Chooses among the strategies, for each mesh dimension. Refuses if none applies.
-Decision choose(const OpCall& call, const Strategies& strategies);
+/// Chooses among the strategies, for each mesh dimension. Refuses if none applies. Each strategy shards one dimension of what
+/// is computed, and is taken to hold for strided shards as well, unless `takes_strided` is false because the rule needs
+/// to know where a part begins.
+Decision choose(const OpCall& call, const Strategies& strategies, bool takes_strided = true);
 
 /// Chooses, localizes, runs and wraps.
 void run_by_strategies(OpCall& call, const Strategies& strategies, const SizesList& result_sizes);

@@ -3,6 +3,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/List.h>
+#include <cohort/torch/tensor.h>
 
 #include <algorithm>
 #include <utility>
@@ -24,9 +25,12 @@ void AsyncResult::wait() {
   if (!is_done()) {
     try {
       ops::wait_tensor(whole_);
+      auto* const stream = current_stream(whole_);
+      for (const auto& work : works_) work.wait_on(stream);
     } catch (...) {
       error_ = std::current_exception();
     }
+    works_.clear();
     is_done_.store(true, std::memory_order_release);
   }
   if (error_) std::rethrow_exception(error_);
@@ -102,8 +106,9 @@ at::Tensor view_in_flight(const at::Tensor& plain, const std::shared_ptr<AsyncRe
 
 at::Tensor as_async(const at::Tensor& result, ResultMemory memory) {
   require_fallback();
-  if (!WorkRegistry::instance().contains(result)) return result;
-  return view_in_flight(result, std::make_shared<AsyncResult>(result, memory));
+  auto works = WorkRegistry::instance().works_of(result);
+  if (works.empty()) return result;
+  return view_in_flight(result, std::make_shared<AsyncResult>(result, std::move(works), memory));
 }
 
 bool run_view_of_async(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {

@@ -16,6 +16,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <c10/core/TensorImpl.h>
+#include <cohort/work.h>
 
 #include <atomic>
 #include <cstddef>
@@ -24,6 +25,7 @@
 #include <memory>
 #include <mutex>
 #include <typeinfo>
+#include <utility>
 #include <vector>
 
 namespace cohort::functional {
@@ -36,7 +38,8 @@ enum class ResultMemory : std::uint8_t {
 /// Shared by all tensors over one result. Thread-safe.
 class AsyncResult {
  public:
-  AsyncResult(at::Tensor whole, ResultMemory memory) : whole_(std::move(whole)), memory_(memory) {}
+  AsyncResult(at::Tensor whole, std::vector<Work> works, ResultMemory memory)
+      : whole_(std::move(whole)), works_(std::move(works)), memory_(memory) {}
   ~AsyncResult();
   AsyncResult(const AsyncResult&) = delete;
   AsyncResult& operator=(const AsyncResult&) = delete;
@@ -47,6 +50,9 @@ class AsyncResult {
 
  private:
   const at::Tensor whole_;
+  // Those of the registry when the result was made. Whoever waits for another tensor over the same storage takes them
+  // from there, with their errors.
+  std::vector<Work> works_;
   const ResultMemory memory_;
   std::atomic<bool> is_done_{false};
   std::mutex mutex_;

@@ -94,9 +94,10 @@ void WorkRegistry::forget(const at::Tensor& tensor) {
   take(tensor);
 }
 
-bool WorkRegistry::contains(const at::Tensor& tensor) const {
+std::vector<Work> WorkRegistry::works_of(const at::Tensor& tensor) const {
   const std::lock_guard lock(mutex_);
-  return entries_.contains(storage_of(tensor));
+  const auto found = entries_.find(storage_of(tensor));
+  return found == entries_.end() ? std::vector<Work>() : found->second.works;
 }
 
 std::size_t WorkRegistry::size() {

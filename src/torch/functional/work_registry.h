@@ -41,7 +41,8 @@ class WorkRegistry {
   /// Removes the works of the tensor's storage without waiting, for results that nobody can use any more. What fails
   /// later is logged (work.h).
   void forget(const at::Tensor& tensor);
-  bool contains(const at::Tensor& tensor) const;
+  std::vector<Work> works_of(const at::Tensor& tensor) const;
+  bool contains(const at::Tensor& tensor) const { return !works_of(tensor).empty(); }
   /// The number of works that nobody has waited for; of the operations of process groups, those still in flight.
   std::size_t size();
 

@@ -91,7 +91,7 @@ std::vector<OperatorCase> operator_cases() {
       // reductions
       unary("sum", [](T x) { return x.sum(); }),
       unary("sum_dim", [](T x) { return x.sum(0); }, {5, 4, 3}),
-      unary("sum_dims_keep", [](T x) { return x.sum({0, -1}, true); }, {5, 4, 3}),
+      unary("sum_dims_keep", [](T x) { return x.sum(at::IntArrayRef({0, -1}), true); }, {5, 4, 3}),
       unary("mean", [](T x) { return x.mean(); }),
       unary("mean_dim", [](T x) { return x.mean(1); }, {5, 4, 3}),
       unary("max", [](T x) { return x.max(); }),

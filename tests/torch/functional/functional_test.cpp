@@ -195,6 +195,24 @@ TEST(GroupArguments, MayBeGroupsNamesAndIds) {
   });
 }
 
+TEST(GroupArguments, MayBeMeshes) {
+  with_named_threads(4, [](const ProcessGroupPtr& group) {
+    const ProcessGroupGuard current(group);
+    const auto mesh = init_device_mesh("cpu", {2, 2}, {"dp", "tp"});
+    const auto x = at::full({2}, static_cast<double>(1 << group->rank()));
+    const auto row = group->rank() / 2 == 0 ? 1.0 + 2.0 : 4.0 + 8.0;
+    const auto column = group->rank() % 2 == 0 ? 1.0 + 4.0 : 2.0 + 8.0;
+    EXPECT_TRUE(all_reduce(x, "sum", {mesh, "tp"}).equal(at::full({2}, row)));
+    EXPECT_TRUE(all_reduce(x, "sum", {mesh, 1}).equal(at::full({2}, row)));
+    EXPECT_TRUE(all_reduce(x, "sum", {mesh, -2}).equal(at::full({2}, column)));
+    EXPECT_TRUE(all_reduce(x, "sum", mesh["dp"]).equal(at::full({2}, column)));
+    EXPECT_TRUE(all_reduce(x, "sum", mesh.flatten()).equal(at::full({2}, 15.0)));
+    EXPECT_ERROR(AssertionError, all_reduce(x, "sum", mesh), "a mesh of 2 dimensions");
+    EXPECT_ERROR(KeyError, all_reduce(x, "sum", {mesh, "pp"}), "pp");
+    EXPECT_THROW(all_reduce(x, "sum", {mesh, 2}), Error);
+  });
+}
+
 TEST(GroupArguments, MayBeRanksWithAWarning) {
   static std::atomic<int> warnings{0};
   set_log_sink([](const LogRecord& record) {

@@ -42,6 +42,16 @@ TEST(WorkRegistries, WaitForAllWorksIfOneFails) {
   });
 }
 
+TEST(WorkRegistries, LoseNoErrorIfSeveralResultsShareAStorage) {
+  with_named_threads(2, [](const ProcessGroupPtr& group) {
+    const auto whole = at::ones({4});
+    const auto first = all_reduce_(whole, "sum", group);
+    const auto second = all_reduce_(whole, group->rank() == 0 ? "min" : "max", group);
+    EXPECT_THROW(first + 1, MismatchError) << "the memory is not what it should be";
+    EXPECT_THROW(second + 1, MismatchError);
+  });
+}
+
 TEST(InflightScopes, LetWaitTensorWaitForOrdinaryOperations) {
   with_named_threads(2, [](const ProcessGroupPtr& group) {
     const AllReduceOptions async{.async_op = true};

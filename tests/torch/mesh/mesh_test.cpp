@@ -307,6 +307,9 @@ TEST(MeshOfThreads, EqualityAndHash) {
     EXPECT_NE(init_device_mesh("cpu", {4, 1}, {"dp", "tp"}), mesh) << "shape";
     EXPECT_NE(DeviceMesh("cpu", {{0, 2}, {1, 3}}, {"dp", "tp"}), mesh) << "ranks";
     EXPECT_NE(mesh["dp"], mesh["tp"]);
+    const auto tp = mesh["tp"];
+    EXPECT_EQ(mesh["tp"].coordinate(), tp.coordinate()) << "the same object, so that comparing costs nothing";
+    EXPECT_EQ((mesh[{"dp", "tp"}].coordinate()), mesh.coordinate());
     const std::unordered_set<DeviceMesh> set{mesh, again, mesh["dp"], mesh["tp"], again["tp"]};
     EXPECT_EQ(set.size(), 3U);
   });

@@ -29,6 +29,8 @@ bool may_leave_ranks_empty(const OpCall& call, std::int64_t size);
 LayoutPtr replicated_layout(const DeviceMesh& mesh);
 
 /// Whether this rank is in the mesh: outside, the parts are empty and nothing is computed.
-inline bool takes_part(const OpCall& call) { return call.mesh().coordinate() != nullptr; }
+inline bool takes_part(const OpCall& call) {
+  return call.mesh().coordinate() != nullptr;
+}
 
 }  // namespace cohort::dtensor

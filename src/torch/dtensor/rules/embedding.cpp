@@ -29,7 +29,7 @@ void run_embedding(OpCall& call) {
   strategies.push_back({.arguments = {Shard(1), Replicate()}, .results = {Shard(last)}});
   strategies.push_back({.arguments = {Shard(0), Replicate()}, .results = {Partial()}});
   strategies.push_back({.arguments = {Partial(), Replicate()}, .results = {Partial()}});
-  const auto decision = choose(call, strategies);
+  const auto decision = choose(call, strategies, false);
   const auto& table = decision.arguments[0];
   const bool has_rows_elsewhere = std::any_of(table->placements.begin(), table->placements.end(),
                                               [](const Placement& each) { return each.is_shard(0); });

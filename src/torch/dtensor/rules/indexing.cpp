@@ -51,8 +51,8 @@ void run_stack(OpCall& call) {
   Strategies strategies;
   strategies.push_back(all_replicated(call));
   for (std::int64_t d = 0; d < static_cast<std::int64_t>(dims); ++d) {
-    strategies.push_back({.arguments = PlacementVector(call.tensors().size(), Shard(d)),
-                          .results = {Shard(d >= dim ? d + 1 : d)}});
+    strategies.push_back(
+        {.arguments = PlacementVector(call.tensors().size(), Shard(d)), .results = {Shard(d >= dim ? d + 1 : d)}});
   }
   add_all_partial(call, strategies);
   run_by_strategies(call, strategies, {sizes});

@@ -50,7 +50,15 @@ void check_nll(const OpCall& call, const TensorArgument& scores) {
   if (scores.sizes.size() != 2) call.refuse("the rule is for scores of two dimensions, batch and classes");
 }
 
-at::Tensor tensor_or_undefined(const c10::IValue& value) { return value.isTensor() ? value.toTensor() : at::Tensor(); }
+void check_classes(const OpCall& call, const Layout& scores) {
+  for (const auto& each : scores.placements) {
+    if (each.is_strided_shard() && each.is_shard(1)) call.refuse("the classes are a strided shard");
+  }
+}
+
+at::Tensor tensor_or_undefined(const c10::IValue& value) {
+  return value.isTensor() ? value.toTensor() : at::Tensor();
+}
 
 /// nll_loss_forward(self, target, weight?, reduction, ignore_index) -> (output, total_weight)
 void run_nll_loss(OpCall& call) {
@@ -59,10 +67,10 @@ void run_nll_loss(OpCall& call) {
   const auto reduction = call.argument(3).toInt();
   const Partial partial;
   const bool keeps_batch = reduction == at::Reduction::None;
-  const auto strategies =
-      nll_strategies(call, 0, 1, {keeps_batch ? Placement(Shard(0)) : Placement(partial), Replicate()},
-                     {partial, Replicate()});
+  const auto strategies = nll_strategies(
+      call, 0, 1, {keeps_batch ? Placement(Shard(0)) : Placement(partial), Replicate()}, {partial, Replicate()});
   const auto decision = choose(call, strategies);
+  check_classes(call, *decision.arguments[0]);
   const SizesList sizes{keeps_batch ? c10::DimVector{scores.sizes[0]} : c10::DimVector{}, c10::DimVector{}};
   const auto first = local_offsets(scores.sizes, *decision.arguments[0])[1];
   call.localize(decision.arguments);
@@ -88,7 +96,8 @@ void run_nll_loss(OpCall& call) {
     }
     if (reduction == at::Reduction::Mean) loss = loss / total;
   }
-  call.finish({wrap(std::move(loss), decision.results[0], sizes[0]), wrap(std::move(total), decision.results[1], sizes[1])});
+  call.finish(
+      {wrap(std::move(loss), decision.results[0], sizes[0]), wrap(std::move(total), decision.results[1], sizes[1])});
 }
 
 /// nll_loss_backward(grad_output, self, target, weight?, reduction, ignore_index, total_weight) -> grad of self
@@ -100,6 +109,7 @@ void run_nll_loss_backward(OpCall& call) {
   auto strategies = nll_strategies(call, 1, 2, {Shard(0)}, {Shard(1)});
   if (reduction == at::Reduction::None) strategies[1].arguments[0] = Shard(0);
   const auto decision = choose(call, strategies);
+  check_classes(call, *decision.arguments[1]);
   const auto first = local_offsets(sizes, *decision.arguments[1])[1];
   call.localize(decision.arguments);
   if (!takes_part(call)) {

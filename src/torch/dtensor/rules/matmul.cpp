@@ -57,8 +57,9 @@ void run_sum_and_product(OpCall& call) {
   Strategies strategies;
   for (const auto& product : product_strategies(static_cast<std::int64_t>(tensors[1].sizes.size()) - 2)) {
     const auto& result = product.results[0];
-    strategies.push_back({.arguments = {summand_for(tensors[0], result, sizes), product.arguments[0], product.arguments[1]},
-                          .results = {result}});
+    strategies.push_back(
+        {.arguments = {summand_for(tensors[0], result, sizes), product.arguments[0], product.arguments[1]},
+         .results = {result}});
     if (result.is_partial() && product.arguments[0].is_shard()) {
       strategies.push_back({.arguments = {partial, product.arguments[0], product.arguments[1]}, .results = {result}});
     }
@@ -67,8 +68,9 @@ void run_sum_and_product(OpCall& call) {
   bool adds_summand = true;
   if (const auto* coordinate = call.mesh().coordinate()) {
     for (std::size_t dim = 0; dim < coordinate->size(); ++dim) {
-      const bool is_shared = decision.results[0]->placements[dim].is_partial() &&
-                             (decision.arguments[0] == nullptr || decision.arguments[0]->placements[dim].is_replicate());
+      const bool is_shared =
+          decision.results[0]->placements[dim].is_partial() &&
+          (decision.arguments[0] == nullptr || decision.arguments[0]->placements[dim].is_replicate());
       if (is_shared && (*coordinate)[dim] != 0) adds_summand = false;
     }
   }

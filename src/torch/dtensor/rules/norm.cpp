@@ -10,7 +10,9 @@ namespace cohort::dtensor {
 namespace {
 
 /// Whether the tensor has the input's leading dimensions, or is a weight or bias.
-bool has_leading_dims(const TensorArgument& tensor, std::size_t dims) { return tensor.sizes.size() == dims; }
+bool has_leading_dims(const TensorArgument& tensor, std::size_t dims) {
+  return tensor.sizes.size() == dims;
+}
 
 /// native_layer_norm(input, normalized_shape, weight?, bias?, eps) -> (output, mean, rstd)
 void run_layer_norm(OpCall& call) {

@@ -59,11 +59,10 @@ void add_partial_strategies(const OpCall& call, Linear linear, Placement::Reduct
 void run_pointwise(OpCall& call, Linear linear) {
   const auto& tensors = call.tensors();
   if (fits_as_it_is(call, linear)) {
-    const auto layout = call.layout_pointer();
-    const SizesList sizes{c10::DimVector(tensors.front().sizes)};
     call.localize_as_they_are();
     call.run_local();
-    return call.wrap_results({&layout, 1}, sizes);
+    const auto& first = tensors.front();
+    return call.wrap_result(call.layout_pointer(), first.sizes, first.strides);
   }
   const auto sizes = broadcast_sizes(call);
   auto strategies = broadcast_strategies(call, sizes);
@@ -86,14 +85,14 @@ void add_pointwise_rules(RuleTable& table) {
   const auto unary = {"", "_", ".out"};
   add(table, {"neg", "positive", "conj_physical"}, unary, Linear::together);
   add(table,
-      {"abs",        "acos",   "acosh",       "asin",     "asinh",       "atan",     "atanh",     "bitwise_not",
-       "ceil",       "cos",    "cosh",        "digamma",  "elu",         "erf",      "erfc",      "erfinv",
-       "exp",        "exp2",   "expm1",       "floor",    "frac",        "gelu",     "hardsigmoid", "hardswish",
-       "hardtanh",   "isfinite", "isinf",     "isnan",    "isneginf",    "isposinf", "leaky_relu", "lgamma",
-       "log",        "log10",  "log1p",       "log2",     "log_sigmoid", "logical_not", "logit",   "mish",
-       "nan_to_num", "reciprocal", "relu",    "relu6",    "round",       "rsqrt",    "sgn",       "sigmoid",
-       "sign",       "signbit", "silu",       "sin",      "sinc",        "sinh",     "softplus",  "sqrt",
-       "square",     "tan",    "tanh",        "threshold", "trunc",      "clamp",    "clamp_min", "clamp_max"},
+      {"abs",        "acos",       "acosh", "asin",      "asinh",       "atan",        "atanh",       "bitwise_not",
+       "ceil",       "cos",        "cosh",  "digamma",   "elu",         "erf",         "erfc",        "erfinv",
+       "exp",        "exp2",       "expm1", "floor",     "frac",        "gelu",        "hardsigmoid", "hardswish",
+       "hardtanh",   "isfinite",   "isinf", "isnan",     "isneginf",    "isposinf",    "leaky_relu",  "lgamma",
+       "log",        "log10",      "log1p", "log2",      "log_sigmoid", "logical_not", "logit",       "mish",
+       "nan_to_num", "reciprocal", "relu",  "relu6",     "round",       "rsqrt",       "sgn",         "sigmoid",
+       "sign",       "signbit",    "silu",  "sin",       "sinc",        "sinh",        "softplus",    "sqrt",
+       "square",     "tan",        "tanh",  "threshold", "trunc",       "clamp",       "clamp_min",   "clamp_max"},
       unary, Linear::nowhere);
   add(table, {"clamp"}, {".Tensor", "_.Tensor"}, Linear::nowhere);
   add(table, {"clamp_min", "clamp_max"}, {".Tensor", "_.Tensor"}, Linear::nowhere);
@@ -111,13 +110,16 @@ void add_pointwise_rules(RuleTable& table) {
       {""}, Linear::together);
   add(table, {"fill_"}, {".Scalar", ".Tensor"}, Linear::nowhere);
   add(table, {"pow"},
-      {".Tensor_Tensor", ".Tensor_Scalar", ".Scalar", "_.Scalar", "_.Tensor", ".Tensor_Tensor_out", ".Tensor_Scalar_out"},
+      {".Tensor_Tensor", ".Tensor_Scalar", ".Scalar", "_.Scalar", "_.Tensor", ".Tensor_Tensor_out",
+       ".Tensor_Scalar_out"},
       Linear::nowhere);
-  add(table, {"maximum", "minimum", "fmax", "fmin", "atan2", "hypot", "logaddexp", "logaddexp2", "logical_and",
-              "logical_or", "logical_xor", "copysign", "nextafter", "xlogy"},
+  add(table,
+      {"maximum", "minimum", "fmax", "fmin", "atan2", "hypot", "logaddexp", "logaddexp2", "logical_and", "logical_or",
+       "logical_xor", "copysign", "nextafter", "xlogy"},
       {"", "_", ".out"}, Linear::nowhere);
-  add(table, {"eq", "ne", "lt", "le", "gt", "ge", "remainder", "fmod", "floor_divide", "bitwise_and", "bitwise_or",
-              "bitwise_xor"},
+  add(table,
+      {"eq", "ne", "lt", "le", "gt", "ge", "remainder", "fmod", "floor_divide", "bitwise_and", "bitwise_or",
+       "bitwise_xor"},
       {".Tensor", "_.Tensor", ".Scalar", "_.Scalar", ".Tensor_out", ".Scalar_out"}, Linear::nowhere);
   add(table, {"floor_divide"}, {"", "_"}, Linear::nowhere);
   add(table, {"addcmul", "addcdiv"}, {"", "_", ".out"}, Linear::nowhere);

@@ -41,8 +41,8 @@ struct Reduced {
 };
 
 /// Without `combines`, the operator has no meaning on parts of a reduced dimension. `results`: max.dim has two.
-Strategies reduction_strategies(const OpCall& call, const Reduced& reduced, std::optional<Placement::Reduction> combines,
-                                bool is_linear, std::size_t results = 1) {
+Strategies reduction_strategies(const OpCall& call, const Reduced& reduced,
+                                std::optional<Placement::Reduction> combines, bool is_linear, std::size_t results = 1) {
   const auto sizes = call.tensors()[0].sizes;
   Strategies strategies;
   strategies.push_back(all_replicated(call, results));
@@ -58,7 +58,8 @@ Strategies reduction_strategies(const OpCall& call, const Reduced& reduced, std:
     const bool passes = is_linear ? reduction == Placement::Reduction::sum || reduction == Placement::Reduction::avg
                                   : combines == reduction;
     if (passes) {
-      strategies.push_back({.arguments = {Partial(reduction)}, .results = PlacementVector(results, Partial(reduction))});
+      strategies.push_back(
+          {.arguments = {Partial(reduction)}, .results = PlacementVector(results, Partial(reduction))});
     }
   }
   return strategies;
@@ -79,8 +80,7 @@ void run_reduction(OpCall& call, bool has_dims, std::optional<Placement::Reducti
                    std::size_t results = 1) {
   const auto reduced = reduced_by(call, has_dims);
   const auto sizes = reduced.result_sizes(call.tensors()[0].sizes);
-  run_by_strategies(call, reduction_strategies(call, reduced, combines, is_linear, results),
-                    SizesList(results, sizes));
+  run_by_strategies(call, reduction_strategies(call, reduced, combines, is_linear, results), SizesList(results, sizes));
 }
 
 /// A mean of parts of different sizes is not the mean of their means: each rank contributes its sum, divided by the
@@ -118,7 +118,8 @@ void run_norm(OpCall& call, bool has_dims) {
   const auto count = call.tensors()[0].sizes.size();
   const auto& order = call.argument(1);
   const double p = order.isNone() ? 2 : order.toScalar().toDouble();
-  const auto given = has_dims && !call.argument(2).isNone() ? call.argument(2).toIntVector() : std::vector<std::int64_t>{};
+  const auto given =
+      has_dims && !call.argument(2).isNone() ? call.argument(2).toIntVector() : std::vector<std::int64_t>{};
   const Reduced reduced(count, given, has_dims && call.argument(3).toBool());
   const bool is_max = std::isinf(p);
   if (is_max && p < 0) call.refuse("the norm of order -inf has no rule");
@@ -168,8 +169,8 @@ void run_along(OpCall& call) {
 
 void add_reduction_rules(RuleTable& table) {
   using enum Placement::Reduction;
-  const auto add = [&](std::initializer_list<const char*> ops, bool has_dims, std::optional<Placement::Reduction> combines,
-                       bool is_linear, std::size_t results = 1) {
+  const auto add = [&](std::initializer_list<const char*> ops, bool has_dims,
+                       std::optional<Placement::Reduction> combines, bool is_linear, std::size_t results = 1) {
     table.add(ops, "reduction", [=](OpCall& call) { run_reduction(call, has_dims, combines, is_linear, results); });
   };
   add({"aten::sum"}, false, sum, true);
@@ -185,7 +186,8 @@ void add_reduction_rules(RuleTable& table) {
   add({"aten::max.dim", "aten::min.dim"}, true, std::nullopt, false, 2);
   table.add("aten::mean", "reduction", [](OpCall& call) { run_mean(call, false); });
   table.add("aten::mean.dim", "reduction", [](OpCall& call) { run_mean(call, true); });
-  table.add({"aten::linalg_vector_norm", "aten::norm.ScalarOpt_dim"}, "reduction", [](OpCall& call) { run_norm(call, true); });
+  table.add({"aten::linalg_vector_norm", "aten::norm.ScalarOpt_dim"}, "reduction",
+            [](OpCall& call) { run_norm(call, true); });
   table.add("aten::norm.Scalar", "reduction", [](OpCall& call) { run_norm(call, false); });
   table.add({"aten::cumsum"}, "reduction", run_along);
 }

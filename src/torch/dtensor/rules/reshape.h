@@ -5,8 +5,10 @@
 // ```text
 //   (2, 3, 8)  ->  (6, 4, 2):   2 x 3 -> 6   and   8 -> 4 x 2
 // ```
-// A shard of the first dimension of a group becomes a shard of the first dimension of its counterpart, if the number of
-// ranks divides both; a group of one dimension keeps its shards as they are.
+// Within a group, a shard of a dimension is a shard of the group's elements, strided by the number of elements that the
+// dimensions before it have, and becomes a shard of the dimension after the view that has the same number of elements
+// before it. So a batch of sequences (4, 6, C) sharded in the sequences, S(1), becomes rows (24, C) as _S(0, 4), and
+// (4, 6, C) sharded as S(1) again. The ranks must divide the dimension evenly, unless it is the last of its group.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,8 +26,10 @@ std::optional<c10::DimVector> inferred_sizes(at::IntArrayRef from, at::IntArrayR
 
 struct Reshaped {
   Placements placements;
-  /// For each dimension of the result that is sharded, the dimension that it comes from; -1 for the others.
-  c10::DimVector source;
+  /// For each dimension of the result: the number of ranks that divide it evenly.
+  c10::DimVector ranks;
+  /// For each dimension of the result that is not divided evenly: the dimension that it comes from; -1 for the others.
+  c10::DimVector uneven_source;
 };
 
 /// Nullopt if the local parts of the result would not be shards.
