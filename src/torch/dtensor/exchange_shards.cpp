@@ -38,6 +38,10 @@ at::Tensor exchange_shards(const at::Tensor& local, const Placement& from, std::
   const auto sizes = with_size(whole, to.dim(), kept);
   if (c10::multiply_integers(whole) == 0) return at::empty(sizes, local.options());
 
+  if (is_even(from, elements, ranks) && is_even(to, local.size(to.dim()), ranks)) {
+    const auto parts = functional::blocking::all_to_all(pack_evenly(local, to.dim(), ranks), {}, {}, group);
+    return unpack_evenly(parts, sizes, from.dim(), ranks);
+  }
   const auto others = c10::multiply_integers(whole) / elements / local.size(to.dim());
   std::vector<std::int64_t> sent;
   std::vector<std::int64_t> received;

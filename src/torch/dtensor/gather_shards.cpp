@@ -31,9 +31,10 @@ at::Tensor gather_shards(const at::Tensor& local, const Placement& from, std::in
   if (total == 0) return at::empty(sizes, local.options());
 
   const auto rows = shard_size(from, elements, ranks, 0);
-  const auto all = functional::blocking::all_gather(padded_part(local, dim, rows).view({-1}), group);
+  const auto all = functional::blocking::all_gather(padded_part(local, dim, rows), group);
+  if (is_even(from, elements, ranks)) return dim == 0 ? all : unpack_evenly(all, sizes, dim, ranks);
   // Only the last parts can be smaller, so the padding is at the end.
-  if (is_outermost(sizes, dim) && is_consecutive(from)) return all.narrow(0, 0, total).view(sizes);
+  if (is_outermost(sizes, dim) && is_consecutive(from)) return all.view({-1}).narrow(0, 0, total).view(sizes);
   auto result = at::empty(sizes, local.options());
   const auto parts = all.view({ranks, -1});
   for (std::int64_t rank = 0; rank < ranks; ++rank) {

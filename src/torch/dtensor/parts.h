@@ -7,6 +7,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -24,6 +25,29 @@ inline std::vector<std::int64_t> with_size(at::IntArrayRef sizes, std::int64_t d
   auto changed = sizes.vec();
   changed[static_cast<std::size_t>(dim)] = size;
   return changed;
+}
+
+/// Whether every rank has one range, and all have the same size.
+inline bool is_even(const Placement& shard, std::int64_t elements, std::int64_t ranks) {
+  return is_consecutive(shard) && elements % ranks == 0;
+}
+
+/// Equal parts of dimension `dim`, rank after rank, the ranks being the first dimension of the result. One copy, or none
+/// if the parts lie like that already.
+inline at::Tensor pack_evenly(const at::Tensor& whole, std::int64_t dim, std::int64_t ranks) {
+  auto sizes = whole.sizes().vec();
+  const auto place = sizes.begin() + static_cast<std::ptrdiff_t>(dim);
+  *place /= ranks;
+  sizes.insert(place, ranks);
+  return whole.view(sizes).movedim(dim, 0).contiguous();
+}
+
+/// The reverse: `parts` is contiguous and has the elements of a tensor of `sizes`.
+inline at::Tensor unpack_evenly(const at::Tensor& parts, at::IntArrayRef sizes, std::int64_t dim, std::int64_t ranks) {
+  auto split = sizes.vec();
+  split[static_cast<std::size_t>(dim)] /= ranks;
+  split.insert(split.begin(), ranks);
+  return parts.view(split).movedim(0, dim).contiguous().view(sizes);
 }
 
 /// Copies what `rank` holds of dimension `dim` out of the whole to the beginning of its part.
@@ -46,7 +70,7 @@ inline void copy_from_part(const at::Tensor& whole, const at::Tensor& part, std:
   });
 }
 
-/// The parts of all ranks as one tensor, rank after rank; `splits` are their elements. No copy if
+/// Parts of any sizes as one tensor of one dimension, rank after rank; `splits` are their elements. One copy, or none if
 /// they lie like that already.
 inline at::Tensor packed_for_ranks(const at::Tensor& local, const Placement& to,
                                    const std::vector<std::int64_t>& splits) {

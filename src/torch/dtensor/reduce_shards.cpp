@@ -27,13 +27,12 @@ ReduceOp::Kind reduce_kind(Placement::Reduction reduction) {
   return ReduceOp::Kind::min;
 }
 
-/// What each rank is to get of the sum, one behind the other, each padded to `rows`.
+/// What each rank is to get of the sum, one behind the other, each padded to `rows`. The ranks are the first dimension, or
+/// divide it.
 at::Tensor packed_parts(const at::Tensor& local, const Placement& to, std::int64_t rows, std::int64_t ranks) {
   const auto dim = to.dim();
   const auto elements = local.size(dim);
-  if (is_outermost(local.sizes(), dim) && is_consecutive(to) && elements == ranks * rows) {
-    return local.contiguous().view({-1});
-  }
+  if (is_even(to, elements, ranks)) return dim == 0 ? local.contiguous() : pack_evenly(local, dim, ranks);
   const auto sizes = with_size(local.sizes(), dim, rows);
   auto packed = at::empty({ranks, c10::multiply_integers(sizes)}, local.options());
   for (std::int64_t rank = 0; rank < ranks; ++rank) {
@@ -42,7 +41,7 @@ at::Tensor packed_parts(const at::Tensor& local, const Placement& to, std::int64
     copy_to_part(part, local, dim, to, ranks, rank);
     if (used < rows) part.narrow(dim, used, rows - used).zero_();
   }
-  return packed.view({-1});
+  return packed;
 }
 
 }  // namespace
@@ -62,7 +61,8 @@ at::Tensor reduce_to_shard(const at::Tensor& local, Placement::Reduction reducti
   const auto rows = shard_size(to, local.size(dim), ranks, 0);
   const auto part =
       functional::blocking::reduce_scatter(packed_parts(local, to, rows, ranks), reduce_kind(reduction), group);
-  return part.view(with_size(local.sizes(), dim, rows)).narrow(dim, 0, own).contiguous();
+  const auto padded = part.view(with_size(local.sizes(), dim, rows));
+  return own == rows ? padded : padded.narrow(dim, 0, own).contiguous();
 }
 
 }  // namespace cohort::dtensor
