@@ -3,6 +3,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/List.h>
+#include <c10/core/InferenceMode.h>
 #include <cohort/torch/tensor.h>
 
 #include <algorithm>
@@ -35,6 +36,20 @@ void AsyncResult::wait() {
   }
   if (error_) std::rethrow_exception(error_);
 }
+
+namespace {
+
+/// An inference tensor if the plain one is, whatever the mode now: in inference mode views of normal tensors are normal.
+c10::intrusive_ptr<AsyncTensorImpl> make_async(const at::Tensor& plain, const std::shared_ptr<AsyncResult>& result) {
+  const c10::InferenceMode mode(plain.is_inference());
+  return c10::make_intrusive<AsyncTensorImpl>(plain, result);
+}
+
+at::Tensor view_in_flight(const at::Tensor& plain, const std::shared_ptr<AsyncResult>& result) {
+  return at::Tensor(make_async(plain, result));
+}
+
+}  // namespace
 
 AsyncTensorImpl::AsyncTensorImpl(at::Tensor plain, std::shared_ptr<AsyncResult> result)
     : c10::TensorImpl(
@@ -77,14 +92,14 @@ const c10::Storage& AsyncTensorImpl::storage() const {
 
 c10::intrusive_ptr<c10::TensorImpl> AsyncTensorImpl::shallow_copy_and_detach(const c10::VariableVersion& version,
                                                                              bool allow_tensor_metadata_change) const {
-  auto copy = c10::make_intrusive<AsyncTensorImpl>(plain_, result_);
+  auto copy = make_async(plain_, result_);
   copy_tensor_metadata(this, copy.get(), version, allow_tensor_metadata_change);
   return copy;
 }
 
 c10::intrusive_ptr<c10::TensorImpl> AsyncTensorImpl::shallow_copy_and_detach(c10::VariableVersion&& version,
                                                                              bool allow_tensor_metadata_change) const {
-  auto copy = c10::make_intrusive<AsyncTensorImpl>(plain_, result_);
+  auto copy = make_async(plain_, result_);
   copy_tensor_metadata(this, copy.get(), std::move(version), allow_tensor_metadata_change);
   return copy;
 }
@@ -95,14 +110,6 @@ void AsyncTensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl
   plain_ = is_async ? static_cast<const AsyncTensorImpl&>(*other).plain_ : at::Tensor();
   result_ = is_async ? static_cast<const AsyncTensorImpl&>(*other).result_ : nullptr;
 }
-
-namespace {
-
-at::Tensor view_in_flight(const at::Tensor& plain, const std::shared_ptr<AsyncResult>& result) {
-  return at::Tensor(c10::make_intrusive<AsyncTensorImpl>(plain, result));
-}
-
-}  // namespace
 
 at::Tensor as_async(const at::Tensor& result, ResultMemory memory) {
   require_fallback();

@@ -13,8 +13,8 @@
 #include "torch/functional/autograd.h"
 #include "torch/functional/issuing_group.h"
 #include "torch/functional/operators.h"
+#include "torch/functional/reduction_name.h"
 #include "torch/functional/shapes.h"
-#include "torch/functional/work_registry.h"
 
 namespace cohort::functional {
 
@@ -185,7 +185,7 @@ at::Tensor all_gather_tensor_autograd(const at::Tensor& tensor, std::int64_t dim
 
 at::Tensor reduce_scatter_tensor_autograd(const at::Tensor& tensor, std::string_view reduce_op, std::int64_t dim,
                                           const GroupArgument& group) {
-  if (reduce_op != "sum" && reduce_op != "SUM") {
+  if (reduction_named(reduce_op) != ReduceOp::sum()) {
     throw Error(fmt::format("reduce_scatter_tensor_autograd: {} has no gradient here, only sum has", reduce_op));
   }
   return differentiable::reduce_scatter(scatter_input(tensor, dim, group.group()->size()), group.group());

@@ -10,13 +10,12 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cctype>
 #include <string>
 #include <vector>
 
 #include "torch/functional/issuing_group.h"
 #include "torch/functional/operators.h"
+#include "torch/functional/reduction_name.h"
 #include "torch/functional/shapes.h"
 #include "torch/functional/work_registry.h"
 
@@ -28,13 +27,6 @@ using Tensors = std::vector<at::Tensor>;
 
 // An operator without a kernel for autograd arrives with autograd still on; nothing in here is differentiated.
 using BelowAutograd = at::AutoDispatchBelowADInplaceOrView;
-
-ReduceOp reduction_named(OperatorString name) {
-  std::string lower(name.data(), name.size());
-  std::transform(lower.begin(), lower.end(), lower.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return parse_reduce_op(lower);
-}
 
 Issuer issuer_of_size(OperatorString group, std::int64_t size, std::string_view op) {
   auto issuer = issuer_named(as_view(group));
@@ -84,7 +76,7 @@ Tensors clones_of(at::TensorList inputs) {
 }
 
 void reduce_in_place(const at::Tensor& tensor, OperatorString reduce_op, OperatorString group) {
-  const auto op = reduction_named(reduce_op);
+  const auto op = reduction_named(as_view(reduce_op));
   const auto issuer = issuer_named(as_view(group));
   perform(issuer, tensor, [&](bool async_op) {
     return issuer.group.all_reduce(buffer_of(tensor),
@@ -93,7 +85,7 @@ void reduce_in_place(const at::Tensor& tensor, OperatorString reduce_op, Operato
 }
 
 void reduce_all_in_place(at::TensorList tensors, OperatorString reduce_op, OperatorString group) {
-  const auto op = reduction_named(reduce_op);
+  const auto op = reduction_named(as_view(reduce_op));
   const auto issuer = issuer_named(as_view(group));
   perform(issuer, tensors, [&](bool async_op) {
     return issuer.group.all_reduce_coalesced(buffers_of(tensors),
@@ -176,7 +168,7 @@ Tensors all_gather_into_tensor_coalesced(at::TensorList inputs, std::int64_t gro
 at::Tensor reduce_scatter_tensor(const at::Tensor& input, OperatorString reduce_op, std::int64_t group_size,
                                  OperatorString group) {
   const BelowAutograd guard;
-  const auto op = reduction_named(reduce_op);
+  const auto op = reduction_named(as_view(reduce_op));
   const auto issuer = issuer_of_size(group, group_size, "reduce_scatter_tensor");
   auto output = at::empty(scattered_sizes(input, 0, group_size, "reduce_scatter_tensor"), input.options());
   const auto source = input.contiguous();
@@ -190,7 +182,7 @@ at::Tensor reduce_scatter_tensor(const at::Tensor& input, OperatorString reduce_
 Tensors reduce_scatter_tensor_coalesced(at::TensorList inputs, OperatorString reduce_op, std::int64_t group_size,
                                         OperatorString group) {
   const BelowAutograd guard;
-  const auto op = reduction_named(reduce_op);
+  const auto op = reduction_named(as_view(reduce_op));
   const auto issuer = issuer_of_size(group, group_size, "reduce_scatter_tensor_coalesced");
   Tensors outputs;
   Tensors sources;

@@ -5,6 +5,7 @@
 #include "torch/functional/async_tensor.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/InferenceMode.h>
 #include <cohort/torch/functional.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -161,6 +162,19 @@ TEST(AsyncTensors, MayBeInListsOfOptionalTensors) {
     const c10::List<OptionalTensor> indices({OptionalTensor(), OptionalTensor(index)});
     EXPECT_TRUE(at::arange(10).view({2, 5}).index(indices).equal(at::tensor({0, 2, 4, 5, 7, 9}).view({2, 3})));
     EXPECT_NE(find_async(*indices.get(1)), nullptr) << "the caller's list has changed";
+  });
+}
+
+TEST(AsyncTensors, WorkInInferenceMode) {
+  with_named_threads(2, [](const ProcessGroupPtr& group) {
+    const auto before = all_reduce(at::ones({4}), "sum", group);
+    const c10::InferenceMode inference;
+    const auto sum = all_reduce(at::ones({4}), "sum", group);
+    const auto view = sum.view({2, 2});
+    EXPECT_NE(find_async(view), nullptr);
+    EXPECT_TRUE((view + before.view({2, 2})).equal(at::full({2, 2}, 4.0)));
+    sum.add_(1);
+    EXPECT_TRUE(sum.contiguous().to(at::kFloat).equal(at::full({4}, 3.0)));
   });
 }
 

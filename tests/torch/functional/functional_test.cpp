@@ -140,8 +140,9 @@ TEST_P(FunctionalCollectives, InPlaceWriteTheGivenTensors) {
     const auto out = at::empty({2 * ranks, 3});
     EXPECT_TRUE(all_gather_into_tensor_out(fresh(), group, out).equal(at::cat(all)));
     EXPECT_TRUE(out.equal(at::cat(all)));
+    group->barrier();  // those of the other threads are counted, too
     EXPECT_EQ(unwaited_collectives(), 0U);
-    group->barrier();  // another thread's would be counted, too
+    group->barrier();
   });
 }
 

@@ -26,10 +26,10 @@ using test::all_values;
 using test::values_of;
 using test::with_named_threads;
 
-class Operators : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, Operators, ::testing::Values(1, 2, 3, 4));
+class CollectiveOperators : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, CollectiveOperators, ::testing::Values(1, 2, 3, 4));
 
-TEST_P(Operators, BlockingResultsArePlainTensors) {
+TEST_P(CollectiveOperators, BlockingResultsArePlainTensors) {
   with_named_threads(GetParam(), [](const ProcessGroupPtr& group) {
     const auto ranks = group->size();
     const auto mine = values_of(group->rank(), {ranks, 2});
@@ -63,7 +63,7 @@ TEST_P(Operators, BlockingResultsArePlainTensors) {
   });
 }
 
-TEST_P(Operators, AsynchronousResultsAreReadyAfterWaitTensor) {
+TEST_P(CollectiveOperators, AsynchronousResultsAreReadyAfterWaitTensor) {
   with_named_threads(GetParam(), [](const ProcessGroupPtr& group) {
     const auto ranks = group->size();
     const auto& registry = WorkRegistry::instance();
@@ -82,7 +82,7 @@ TEST_P(Operators, AsynchronousResultsAreReadyAfterWaitTensor) {
   });
 }
 
-TEST(OneOperator, DrainsAllWorksOfAStorage) {
+TEST(CollectiveOperator, DrainsAllWorksOfAStorage) {
   with_named_threads(2, [](const ProcessGroupPtr& group) {
     const auto mine = at::ones({4});
     ops::all_reduce_(mine, "sum", group->id());
@@ -93,7 +93,7 @@ TEST(OneOperator, DrainsAllWorksOfAStorage) {
   });
 }
 
-TEST(OneOperator, NameAnUnknownGroup) {
+TEST(CollectiveOperator, NameAnUnknownGroup) {
   EXPECT_ERROR(Error, ops::all_reduce(at::ones({2}), "sum", "nowhere"), "no group is registered as \"nowhere\"");
   with_named_threads(1, [](const ProcessGroupPtr& group) {
     EXPECT_ERROR(Error, ops::all_reduce(at::ones({2}), "mean", group->id()), "mean");
@@ -102,7 +102,7 @@ TEST(OneOperator, NameAnUnknownGroup) {
 }
 
 /// Two equal collectives whose results nobody uses, and waits likewise.
-TEST(OneOperator, SurviveAnOptimiser) {
+TEST(CollectiveOperator, SurviveAnOptimiser) {
   auto graph = std::make_shared<torch::jit::Graph>();
   torch::jit::parseIR(R"IR(
 graph(%x : Tensor, %op : str, %group : str, %n : int, %xs : Tensor[], %splits : int[]):
