@@ -15,7 +15,8 @@
 // that names the operator and the placements: nothing is gathered in silence.
 //
 // Every rank of the mesh makes the same calls in the same order, as for collectives. In one operator, distributed and
-// plain tensors do not mix, except for plain tensors without dimensions, which count as replicated.
+// plain tensors do not mix, except for plain tensors without dimensions, which count as replicated, and within an
+// ImplicitReplication.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,6 +26,7 @@
 #include <cohort/torch/placement.h>
 
 #include <cstdint>
+#include <iosfwd>
 #include <optional>
 #include <vector>
 
@@ -94,6 +96,28 @@ struct DistributeOptions {
 /// this mesh and these placements.
 COHORT_API DTensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, Placements placements = {},
                                      const DistributeOptions& options = {});
+
+/// redistribute() for tensors that are distributed; plain tensors are returned as they are. With it one source of a model
+/// works on both: it says how its intermediate results should lie.
+COHORT_API at::Tensor constrain(const at::Tensor& tensor, Placements placements);
+
+/// While it exists, plain tensors count as replicated ones in operators that this thread calls with distributed tensors.
+/// They must then be equal on all ranks, which is not checked. For masks and positions that a model makes in forward. A
+/// plain tensor that requires gradients is still refused: its gradient would be a distributed tensor.
+class COHORT_API ImplicitReplication {
+ public:
+  ImplicitReplication() noexcept;
+  ~ImplicitReplication();
+  ImplicitReplication(const ImplicitReplication&) = delete;
+  ImplicitReplication& operator=(const ImplicitReplication&) = delete;
+
+ private:
+  bool before_;
+};
+
+/// "[S(0), R] on DeviceMesh(...), this rank's part:" and the part. Printing an at::Tensor that is distributed is an error of
+/// libtorch, which finds no data in it.
+COHORT_API std::ostream& operator<<(std::ostream& out, const DTensor& tensor);
 
 /// Factories: no rank makes more than its part.
 namespace dtensor {

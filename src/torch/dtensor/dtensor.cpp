@@ -7,12 +7,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <ostream>
 #include <utility>
 
 #include "torch/dtensor/autograd.h"
 #include "torch/dtensor/checks.h"
 #include "torch/dtensor/distribute.h"
 #include "torch/dtensor/impl.h"
+#include "torch/dtensor/implicit_replication.h"
 #include "torch/dtensor/redistribute_local.h"
 
 namespace cohort {
@@ -206,6 +208,22 @@ DTensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, Plac
     redistribute_gradients_of(result);
   }
   return DTensor(std::move(result));
+}
+
+at::Tensor constrain(const at::Tensor& tensor, Placements placements) {
+  return is_dtensor(tensor) ? DTensor(tensor).redistribute(std::move(placements)) : tensor;
+}
+
+ImplicitReplication::ImplicitReplication() noexcept
+    : before_(std::exchange(dtensor::replicates_plain_tensors(), true)) {}
+
+ImplicitReplication::~ImplicitReplication() {
+  dtensor::replicates_plain_tensors() = before_;
+}
+
+std::ostream& operator<<(std::ostream& out, const DTensor& tensor) {
+  return out << to_string(tensor.placements()) << " on " << to_string(tensor.device_mesh()) << ", this rank's part:\n"
+             << impl_of(tensor).local();
 }
 
 namespace dtensor {

@@ -6,29 +6,63 @@
 
 #include <utility>
 
+#include "torch/dtensor/implicit_replication.h"
 #include "torch/dtensor/redistribute_local.h"
 #include "torch/dtensor/rule.h"
+#include "torch/dtensor/rules/common.h"
 
 namespace cohort::dtensor {
 
+namespace {
+
+/// Puts a replicated tensor in place of each plain one that has dimensions.
+void replicate_plain(torch::jit::Stack& stack, std::size_t begin, const DeviceMesh& mesh) {
+  LayoutPtr layout;
+  for (auto i = begin; i < stack.size(); ++i) {
+    if (!stack[i].isTensor()) continue;
+    const auto& tensor = stack[i].toTensor();
+    if (!tensor.defined() || tensor.dim() == 0 || find_impl(tensor) != nullptr || tensor.requires_grad()) continue;
+    if (layout == nullptr) layout = replicated_layout(mesh);
+    stack[i] = wrap(tensor, layout, tensor.sizes(), tensor.strides());
+  }
+}
+
+}  // namespace
+
 OpCall::OpCall(const c10::OperatorHandle& op, const OpInfo& info, torch::jit::Stack& stack)
     : op_(op), info_(info), stack_(stack), begin_(stack.size() - info.arguments), arguments_(info.arguments) {
-  const DTensorImpl* other_mesh = nullptr;
-  const at::Tensor* plain = nullptr;
+  auto plain = collect();
+  if (plain && replicates_plain_tensors()) {
+    replicate_plain(stack_, begin_, mesh());
+    tensors_.clear();
+    plain = collect();
+  }
+  if (plain) {
+    refuse(
+        fmt::format("a plain tensor of sizes [{}] is among the arguments: make it distributed with "
+                    "distribute_tensor() or DTensor::from_local(), or see ImplicitReplication",
+                    fmt::join(plain->begin(), plain->end(), ", ")));
+  }
+  for (const auto& each : tensors_) {
+    if (each.impl != nullptr && each.impl->layout() != first_->layout() && !(each.impl->layout()->mesh == mesh())) {
+      refuse("the tensors lie on different meshes");
+    }
+  }
+}
+
+std::optional<at::IntArrayRef> OpCall::collect() {
+  std::optional<at::IntArrayRef> plain;
   const auto add = [&](const at::Tensor& tensor, std::size_t position, int in_list) {
     if (!tensor.defined()) return;
     const auto* impl = find_impl(tensor);
-    if (impl == nullptr && (tensor.dim() > 0 || info.writes[position])) plain = &tensor;
-    if (impl != nullptr) {
-      if (first_ == nullptr) first_ = impl;
-      if (impl->layout() != first_->layout() && !(impl->layout()->mesh == first_->layout()->mesh)) other_mesh = impl;
-    }
+    if (impl == nullptr && (tensor.dim() > 0 || info_.writes[position])) plain = tensor.sizes();
+    if (impl != nullptr && first_ == nullptr) first_ = impl;
     tensors_.push_back({.position = position,
                         .in_list = in_list,
                         .impl = impl,
                         .sizes = tensor.sizes(),
                         .strides = tensor.strides(),
-                        .is_written = info.writes[position]});
+                        .is_written = info_.writes[position]});
   };
   for (std::size_t i = 0; i < arguments_; ++i) {
     const auto& value = argument(i);
@@ -42,13 +76,7 @@ OpCall::OpCall(const c10::OperatorHandle& op, const OpInfo& info, torch::jit::St
       }
     }
   }
-  if (plain != nullptr) {
-    refuse(
-        fmt::format("a plain tensor of sizes [{}] is among the arguments: make it distributed with "
-                    "distribute_tensor() or DTensor::from_local()",
-                    fmt::join(plain->sizes().begin(), plain->sizes().end(), ", ")));
-  }
-  if (other_mesh != nullptr) refuse("the tensors lie on different meshes");
+  return plain;
 }
 
 std::string OpCall::name() const {

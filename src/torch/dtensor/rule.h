@@ -24,6 +24,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -120,6 +121,9 @@ class OpCall {
   [[noreturn]] void refuse(std::string_view why) const;
 
  private:
+  /// Fills in tensors_. Returns the sizes of a plain tensor that cannot be among the arguments, if there is one.
+  std::optional<at::IntArrayRef> collect();
+
   const c10::OperatorHandle& op_;
   const OpInfo& info_;
   torch::jit::Stack& stack_;

@@ -31,9 +31,9 @@ void run_user_rule(OpCall& call, const DTensorRule& rule) {
   dtensor::Strategies strategies;
   for (const auto& each : rule.strategies(described)) {
     if (each.arguments.size() != call.tensors().size() || each.results.size() != results.size()) {
-      throw ValueError(fmt::format("the rule for {} has a strategy with {} arguments and {} results; the call has {} and {}",
-                                   call.name(), each.arguments.size(), each.results.size(), call.tensors().size(),
-                                   results.size()));
+      throw ValueError(
+          fmt::format("the rule for {} has a strategy with {} arguments and {} results; the call has {} and {}",
+                      call.name(), each.arguments.size(), each.results.size(), call.tensors().size(), results.size()));
     }
     strategies.push_back({.arguments = {each.arguments.begin(), each.arguments.end()},
                           .results = {each.results.begin(), each.results.end()}});

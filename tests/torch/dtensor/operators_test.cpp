@@ -31,21 +31,33 @@ struct OperatorCase {
   bool has_gradient = true;
 };
 
-at::Tensor random(Sizes sizes) { return torch::randn(sizes); }
-at::Tensor positive(Sizes sizes) { return torch::rand(sizes) + 0.5; }
-at::Tensor indices(Sizes sizes, std::int64_t below) { return torch::randint(below, sizes); }
+at::Tensor random(Sizes sizes) {
+  return torch::randn(sizes);
+}
+at::Tensor positive(Sizes sizes) {
+  return torch::rand(sizes) + 0.5;
+}
+at::Tensor indices(Sizes sizes, std::int64_t below) {
+  return torch::randint(below, sizes);
+}
 
 OperatorCase unary(std::string name, std::function<at::Tensor(const at::Tensor&)> f, Sizes sizes = {5, 4}) {
-  return {.name = std::move(name), .inputs = [=] { return Tensors{random(sizes)}; }, .run = [=](const Tensors& x) { return f(x[0]); }};
+  return {.name = std::move(name),
+          .inputs = [=] { return Tensors{random(sizes)}; },
+          .run = [=](const Tensors& x) { return f(x[0]); }};
 }
 OperatorCase view(std::string name, std::function<at::Tensor(const at::Tensor&)> f, Sizes sizes) {
   auto made = unary(std::move(name), std::move(f), std::move(sizes));
   made.may_refuse = true;
   return made;
 }
-OperatorCase binary(std::string name, std::function<at::Tensor(const at::Tensor&, const at::Tensor&)> f, Sizes a, Sizes b) {
+OperatorCase binary(std::string name, std::function<at::Tensor(const at::Tensor&, const at::Tensor&)> f, Sizes a,
+                    Sizes b) {
   return {.name = std::move(name),
-          .inputs = [=] { return Tensors{random(a), positive(b)}; },
+          .inputs =
+              [=] {
+                return Tensors{random(a), positive(b)};
+              },
           .run = [=](const Tensors& x) { return f(x[0], x[1]); }};
 }
 
@@ -80,38 +92,70 @@ std::vector<OperatorCase> operator_cases() {
       binary("dot", [](T a, T b) { return a.dot(b); }, {7}, {7}),
       binary("mm_transposed", [](T a, T b) { return a.t().mm(b.t()); }, {3, 5}, {4, 3}),
       {.name = "addmm",
-       .inputs = [] { return Tensors{random({4}), random({5, 3}), random({3, 4})}; },
+       .inputs =
+           [] {
+             return Tensors{random({4}), random({5, 3}), random({3, 4})};
+           },
        .run = [](const Tensors& x) { return at::addmm(x[0], x[1], x[2], 2, 3); }},
       {.name = "linear",
-       .inputs = [] { return Tensors{random({2, 5, 3}), random({4, 3}), random({4})}; },
+       .inputs =
+           [] {
+             return Tensors{random({2, 5, 3}), random({4, 3}), random({4})};
+           },
        .run = [](const Tensors& x) { return at::linear(x[0], x[1], x[2]); }},
       {.name = "baddbmm",
-       .inputs = [] { return Tensors{random({3, 5, 4}), random({3, 5, 2}), random({3, 2, 4})}; },
+       .inputs =
+           [] {
+             return Tensors{random({3, 5, 4}), random({3, 5, 2}), random({3, 2, 4})};
+           },
        .run = [](const Tensors& x) { return at::baddbmm(x[0], x[1], x[2]); }},
       // reductions
       unary("sum", [](T x) { return x.sum(); }),
       unary("sum_dim", [](T x) { return x.sum(0); }, {5, 4, 3}),
-      unary("sum_dims_keep", [](T x) { return x.sum(at::IntArrayRef({0, -1}), true); }, {5, 4, 3}),
+      unary("sum_dims_keep",
+            [](T x) {
+              return x.sum(at::IntArrayRef({0, -1}), true);
+            },
+            {5, 4, 3}),
       unary("mean", [](T x) { return x.mean(); }),
       unary("mean_dim", [](T x) { return x.mean(1); }, {5, 4, 3}),
       unary("max", [](T x) { return x.max(); }),
       unary("amax", [](T x) { return x.amax(1); }, {5, 4, 3}),
       unary("norm", [](T x) { return x.norm(); }),
       {.name = "max_dim",
-       .inputs = [] { return Tensors{random({5, 4})}; },
+       .inputs =
+           [] {
+             return Tensors{random({5, 4})};
+           },
        .run = [](const Tensors& x) { return std::get<0>(x[0].max(0)); },
        .has_gradient = false},  // libtorch makes a plain tensor for it
       unary("cumsum", [](T x) { return x.cumsum(0); }),
       // views
       view("t", [](T x) { return x.t(); }, {5, 4}),
-      view("permute", [](T x) { return x.permute({2, 0, 1}); }, {5, 4, 3}),
+      view("permute",
+           [](T x) {
+             return x.permute({2, 0, 1});
+           },
+           {5, 4, 3}),
       view("unsqueeze", [](T x) { return x.unsqueeze(-2); }, {5, 4}),
       view("squeeze", [](T x) { return x.squeeze(1); }, {5, 1, 4}),
       view("squeeze_all", [](T x) { return x.squeeze(); }, {4, 1, 3}),
-      view("expand", [](T x) { return x.expand({3, 5, 4}); }, {5, 1}),
+      view("expand",
+           [](T x) {
+             return x.expand({3, 5, 4});
+           },
+           {5, 1}),
       view("flatten", [](T x) { return x.flatten(); }, {4, 3}),
-      view("split_dim", [](T x) { return x.view({2, 4, 3}); }, {8, 3}),
-      view("merge_dims", [](T x) { return x.view({8, 3}); }, {4, 2, 3}),
+      view("split_dim",
+           [](T x) {
+             return x.view({2, 4, 3});
+           },
+           {8, 3}),
+      view("merge_dims",
+           [](T x) {
+             return x.view({8, 3});
+           },
+           {4, 2, 3}),
       view("reshape_of_transposed", [](T x) { return x.t().reshape({-1}); }, {5, 4}),
       view("slice", [](T x) { return x.slice(0, 1, 4); }, {5, 4}),
       view("select", [](T x) { return x.select(1, 2); }, {5, 4}),
@@ -121,41 +165,83 @@ std::vector<OperatorCase> operator_cases() {
       unary("softmax", [](T x) { return x.softmax(1); }, {5, 7}),
       unary("log_softmax", [](T x) { return x.log_softmax(0); }, {5, 4, 3}),
       {.name = "layer_norm",
-       .inputs = [] { return Tensors{random({3, 5, 4}), random({4}), random({4})}; },
+       .inputs =
+           [] {
+             return Tensors{random({3, 5, 4}), random({4}), random({4})};
+           },
        .run = [](const Tensors& x) { return at::layer_norm(x[0], {4}, x[1], x[2]); }},
       {.name = "embedding",
-       .inputs = [] { return Tensors{random({7, 4}), indices({5, 3}, 7)}; },
+       .inputs =
+           [] {
+             return Tensors{random({7, 4}), indices({5, 3}, 7)};
+           },
        .run = [](const Tensors& x) { return at::embedding(x[0], x[1]); }},
       {.name = "conv2d",
-       .inputs = [] { return Tensors{random({5, 2, 6, 6}), random({3, 2, 3, 3}), random({3})}; },
+       .inputs =
+           [] {
+             return Tensors{random({5, 2, 6, 6}), random({3, 2, 3, 3}), random({3})};
+           },
        .run = [](const Tensors& x) { return at::conv2d(x[0], x[1], x[2]); }},
       {.name = "max_pool2d",
-       .inputs = [] { return Tensors{random({5, 2, 6, 6})}; },
-       .run = [](const Tensors& x) { return at::max_pool2d(x[0], {2, 2}); }},
+       .inputs =
+           [] {
+             return Tensors{random({5, 2, 6, 6})};
+           },
+       .run =
+           [](const Tensors& x) {
+             return at::max_pool2d(x[0], {2, 2});
+           }},
       {.name = "cross_entropy",
-       .inputs = [] { return Tensors{random({5, 7}), indices({5}, 7)}; },
+       .inputs =
+           [] {
+             return Tensors{random({5, 7}), indices({5}, 7)};
+           },
        .run = [](const Tensors& x) { return at::cross_entropy_loss(x[0], x[1]); }},
       {.name = "cross_entropy_sum",
-       .inputs = [] { return Tensors{random({5, 7}), indices({5}, 7)}; },
+       .inputs =
+           [] {
+             return Tensors{random({5, 7}), indices({5}, 7)};
+           },
        .run = [](const Tensors& x) { return at::cross_entropy_loss(x[0], x[1], {}, at::Reduction::Sum, 3); }},
       {.name = "cross_entropy_each_weighted",
-       .inputs = [] { return Tensors{random({5, 7}), indices({5}, 7), positive({7})}; },
+       .inputs =
+           [] {
+             return Tensors{random({5, 7}), indices({5}, 7), positive({7})};
+           },
        .run = [](const Tensors& x) { return at::cross_entropy_loss(x[0], x[1], x[2].detach(), at::Reduction::None); }},
       binary("mse_loss", [](T a, T b) { return at::mse_loss(a, b); }, {5, 4}, {5, 4}),
       // indexing
       {.name = "cat",
-       .inputs = [] { return Tensors{random({5, 4}), random({3, 4})}; },
-       .run = [](const Tensors& x) { return at::cat({x[0], x[1]}, 0); },
+       .inputs =
+           [] {
+             return Tensors{random({5, 4}), random({3, 4})};
+           },
+       .run =
+           [](const Tensors& x) {
+             return at::cat({x[0], x[1]}, 0);
+           },
        .may_refuse = true},  // its backward is a slice
       {.name = "stack",
-       .inputs = [] { return Tensors{random({5, 4}), random({5, 4})}; },
-       .run = [](const Tensors& x) { return at::stack({x[0], x[1]}, 1); }},
+       .inputs =
+           [] {
+             return Tensors{random({5, 4}), random({5, 4})};
+           },
+       .run =
+           [](const Tensors& x) {
+             return at::stack({x[0], x[1]}, 1);
+           }},
       {.name = "gather",
-       .inputs = [] { return Tensors{random({5, 4}), indices({5, 2}, 4)}; },
+       .inputs =
+           [] {
+             return Tensors{random({5, 4}), indices({5, 2}, 4)};
+           },
        .run = [](const Tensors& x) { return x[0].gather(1, x[1]); },
        .has_gradient = false},
       {.name = "index_select",
-       .inputs = [] { return Tensors{random({5, 4}), indices({3}, 5)}; },
+       .inputs =
+           [] {
+             return Tensors{random({5, 4}), indices({3}, 5)};
+           },
        .run = [](const Tensors& x) { return x[0].index_select(0, x[1]); },
        .has_gradient = false},
       unary("tril", [](T x) { return x.tril(); }, {3, 4, 4}),
@@ -190,8 +276,9 @@ Tensors leaves_of(const Tensors& tensors, bool has_gradient) {
 
 void expect_close(const at::Tensor& actual, const at::Tensor& expected, const std::string& what) {
   ASSERT_EQ(actual.sizes(), expected.sizes()) << what;
-  EXPECT_TRUE(at::allclose(actual.to(at::kDouble), expected.to(at::kDouble), 1e-4, 1e-5))
-      << what << "\nexpected\n" << expected << "\nactual\n" << actual;
+  EXPECT_TRUE(at::allclose(actual.to(at::kDouble), expected.to(at::kDouble), 1e-4, 1e-5)) << what << "\nexpected\n"
+                                                                                          << expected << "\nactual\n"
+                                                                                          << actual;
 }
 
 /// Returns whether the placements were refused.
@@ -263,8 +350,8 @@ TEST_P(Operators, ComputeWhatDenseTensorsCompute) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, Operators,
-                         testing::Values(MeshCase{{1}, 40}, MeshCase{{2}, 150}, MeshCase{{3}, 150}, MeshCase{{2, 2}, 25},
-                                         MeshCase{{3, 2}, 10}),
+                         testing::Values(MeshCase{{1}, 40}, MeshCase{{2}, 150}, MeshCase{{3}, 150},
+                                         MeshCase{{2, 2}, 25}, MeshCase{{3, 2}, 10}),
                          [](const auto& each) {
                            std::string name = "Mesh";
                            for (const auto size : each.param.shape) name += std::to_string(size);

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+namespace cohort::dtensor {
+
+/// Of this thread: whether plain tensors count as replicated (ImplicitReplication in dtensor.h).
+inline bool& replicates_plain_tensors() noexcept {
+  thread_local bool replicates = false;
+  return replicates;
+}
+
+}  // namespace cohort::dtensor
