@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "torch/dtensor/dispatch.h"
 
+#include <c10/core/InferenceMode.h>
+
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include "torch/dtensor/rule_table.h"
 
@@ -45,6 +48,9 @@ void dispatch(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
         "the operator has no rule for distributed tensors; redistribute() and to_local() give plain ones, and "
         "register_dtensor_rule() adds a rule");
   }
+  // A view of a tensor made outside inference mode shares its version counter, which tensors made inside do not have.
+  std::optional<c10::InferenceMode> outside;
+  if (info.returns_view && c10::InferenceMode::is_enabled() && !call.is_inference()) outside.emplace(false);
   info.rule->run(call);
 }
 

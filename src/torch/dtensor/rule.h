@@ -87,6 +87,9 @@ class OpCall {
   const Layout& layout() const noexcept { return *first_->layout(); }
   const LayoutPtr& layout_pointer() const noexcept { return first_->layout(); }
 
+  /// Whether the first distributed tensor was made in inference mode.
+  bool is_inference() const { return first_->is_inference(); }
+
   /// Arguments that are not tensors, by position. Rules may replace them before the operator runs on the local parts.
   c10::IValue& argument(std::size_t position) { return stack_[begin_ + position]; }
   const c10::IValue& argument(std::size_t position) const { return stack_[begin_ + position]; }

@@ -87,7 +87,9 @@ TEST(DTensors, DistributeTensorTakesTheValuesOfOneRank) {
     EXPECT_EQ(first.to_local().size(0), rank < 2 ? 2 : 0);
     EXPECT_TRUE(at::equal(distribute_tensor(mine, mesh, {}, {.src_data_rank = 2}).to_local(), counting({4, 2}) + 200));
     const auto own = distribute_tensor(mine, mesh, {Shard(1)}, {.src_data_rank = std::nullopt});
-    if (rank < 2) EXPECT_TRUE(at::equal(own.to_local(), mine.narrow(1, rank, 1)));
+    if (rank < 2) {
+      EXPECT_TRUE(at::equal(own.to_local(), mine.narrow(1, rank, 1)));
+    }
     EXPECT_TRUE(distribute_tensor(first, mesh, {Shard(0)}).is_same(first));
     EXPECT_ERROR(ValueError, distribute_tensor(first, mesh, {Shard(1)}), "distributed already");
     EXPECT_ERROR(Error, distribute_tensor(mine, mesh, {Partial()}), "Partial");
