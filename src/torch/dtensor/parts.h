@@ -32,8 +32,8 @@ inline bool is_even(const Placement& shard, std::int64_t elements, std::int64_t 
   return is_consecutive(shard) && elements % ranks == 0;
 }
 
-/// Equal parts of dimension `dim`, rank after rank, the ranks being the first dimension of the result. One copy, or none
-/// if the parts lie like that already.
+/// Equal parts of dimension `dim`, rank after rank, the ranks being the first dimension of the result. One copy, or
+/// none if the parts lie like that already.
 inline at::Tensor pack_evenly(const at::Tensor& whole, std::int64_t dim, std::int64_t ranks) {
   auto sizes = whole.sizes().vec();
   const auto place = sizes.begin() + static_cast<std::ptrdiff_t>(dim);
@@ -70,8 +70,8 @@ inline void copy_from_part(const at::Tensor& whole, const at::Tensor& part, std:
   });
 }
 
-/// Parts of any sizes as one tensor of one dimension, rank after rank; `splits` are their elements. One copy, or none if
-/// they lie like that already.
+/// Parts of any sizes as one tensor of one dimension, rank after rank; `splits` are their elements. One copy, or none
+/// if they lie like that already.
 inline at::Tensor packed_for_ranks(const at::Tensor& local, const Placement& to,
                                    const std::vector<std::int64_t>& splits) {
   if (is_outermost(local.sizes(), to.dim()) && is_consecutive(to)) return local.contiguous().view({-1});

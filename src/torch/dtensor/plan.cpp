@@ -19,7 +19,8 @@ namespace cohort::dtensor {
 
 namespace {
 
-/// Any two of these can be exchanged: whether a rank first sums or first averages over a mesh dimension does not matter.
+/// Any two of these can be exchanged: whether a rank first sums or first averages over a mesh dimension does not
+/// matter.
 bool is_linear(Placement::Reduction reduction) {
   return reduction == Placement::Reduction::sum || reduction == Placement::Reduction::avg;
 }
@@ -101,8 +102,8 @@ Placements Search::placements(std::size_t state) const {
   return all;
 }
 
-/// Whether the strided shard of this mesh dimension was made inside the shards of the later mesh dimensions: then it can
-/// be made and undone while they are there.
+/// Whether the strided shard of this mesh dimension was made inside the shards of the later mesh dimensions: then it
+/// can be made and undone while they are there.
 bool Search::is_right_to_left(const Placements& now, std::size_t mesh_dim, const Placement& shard) const {
   if (!shard.is_strided_shard() || !is_even_) return false;
   std::int64_t parts = 1;

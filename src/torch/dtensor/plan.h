@@ -46,8 +46,8 @@ struct Transition {
   std::int64_t mesh_dim;
   Placement from;
   Placement to;
-  /// If `from` is a shard: the other mesh dimensions that shard the same tensor dimension at this step. The size that the
-  /// dimension has without the sharding by `mesh_dim` is the global size, cut by these in their order.
+  /// If `from` is a shard: the other mesh dimensions that shard the same tensor dimension at this step. The size that
+  /// the dimension has without the sharding by `mesh_dim` is the global size, cut by these in their order.
   std::vector<Cut> cuts{};
   bool operator==(const Transition&) const = default;
 };
@@ -55,15 +55,16 @@ struct Transition {
 /// The steps, in order; none for mesh dimensions of one rank.
 using Plan = std::vector<Transition>;
 
-/// Whether each dimension is divided without remainder, and so into equal parts, by all the mesh dimensions together that
-/// shard it before or after. A strided shard then is the same as sharding the mesh dimensions from the last to the first.
+/// Whether each dimension is divided without remainder, and so into equal parts, by all the mesh dimensions together
+/// that shard it before or after. A strided shard then is the same as sharding the mesh dimensions from the last to the
+/// first.
 bool divides_evenly(const Placements& from, const Placements& to, c10::IntArrayRef mesh_shape, c10::IntArrayRef sizes);
 
 /// Throws Error for targets that cannot be reached: Partial from anything but the same Partial, except that
 /// Partial("sum") can be reached from Replicate.
 Plan make_plan(const Placements& from, const Placements& to, c10::IntArrayRef mesh_shape, bool is_even);
 
-/// The same, and remembers plans: each thread keeps the last ones, at most 128. A look-up costs some tens of nanoseconds.
+/// The same, and remembers plans: each thread keeps the last ones, at most 128. A look-up takes some 70 ns.
 std::shared_ptr<const Plan> plan(const Placements& from, const Placements& to, c10::IntArrayRef mesh_shape,
                                  c10::IntArrayRef sizes);
 

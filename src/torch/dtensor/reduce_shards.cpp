@@ -27,8 +27,8 @@ ReduceOp::Kind reduce_kind(Placement::Reduction reduction) {
   return ReduceOp::Kind::min;
 }
 
-/// What each rank is to get of the sum, one behind the other, each padded to `rows`. The ranks are the first dimension, or
-/// divide it.
+/// What each rank is to get of the sum, one behind the other, each padded to `rows`. The ranks are the first dimension,
+/// or divide it.
 at::Tensor packed_parts(const at::Tensor& local, const Placement& to, std::int64_t rows, std::int64_t ranks) {
   const auto dim = to.dim();
   const auto elements = local.size(dim);

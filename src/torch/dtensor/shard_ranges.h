@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What a rank holds of a tensor dimension: one range under a plain shard, up to split_factor ranges under a strided one.
+// What a rank holds of a tensor dimension: one range under a plain shard, up to split_factor ranges under a strided
+// one.
 #pragma once
 
 #include <cohort/torch/placement.h>

@@ -16,7 +16,8 @@ namespace cohort::dtensor {
 
 namespace {
 
-/// A share of the tensor such that the shares of all ranks add up to it. Integers cannot be divided: rank 0 has them all.
+/// A share of the tensor such that the shares of all ranks add up to it. Integers cannot be divided: rank 0 has them
+/// all.
 at::Tensor as_summand(const at::Tensor& whole, std::int64_t ranks, std::int64_t rank) {
   if (at::isFloatingType(whole.scalar_type()) || at::isComplexType(whole.scalar_type())) return at::div(whole, ranks);
   return rank == 0 ? whole.clone() : at::zeros_like(whole);

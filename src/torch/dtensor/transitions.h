@@ -6,7 +6,7 @@
 //   from -> to        collective       copies besides it
 //   S(i) -> R         all-gather       after it, unless dimension i is the outermost (*)
 //   S(i) -> S(j)      all-to-all       before it, unless j is the outermost; after it, unless i is the outermost
-//   P    -> R         all-reduce       none
+//   P    -> R         all-reduce       before it: the argument stays as it is
 //   P    -> S(i)      reduce-scatter   before it, unless i is the outermost and divided evenly
 //   R    -> S(i)      none             none: a view
 //   R    -> P(sum)    none             the quotient by the number of ranks
@@ -26,8 +26,8 @@
 
 namespace cohort::dtensor {
 
-/// The ranks of `group` are those of a mesh dimension. `elements`: if `from` is a shard, the size of its dimension before
-/// this sharding.
+/// The ranks of `group` are those of a mesh dimension. `elements`: if `from` is a shard, the size of its dimension
+/// before this sharding.
 at::Tensor perform(const Placement& from, const Placement& to, const at::Tensor& local, std::int64_t elements,
                    const ProcessGroupPtr& group);
 

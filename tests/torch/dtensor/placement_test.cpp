@@ -85,8 +85,8 @@ TEST(ShardArithmetic, GivesTheSpecifiedParts) {
   EXPECT_EQ(shard_range(9, 4, 2), (ShardRange{6, 3}));
 }
 
-/// Every element has one owner, parts follow each other, none is larger than the first one, and only at the end they are
-/// smaller.
+/// Every element has one owner, parts follow each other, none is larger than the first one, and only at the end they
+/// are smaller.
 TEST(ShardArithmetic, HoldsForAllSmallSizes) {
   for (std::int64_t ranks = 1; ranks <= 9; ++ranks) {
     for (std::int64_t elements = 0; elements <= 40; ++elements) {
