@@ -104,7 +104,7 @@ at::Tensor redistributed(const at::Tensor& tensor, const LayoutPtr& target, cons
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   auto local = impl.local();
   if (options.forward_dtype) local = local.to(*options.forward_dtype);
-  if (equal(impl.layout(), target)) return wrap(at::alias(local), impl.layout(), tensor.sizes());
+  if (equal(impl.layout(), target)) return wrap(at::alias(local), impl.layout(), tensor.sizes(), tensor.strides());
   return wrap(redistribute_local(local, tensor.sizes(), *impl.layout(), *target), target, tensor.sizes());
 }
 

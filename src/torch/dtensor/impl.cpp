@@ -19,26 +19,17 @@ c10::DispatchKeySet keys_of(const at::Tensor& local) {
   return c10::DispatchKeySet({backend, c10::DispatchKey::Fake});
 }
 
-/// The local strides as they would be in the whole tensor: a step over a dimension that is longer there is longer too, by
-/// the same factor. Gaps between elements stay, so that libtorch knows of them.
-c10::DimVector global_strides(const at::Tensor& local, at::IntArrayRef sizes) {
-  const auto part = local.sizes();
-  if (local.is_contiguous() || part.size() != sizes.size() || local.numel() == 0) {
-    return dense_strides(sizes, local.dim() == static_cast<std::int64_t>(sizes.size()) ? local.strides() : sizes);
-  }
-  const auto from = local.strides();
-  c10::DimVector strides(from);
-  for (std::size_t d = 0; d < sizes.size(); ++d) {
-    if (sizes[d] == part[d]) continue;
-    for (std::size_t j = 0; j < sizes.size(); ++j) {
-      const bool is_outer = from[j] > from[d] || (from[j] == from[d] && j < d);
-      if (j != d && is_outer) strides[j] = strides[j] / part[d] * sizes[d];
-    }
+}  // namespace
+
+c10::DimVector dense_strides(at::IntArrayRef sizes) {
+  c10::DimVector strides(sizes.size());
+  std::int64_t next = 1;
+  for (auto d = sizes.size(); d-- > 0;) {
+    strides[d] = next;
+    next *= std::max<std::int64_t>(sizes[d], 1);
   }
   return strides;
 }
-
-}  // namespace
 
 c10::DimVector dense_strides(at::IntArrayRef sizes, at::IntArrayRef like) {
   const auto dims = sizes.size();
@@ -59,24 +50,24 @@ c10::DimVector dense_strides(at::IntArrayRef sizes, at::IntArrayRef like) {
   return strides;
 }
 
-DTensorImpl::DTensorImpl(at::Tensor local, LayoutPtr layout, at::IntArrayRef sizes)
+DTensorImpl::DTensorImpl(at::Tensor local, LayoutPtr layout, at::IntArrayRef sizes, at::IntArrayRef strides)
     : c10::TensorImpl(keys_of(local), local.dtype(), local.device()),
       local_(std::move(local)),
       layout_(std::move(layout)) {
-  set_sizes_and_strides(sizes, global_strides(local_, sizes));
+  set_sizes_and_strides(sizes, strides);
   set_storage_access_should_throw();
 }
 
 c10::intrusive_ptr<c10::TensorImpl> DTensorImpl::shallow_copy_and_detach(const c10::VariableVersion& version,
                                                                          bool allow_tensor_metadata_change) const {
-  auto copy = c10::make_intrusive<DTensorImpl>(local_, layout_, sizes());
+  auto copy = c10::make_intrusive<DTensorImpl>(local_, layout_, sizes(), strides());
   copy_tensor_metadata(this, copy.get(), version, allow_tensor_metadata_change);
   return copy;
 }
 
 c10::intrusive_ptr<c10::TensorImpl> DTensorImpl::shallow_copy_and_detach(c10::VariableVersion&& version,
                                                                          bool allow_tensor_metadata_change) const {
-  auto copy = c10::make_intrusive<DTensorImpl>(local_, layout_, sizes());
+  auto copy = c10::make_intrusive<DTensorImpl>(local_, layout_, sizes(), strides());
   copy_tensor_metadata(this, copy.get(), std::move(version), allow_tensor_metadata_change);
   return copy;
 }

@@ -19,9 +19,10 @@ namespace cohort::dtensor {
 
 class DTensorImpl final : public c10::TensorImpl {
  public:
-  /// `local` has no autograd history. Strides are those of a tensor of the global sizes whose dimensions are in the same
-  /// order in memory as those of `local`.
-  DTensorImpl(at::Tensor local, LayoutPtr layout, at::IntArrayRef sizes);
+  /// `local` has no autograd history. The strides are those that the whole tensor would have. libtorch decides by them
+  /// whether a view is possible and a copy needed, so they must be the same on all ranks, and never follow from the local
+  /// part: if it is empty or has sizes of 1, its strides say something else there.
+  DTensorImpl(at::Tensor local, LayoutPtr layout, at::IntArrayRef sizes, at::IntArrayRef strides);
 
   const at::Tensor& local() const noexcept { return local_; }
   const LayoutPtr& layout() const noexcept { return layout_; }
@@ -39,8 +40,9 @@ class DTensorImpl final : public c10::TensorImpl {
   LayoutPtr layout_;
 };
 
-/// Strides of a dense tensor of these sizes with the dimensions in the order of `like` in memory; an expanded dimension
-/// (stride 0) stays one.
+/// Strides of a dense tensor of these sizes, in row-major order or with the dimensions in the order of `like` in memory. An
+/// expanded dimension (stride 0) stays one.
+c10::DimVector dense_strides(at::IntArrayRef sizes);
 c10::DimVector dense_strides(at::IntArrayRef sizes, at::IntArrayRef like);
 
 inline bool is_distributed_impl(const c10::TensorImpl& impl) noexcept {
@@ -54,8 +56,13 @@ inline const DTensorImpl* find_impl(const at::Tensor& tensor) noexcept {
   return is_distributed_impl(impl) ? static_cast<const DTensorImpl*>(&impl) : nullptr;
 }
 
+inline at::Tensor wrap(at::Tensor local, LayoutPtr layout, at::IntArrayRef sizes, at::IntArrayRef strides) {
+  return at::Tensor(c10::make_intrusive<DTensorImpl>(std::move(local), std::move(layout), sizes, strides));
+}
+
+/// Row-major.
 inline at::Tensor wrap(at::Tensor local, LayoutPtr layout, at::IntArrayRef sizes) {
-  return at::Tensor(c10::make_intrusive<DTensorImpl>(std::move(local), std::move(layout), sizes));
+  return wrap(std::move(local), std::move(layout), sizes, dense_strides(sizes));
 }
 
 }  // namespace cohort::dtensor

@@ -27,6 +27,7 @@ OpCall::OpCall(const c10::OperatorHandle& op, const OpInfo& info, torch::jit::St
                         .in_list = in_list,
                         .impl = impl,
                         .sizes = tensor.sizes(),
+                        .strides = tensor.strides(),
                         .is_written = info.writes[position]});
   };
   for (std::size_t i = 0; i < arguments_; ++i) {
@@ -136,6 +137,11 @@ void OpCall::wrap_results(std::span<const LayoutPtr> layouts, std::span<const c1
       value = wrap(std::move(value).toTensor(), layouts[i], sizes[i]);
     }
   }
+}
+
+void OpCall::wrap_result(const LayoutPtr& layout, at::IntArrayRef sizes, at::IntArrayRef strides) {
+  if (info_.result_is_argument[0] >= 0) return wrap_results({}, {});
+  stack_.back() = wrap(std::move(stack_.back()).toTensor(), layout, sizes, strides);
 }
 
 void OpCall::finish(std::vector<c10::IValue> results) {

@@ -63,6 +63,7 @@ struct TensorArgument {
   /// Null for a plain tensor without dimensions, which counts as replicated.
   const DTensorImpl* impl = nullptr;
   at::IntArrayRef sizes{};
+  at::IntArrayRef strides{};
   bool is_written = false;  ///< by an in-place or out= operator: it cannot be redistributed
 };
 using TensorArguments = c10::SmallVector<TensorArgument, 4>;
@@ -101,7 +102,10 @@ class OpCall {
   /// Runs the operator on what is on the stack. On a rank outside the mesh the results are empty tensors.
   void run_local();
   /// Puts a tensor with the local result `i` in its place. A result that is a written argument becomes that argument.
+  /// Results are row-major.
   void wrap_results(std::span<const LayoutPtr> layouts, std::span<const c10::DimVector> sizes);
+  /// The same for one result with these strides.
+  void wrap_result(const LayoutPtr& layout, at::IntArrayRef sizes, at::IntArrayRef strides);
   /// Takes the arguments off the stack and puts the results of a rule that ran something else there.
   void finish(std::vector<c10::IValue> results);
 

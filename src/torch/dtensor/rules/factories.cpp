@@ -26,10 +26,10 @@ LayoutPtr without_partial(const LayoutPtr& layout) {
 
 void run_like(OpCall& call) {
   const auto layout = without_partial(call.layout_pointer());
-  const SizesList sizes{c10::DimVector(call.tensors()[0].sizes)};
+  const auto& like = call.tensors()[0];
   call.localize_as_they_are();
   call.run_local();
-  call.wrap_results({&layout, 1}, sizes);
+  call.wrap_result(layout, like.sizes, dense_strides(like.sizes, like.strides));
 }
 
 /// new_zeros(self, size, ...): as self if the sizes are equal (gradients are made so), otherwise replicated.
@@ -54,7 +54,7 @@ void run_new_strided(OpCall& call) {
   call.argument(2) = at::IntArrayRef(dense_strides(parts, strides)).vec();
   call.argument(1) = std::move(parts);
   call.run_local();
-  call.wrap_results({&layout, 1}, SizesList{sizes});
+  call.wrap_result(layout, sizes, dense_strides(sizes, strides));
 }
 
 }  // namespace

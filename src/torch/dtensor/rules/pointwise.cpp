@@ -59,11 +59,10 @@ void add_partial_strategies(const OpCall& call, Linear linear, Placement::Reduct
 void run_pointwise(OpCall& call, Linear linear) {
   const auto& tensors = call.tensors();
   if (fits_as_it_is(call, linear)) {
-    const auto layout = call.layout_pointer();
-    const SizesList sizes{c10::DimVector(tensors.front().sizes)};
     call.localize_as_they_are();
     call.run_local();
-    return call.wrap_results({&layout, 1}, sizes);
+    const auto& first = tensors.front();
+    return call.wrap_result(call.layout_pointer(), first.sizes, first.strides);
   }
   const auto sizes = broadcast_sizes(call);
   auto strategies = broadcast_strategies(call, sizes);

@@ -4,6 +4,7 @@
 // it is seen in the base. Where that is not possible (a sharded dimension is cut or merged so that its parts no longer
 // lie as shards) the call is refused, because a copy would lose what is written to it.
 #include <ATen/ATen.h>
+#include <ATen/TensorUtils.h>
 
 #include <algorithm>
 #include <numeric>
@@ -39,16 +40,31 @@ LayoutPtr mapped_layout(const OpCall& call, Map&& map) {
   return std::make_shared<const Layout>(Layout{.mesh = call.mesh(), .placements = std::move(placements)});
 }
 
-void run_view(OpCall& call, const LayoutPtr& layout, const c10::DimVector& sizes) {
+/// Sizes and strides of a tensor or a view of it.
+struct Shape {
+  c10::DimVector sizes;
+  c10::DimVector strides;
+
+  explicit Shape(const TensorArgument& of) : sizes(of.sizes), strides(of.strides) {}
+  void erase(std::int64_t dim) {
+    sizes.erase(sizes.begin() + dim);
+    strides.erase(strides.begin() + dim);
+  }
+};
+
+void run_view(OpCall& call, const LayoutPtr& layout, const Shape& shape) {
   call.localize_as_they_are();
   call.run_local();
-  call.wrap_results({&layout, 1}, {&sizes, 1});
+  call.wrap_result(layout, shape.sizes, shape.strides);
 }
 
 void run_permutation(OpCall& call, const c10::DimVector& order) {
-  const auto sizes = call.tensors()[0].sizes;
-  c10::DimVector permuted;
-  for (const auto d : order) permuted.push_back(sizes[static_cast<std::size_t>(d)]);
+  const auto& tensor = call.tensors()[0];
+  Shape permuted(tensor);
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    permuted.sizes[i] = tensor.sizes[static_cast<std::size_t>(order[i])];
+    permuted.strides[i] = tensor.strides[static_cast<std::size_t>(order[i])];
+  }
   const auto layout = mapped_layout(call, [&](std::int64_t dim) -> std::optional<std::int64_t> {
     return std::find(order.begin(), order.end(), dim) - order.begin();
   });
@@ -85,11 +101,14 @@ void run_t(OpCall& call) {
 }
 
 void run_unsqueeze(OpCall& call) {
-  c10::DimVector sizes(call.tensors()[0].sizes);
-  const auto at = wrapped_dim(call.argument(1).toInt(), sizes.size() + 1);
-  sizes.insert(sizes.begin() + at, 1);
+  Shape shape(call.tensors()[0]);
+  const auto at = wrapped_dim(call.argument(1).toInt(), shape.sizes.size() + 1);
+  const auto next = static_cast<std::size_t>(at);
+  const auto stride = next < shape.sizes.size() ? shape.sizes[next] * shape.strides[next] : 1;
+  shape.sizes.insert(shape.sizes.begin() + at, 1);
+  shape.strides.insert(shape.strides.begin() + at, stride);
   run_view(call, mapped_layout(call, [&](std::int64_t dim) { return std::optional(dim + (dim >= at ? 1 : 0)); }),
-           sizes);
+           shape);
 }
 
 /// squeeze, squeeze.dim and squeeze.dims. A sharded dimension of size 1 stays whole on one rank only, so it cannot go.
@@ -101,16 +120,13 @@ void run_squeeze(OpCall& call) {
     const auto given = dims.isInt() ? std::vector<std::int64_t>{dims.toInt()} : dims.toIntVector();
     for (const auto d : given) goes[static_cast<std::size_t>(wrapped_dim(d, sizes.size()))] = true;
   }
-  c10::DimVector left;
   c10::DimVector gone;
   for (std::size_t d = 0; d < sizes.size(); ++d) {
     goes[d] = goes[d] && sizes[d] == 1;
-    if (goes[d]) {
-      gone.push_back(static_cast<std::int64_t>(d));
-    } else {
-      left.push_back(sizes[d]);
-    }
+    if (goes[d]) gone.push_back(static_cast<std::int64_t>(d));
   }
+  Shape left(call.tensors()[0]);
+  for (auto each = gone.rbegin(); each != gone.rend(); ++each) left.erase(*each);
   const auto layout = mapped_layout(call, [&](std::int64_t dim) -> std::optional<std::int64_t> {
     if (goes[static_cast<std::size_t>(dim)]) return std::nullopt;
     return dim - std::count_if(gone.begin(), gone.end(), [&](std::int64_t each) { return each < dim; });
@@ -123,7 +139,7 @@ void run_squeeze(OpCall& call) {
     for (auto each = gone.rbegin(); each != gone.rend(); ++each) local = local.squeeze(*each);
     if (gone.empty()) local = local.alias();
   }
-  call.finish({wrap(std::move(local), layout, left)});
+  call.finish({wrap(std::move(local), layout, left.sizes, left.strides)});
 }
 
 void run_expand(OpCall& call) {
@@ -143,14 +159,20 @@ void run_expand(OpCall& call) {
     if (each.is_shard()) local[static_cast<std::size_t>(each.dim())] = -1;
   }
   call.argument(1) = std::move(local);
-  run_view(call, layout, sizes);
+  Shape shape(call.tensors()[0]);
+  shape.strides.insert(shape.strides.begin(), static_cast<std::size_t>(added), 0);
+  for (std::size_t d = 0; d < from.size(); ++d) {
+    if (sizes[d + static_cast<std::size_t>(added)] != from[d]) shape.strides[d + static_cast<std::size_t>(added)] = 0;
+  }
+  shape.sizes = sizes;
+  run_view(call, layout, shape);
 }
 
 /// slice.Tensor(self, dim, start, end, step)
 void run_slice(OpCall& call) {
-  c10::DimVector sizes(call.tensors()[0].sizes);
-  const auto dim = wrapped_dim(call.argument(1).toInt(), sizes.size());
-  auto& size = sizes[static_cast<std::size_t>(dim)];
+  Shape shape(call.tensors()[0]);
+  const auto dim = wrapped_dim(call.argument(1).toInt(), shape.sizes.size());
+  auto& size = shape.sizes[static_cast<std::size_t>(dim)];
   const auto bound = [&](const c10::IValue& value, std::int64_t otherwise) {
     const auto given = value.isNone() ? otherwise : value.toInt();
     return std::clamp<std::int64_t>(given < 0 ? given + size : given, 0, size);
@@ -162,30 +184,31 @@ void run_slice(OpCall& call) {
   const auto layout = mapped_layout(
       call, [&](std::int64_t each) { return each == dim && !is_whole ? std::nullopt : std::optional(each); });
   size = (end - start + step - 1) / step;
+  shape.strides[static_cast<std::size_t>(dim)] *= step;
   if (is_whole) {
     call.argument(2) = 0;
     call.argument(3) = std::numeric_limits<std::int64_t>::max();
   }
-  run_view(call, layout, sizes);
+  run_view(call, layout, shape);
 }
 
 void run_select(OpCall& call) {
-  c10::DimVector sizes(call.tensors()[0].sizes);
-  const auto dim = wrapped_dim(call.argument(1).toInt(), sizes.size());
-  sizes.erase(sizes.begin() + dim);
+  Shape shape(call.tensors()[0]);
+  const auto dim = wrapped_dim(call.argument(1).toInt(), shape.sizes.size());
+  shape.erase(dim);
   run_view(call,
            mapped_layout(call,
                          [&](std::int64_t each) -> std::optional<std::int64_t> {
                            if (each == dim) return std::nullopt;
                            return each < dim ? each : each - 1;
                          }),
-           sizes);
+           shape);
 }
 
 /// split.Tensor, split_with_sizes, unbind.int: a list of views along a dimension that must be whole on every rank.
 void run_split(OpCall& call, std::size_t dim_position, bool removes_dim) {
-  const c10::DimVector sizes(call.tensors()[0].sizes);
-  const auto dim = wrapped_dim(call.argument(dim_position).toInt(), sizes.size());
+  const Shape whole(call.tensors()[0]);
+  const auto dim = wrapped_dim(call.argument(dim_position).toInt(), whole.sizes.size());
   const auto layout = mapped_layout(call, [&](std::int64_t each) -> std::optional<std::int64_t> {
     if (each == dim) return std::nullopt;
     return removes_dim && each > dim ? each - 1 : each;
@@ -195,13 +218,13 @@ void run_split(OpCall& call, std::size_t dim_position, bool removes_dim) {
   c10::List<at::Tensor> parts;
   const auto locals = call.take_list_result();
   for (const at::Tensor& local : locals) {
-    auto part = sizes;
+    auto part = whole;
     if (removes_dim) {
-      part.erase(part.begin() + dim);
+      part.erase(dim);
     } else if (takes_part(call)) {
-      part[static_cast<std::size_t>(dim)] = local.size(dim);
+      part.sizes[static_cast<std::size_t>(dim)] = local.size(dim);
     }
-    parts.push_back(wrap(local, layout, part));
+    parts.push_back(wrap(local, layout, part.sizes, part.strides));
   }
   call.finish({parts});
 }
@@ -219,15 +242,19 @@ void run_reshape(OpCall& call) {
   const auto layout = reshaped->placements == call.layout().placements
                           ? call.layout_pointer()
                           : std::make_shared<const Layout>(Layout{call.mesh(), reshaped->placements});
-  // _reshape_alias(self, size, stride) promises that the local part can be viewed so; view checks it.
+  const auto strides = at::detail::computeStride(tensor.sizes, tensor.strides, *sizes);
+  if (!strides && call.info().returns_view) {
+    call.refuse("the view is not possible with these strides; use reshape()");
+  }
   call.localize_as_they_are();
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   auto local = call.argument(0).toTensor();
   if (takes_part(call)) {
     const auto parts = reshaped_local_sizes(*reshaped, *sizes, tensor.sizes, local.sizes());
-    local = call.info().returns_view ? local.view(parts) : at::_unsafe_view(local, parts);
+    // The part may lie in memory in another order than the whole would: then it is copied.
+    local = local.reshape(parts);
   }
-  call.finish({wrap(std::move(local), layout, *sizes)});
+  call.finish({wrap(std::move(local), layout, *sizes, strides ? c10::DimVector(*strides) : dense_strides(*sizes))});
 }
 
 /// slice_backward(grad, input_sizes, dim, ...) and select_backward: a new tensor of the sizes of the forward's input.
@@ -249,7 +276,9 @@ void run_placed_gradient(OpCall& call, bool adds_dim) {
     local[static_cast<std::size_t>(each.dim())] = takes_part(call) ? grad_local[static_cast<std::size_t>(source)] : 0;
   }
   call.argument(1) = std::move(local);
-  run_view(call, layout, sizes);
+  call.localize_as_they_are();
+  call.run_local();
+  call.wrap_results({&layout, 1}, {&sizes, 1});
 }
 
 }  // namespace
