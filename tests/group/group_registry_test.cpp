@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include <cohort/current_group.h>
 #include <cohort/group_registry.h>
 #include <cohort/hash_store.h>
 #include <cohort/new_group.h>
@@ -149,6 +150,26 @@ TEST_F(GroupRegistry, ScopesAreIsolated) {
     unregister_all_groups();
   }
   EXPECT_EQ(resolve_group("dp"), outside);
+}
+
+TEST_F(GroupRegistry, FindsGroupsByRanks) {
+  with_threads(2, [](const ProcessGroupPtr& group) {
+    const std::vector<int> both{0, 1};
+    EXPECT_EQ(find_group_of_ranks(std::vector<int>{1, 0}), nullptr);
+    group->barrier();
+    EXPECT_ERROR(Error, find_group_of_ranks(both), "2 groups of this process have these ranks");
+    group->barrier();
+    {
+      const ProcessGroupGuard current(group);
+      EXPECT_EQ(find_group_of_ranks(both), group);
+    }
+    const GroupRegistryScope names;
+    register_group("both", group);
+    EXPECT_EQ(find_group_of_ranks(both), group);
+    const auto first = group->split_group({0});
+    EXPECT_TRUE(first == nullptr || find_group_of_ranks(std::vector<int>{0}) == first);
+    group->barrier();
+  });
 }
 
 TEST_F(GroupRegistry, ThreadsAsRanksResolveTheirOwn) {

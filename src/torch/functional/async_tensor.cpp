@@ -132,7 +132,7 @@ bool run_view_of_async(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
   } else {
     auto views = view.toTensorVector();
     for (auto& each : views) each = view_in_flight(each, result);
-    view = c10::List<at::Tensor>(std::move(views));
+    view = c10::List<at::Tensor>(views);
   }
   return true;
 }
@@ -161,7 +161,7 @@ AwaitedArguments::AwaitedArguments(const c10::OperatorHandle& op, torch::jit::St
       // A list of its own, since the caller's is shared.
       auto plain = argument.toList().copy();
       for (std::size_t k = 0; k < plain.size(); ++k) plain.set(k, awaited(plain.get(k)));
-      argument = std::move(plain);
+      argument = plain;
     }
   }
 }

@@ -2,12 +2,10 @@
 //
 // The registry of works by storage, the scope that registers ordinary operations, and the warning at exit.
 #include <ATen/ATen.h>
-#include <cohort/issue_observer.h>
 #include <cohort/torch/functional.h>
 #include <cohort/torch/tensor.h>
 
 #include <cstdlib>
-#include <vector>
 
 #include "torch/functional/functional_ranks.h"
 #include "torch/functional/operators.h"
@@ -98,28 +96,6 @@ TEST(InflightScopes, LetWaitTensorThrowTheErrorsOfOrdinaryOperations) {
     EXPECT_THROW(wait_tensor(x), MismatchError);
   });
 }
-
-TEST(IssueObservers, SeeAsynchronousOperationsOfTheirThread) {
-  with_named_threads(2, [](const ProcessGroupPtr& group) {
-    std::vector<OpType> outer;
-    std::vector<OpType> inner;
-    const auto x = at::ones({4});
-    const IssueObserver scope([&](const Operation& op, const Work& /*work*/) { outer.push_back(op.type); });
-    group->all_reduce(x, {.async_op = true}).wait();
-    group->all_reduce(x);
-    {
-      const IssueObserver nested([&](const Operation& op, const Work& /*work*/) { inner.push_back(op.type); });
-      group->barrier({.async_op = true}).wait();
-      const IssueObserver nobody({});
-      group->all_reduce(x, {.async_op = true}).wait();
-    }
-    group->broadcast(x, {.async_op = true}).wait();
-    EXPECT_THAT(outer, ::testing::ElementsAre(OpType::all_reduce, OpType::broadcast));
-    EXPECT_THAT(inner, ::testing::ElementsAre(OpType::barrier));
-  });
-}
-
-using WorkRegistriesDeathTest = ::testing::Test;
 
 TEST(WorkRegistriesDeathTest, WarnAtExit) {
   ::testing::FLAGS_gtest_death_test_style = "threadsafe";
