@@ -221,7 +221,7 @@ class COHORT_API ProcessGroup : public Operations, public std::enable_shared_fro
   /// in common. Returns the group of the part that this rank is in, or null if it is in none. A member's position in its
   /// part, which may be in any order, is its new rank. Throws ValueError if there is no part, if a part is empty, or if
   /// a rank is given twice or is unknown.
-  ProcessGroupPtr partition(std::vector<std::vector<int>> parts, const PartitionOptions& options = {});
+  ProcessGroupPtr partition(const std::vector<std::vector<int>>& parts, const PartitionOptions& options = {});
   /// Called by every process of the groups to be merged, with a store that all of them can reach and that is used for
   /// nothing else. Ranks are assigned in order of arrival.
   ProcessGroupPtr merge_remote_group(const StorePtr& store, int size, const MergeOptions& options = {});

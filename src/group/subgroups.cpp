@@ -170,7 +170,7 @@ ProcessGroupPtr ProcessGroup::split_group(std::vector<int> ranks, const SplitOpt
                 {.name = std::move(name), .description = options.description});
 }
 
-ProcessGroupPtr ProcessGroup::partition(std::vector<std::vector<int>> parts, const PartitionOptions& options) {
+ProcessGroupPtr ProcessGroup::partition(const std::vector<std::vector<int>>& parts, const PartitionOptions& options) {
   const auto refuse = [&](const std::string& why) -> void {
     throw ValueError(fmt::format("partition: {}", why), {.group = id(), .op = "partition"});
   };

@@ -28,9 +28,10 @@ class Nothing final : public Transfer {
 }  // namespace
 
 FakeBackend::FakeBackend(int rank, int size, FakeOptions options, const cuda::Driver* driver)
-    : Backend("fake", rank, size, driver != nullptr), options_(options), driver_(driver) {
-  if (driver != nullptr) device_memory_.emplace(*driver);
-}
+    : Backend("fake", rank, size, driver != nullptr),
+      options_(options),
+      driver_(driver),
+      device_memory_(driver == nullptr ? nullptr : std::make_unique<DeviceMemory>(*driver)) {}
 
 BackendPtr FakeBackend::as(int rank, int size) const {
   return std::make_shared<FakeBackend>(rank, size, options_, driver_);

@@ -13,7 +13,7 @@
 #include <cohort/backend.h>
 #include <cohort/new_group.h>
 
-#include <optional>
+#include <memory>
 #include <span>
 
 #include "backends/fake/device_memory.h"
@@ -57,7 +57,7 @@ class FakeBackend final : public Backend {
 
   const FakeOptions options_;
   const cuda::Driver* const driver_;
-  std::optional<DeviceMemory> device_memory_;
+  const std::unique_ptr<DeviceMemory> device_memory_;  ///< null if it serves host memory
 };
 
 /// `driver` is null if there is none.

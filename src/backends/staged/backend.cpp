@@ -158,7 +158,7 @@ BackendPtr StagedBackend::partition(std::span<const BackendSplit> parts, Deadlin
   std::vector<std::vector<int>> ranks;
   ranks.reserve(parts.size());
   for (const auto& part : parts) ranks.push_back(part.ranks);
-  auto group = host_->partition(std::move(ranks), {.timeout = time_left(deadline)});
+  auto group = host_->partition(ranks, {.timeout = time_left(deadline)});
   if (group == nullptr) return nullptr;
   group->set_timeout(parts.front().timeout.duration_or(host_->timeout()));
   return std::make_shared<StagedBackend>(std::move(group), resources_->context);

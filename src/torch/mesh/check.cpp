@@ -50,6 +50,7 @@ void check_device_type_of(const std::string& device_type, const ProcessGroup& gr
   const auto types = group.device_types();
   if (std::find(types.begin(), types.end(), parse_device_type(device_type)) != types.end()) return;
   std::vector<std::string_view> known;
+  known.reserve(types.size());
   for (const auto each : types) known.push_back(to_string(each));
   throw Error(fmt::format("a mesh of {} over a group without a backend for it; the group has backends for {}",
                           device_type, fmt::join(known, ", ")),

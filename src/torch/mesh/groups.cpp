@@ -81,12 +81,12 @@ void compare_calls(ProcessGroup& world, const std::string& call, const std::exce
 }
 
 void check_override(const MeshBackend& given, const ProcessGroup& world) {
-  if (world.name() == "fake" && is_given(given) && given.backend.value_or("fake") != "fake") {
-    throw Error(
-        fmt::format("backend_override: the ranks of a fake group do not exist, so that none can be made on {}: "
-                    "override its options only",
-                    *given.backend));
-  }
+  const auto backend = given.backend.value_or("fake");
+  if (world.name() != "fake" || backend == "fake") return;
+  throw Error(
+      fmt::format("backend_override: the ranks of a fake group do not exist, so that none can be made on {}: "
+                  "override its options only",
+                  backend));
 }
 
 std::vector<MeshBackend> overrides_by_index(const MeshBackends& given, const std::vector<std::string>& names,
@@ -152,7 +152,7 @@ void make_group(const MeshRoot& root, MeshAxis& axis, std::size_t number, const 
       .description = axis.name.empty() ? fmt::format("mesh_dim_{}", number) : fmt::format("mesh_{}", axis.name),
       .backend = backend.backend,
       .options = backend.options};
-  const auto make = [&] { axis.group = world.partition(std::move(parts), options); };
+  const auto make = [&] { axis.group = world.partition(parts, options); };
   if (has_peers(world)) {
     // A rank on which this fails would leave the others with a group that waits for it.
     world.all_ok(make);

@@ -39,6 +39,7 @@ std::optional<std::size_t> place_among(const std::vector<MeshAxis>& axes, const 
 void check_disjoint(const std::vector<MeshAxis>& axes, std::string_view what) {
   if (detail::are_disjoint(detail::offsets_of(axes))) return;
   std::vector<std::string_view> names;
+  names.reserve(axes.size());
   for (const auto& axis : axes) names.emplace_back(axis.name);
   throw Error(fmt::format("{}: the dimensions {} share ranks", what, fmt::join(names, ", ")));
 }
