@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
 #include <cohort/error.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -55,7 +56,9 @@ std::optional<at::IntArrayRef> OpCall::collect() {
   const auto add = [&](const at::Tensor& tensor, std::size_t position, int in_list) {
     if (!tensor.defined()) return;
     const auto* impl = find_impl(tensor);
-    if (impl == nullptr && (tensor.dim() > 0 || info_.writes[position])) plain = tensor.sizes();
+    // The gradient of a plain tensor would be a distributed one.
+    const bool has_gradient = impl == nullptr && tensor.requires_grad() && at::GradMode::is_enabled();
+    if (impl == nullptr && (tensor.dim() > 0 || info_.writes[position] || has_gradient)) plain = tensor.sizes();
     if (impl != nullptr && first_ == nullptr) first_ = impl;
     tensors_.push_back({.position = position,
                         .in_list = in_list,

@@ -122,6 +122,8 @@ std::vector<OperatorCase> operator_cases() {
       unary("mean_dim", [](T x) { return x.mean(1); }, {5, 4, 3}),
       unary("max", [](T x) { return x.max(); }),
       unary("amax", [](T x) { return x.amax(1); }, {5, 4, 3}),
+      unary("minus_max", [](T x) { return -x.max() * 2; }),
+      unary("sum_of_products", [](T x) { return x.prod() + x.prod().clone(); }),
       unary("norm", [](T x) { return x.norm(); }),
       {.name = "max_dim",
        .inputs =

@@ -17,10 +17,21 @@ namespace {
 /// In which tensors an operator is linear, so that a Partial may stay one.
 enum class Linear : std::uint8_t {
   nowhere,
+  copy,        ///< the values stay as they are: any Partial may, also a maximum or a product
   together,    ///< f(a + a', b + b') = f(a, b) + f(a', b'): add, sub, copy_, and all with one tensor
   separately,  ///< in each tensor while the others are fixed: mul
   in_first,    ///< div
 };
+
+/// Whether a Partial with this reduction passes through an operator that is linear in some tensor: -max(x, y) is not
+/// max(-x, -y).
+bool passes(Linear linear, Placement::Reduction reduction) {
+  return linear == Linear::copy || reduction == Placement::Reduction::sum || reduction == Placement::Reduction::avg;
+}
+
+bool is_linear_in_all(Linear linear) {
+  return linear == Linear::together || linear == Linear::copy;
+}
 
 bool fits_as_it_is(const OpCall& call, Linear linear) {
   const auto& layout = call.layout_pointer();
@@ -32,8 +43,8 @@ bool fits_as_it_is(const OpCall& call, Linear linear) {
   if (tensors.front().impl == nullptr) return false;
   for (const auto& placement : layout->placements) {
     if (placement.is_partial()) {
-      const bool has_one = tensors.size() == 1;
-      return linear == Linear::together && (has_one || tensors.back().impl != nullptr);
+      const bool are_all_partial = tensors.size() == 1 || tensors.back().impl != nullptr;
+      if (!is_linear_in_all(linear) || !passes(linear, placement.reduction()) || !are_all_partial) return false;
     }
   }
   return true;
@@ -41,11 +52,13 @@ bool fits_as_it_is(const OpCall& call, Linear linear) {
 
 void add_partial_strategies(const OpCall& call, Linear linear, Placement::Reduction reduction, Strategies& strategies) {
   const auto& tensors = call.tensors();
+  if (!passes(linear, reduction)) return;
   const Partial partial(reduction);
-  if (linear == Linear::together) {
+  if (is_linear_in_all(linear)) {
     strategies.push_back({.arguments = PlacementVector(tensors.size(), partial), .results = {partial}});
     // In place, the first tensor must stay Partial (the bias of a row-parallel layer is added so): see add_once().
-    if (tensors.size() == 2 && tensors[0].is_written && reduction == Placement::Reduction::sum) {
+    if (linear == Linear::together && tensors.size() == 2 && tensors[0].is_written &&
+        reduction == Placement::Reduction::sum) {
       strategies.push_back({.arguments = {partial, Replicate()}, .results = {partial}});
     }
     return;
@@ -132,8 +145,8 @@ void add_pointwise_rules(RuleTable& table) {
   add(table, {"div"}, binary, Linear::in_first);
   add(table, {"mul", "div"}, {".Scalar", "_.Scalar"}, Linear::together);
   add(table, {"div"}, {".Tensor_mode", "_.Tensor_mode", ".Scalar_mode", "_.Scalar_mode"}, Linear::nowhere);
-  add(table, {"copy_", "_to_copy", "clone", "detach", "detach_", "alias", "lift_fresh", "zero_", "_conj", "_neg_view"},
-      {""}, Linear::together);
+  add(table, {"copy_", "clone", "detach", "detach_", "alias", "lift_fresh"}, {""}, Linear::copy);
+  add(table, {"_to_copy", "zero_", "_conj", "_neg_view"}, {""}, Linear::together);
   add(table, {"fill_"}, {".Scalar", ".Tensor"}, Linear::nowhere);
   add(table, {"pow"},
       {".Tensor_Tensor", ".Tensor_Scalar", ".Scalar", "_.Scalar", "_.Tensor", ".Tensor_Tensor_out",
@@ -141,13 +154,14 @@ void add_pointwise_rules(RuleTable& table) {
       Linear::nowhere);
   add(table,
       {"maximum", "minimum", "fmax", "fmin", "atan2", "hypot", "logaddexp", "logaddexp2", "logical_and", "logical_or",
-       "logical_xor", "copysign", "nextafter", "xlogy"},
+       "logical_xor", "nextafter"},
       {"", "_", ".out"}, Linear::nowhere);
   add(table,
       {"eq", "ne", "lt", "le", "gt", "ge", "remainder", "fmod", "floor_divide", "bitwise_and", "bitwise_or",
        "bitwise_xor"},
       {".Tensor", "_.Tensor", ".Scalar", "_.Scalar", ".Tensor_out", ".Scalar_out"}, Linear::nowhere);
   add(table, {"floor_divide"}, {"", "_"}, Linear::nowhere);
+  add(table, {"xlogy", "copysign"}, {".Tensor", "_.Tensor"}, Linear::nowhere);
   add(table, {"addcmul", "addcdiv"}, {"", "_", ".out"}, Linear::nowhere);
   add(table, {"lerp"}, {".Scalar", "_.Scalar", ".Tensor", "_.Tensor"}, Linear::nowhere);
   add(table, {"where"}, {".self"}, Linear::nowhere);
