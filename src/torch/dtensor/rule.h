@@ -88,7 +88,7 @@ class OpCall {
   const LayoutPtr& layout_pointer() const noexcept { return first_->layout(); }
 
   /// Whether the first distributed tensor was made in inference mode.
-  bool is_inference() const { return first_->is_inference(); }
+  bool is_inference() const noexcept { return !first_->key_set().has(c10::DispatchKey::ADInplaceOrView); }
 
   /// Arguments that are not tensors, by position. Rules may replace them before the operator runs on the local parts.
   c10::IValue& argument(std::size_t position) { return stack_[begin_ + position]; }
