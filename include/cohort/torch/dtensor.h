@@ -53,8 +53,6 @@ struct ToLocalOptions {
 };
 
 struct RedistributeOptions {
-  /// Returns before the communication is done; the first use of the result waits for it.
-  bool async_op = false;
   /// The dtype to convert to before communicating forward, and in which to communicate backward; the gradient is converted back.
   std::optional<at::ScalarType> forward_dtype{};
   std::optional<at::ScalarType> backward_dtype{};

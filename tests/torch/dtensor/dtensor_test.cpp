@@ -135,6 +135,31 @@ TEST(DTensors, GradientsOfFromLocalAndToLocal) {
   });
 }
 
+TEST(DTensors, GradientsOfRedistributeForAllPlacements) {
+  for (const Sizes& shape : {Sizes{2}, Sizes{3}, Sizes{2, 2}}) {
+    on_mesh(shape, [](const DeviceMesh& mesh) {
+      const auto dense = counting({5, 3});
+      const auto weights = (dense * 0.3).cos();
+      for (const auto& from : combinations({dense}, mesh.ndim(), true, 100, 1)) {
+        for (const auto& to : combinations({dense}, mesh.ndim(), false, 100, 1)) {
+          auto leaf = laid_out(dense, mesh, from[0]).detach();
+          leaf.requires_grad_();
+          const auto moved = DTensor(leaf).redistribute(to[0]);
+          EXPECT_EQ(moved.placements(), to[0]);
+          EXPECT_TRUE(at::allclose(moved.full_tensor().detach(), dense)) << to_string(from[0]) << to_string(to[0]);
+          (moved * laid_out(weights, mesh, to[0])).sum().backward();
+          const DTensor gradient(leaf.grad());
+          EXPECT_TRUE(at::allclose(gradient.full_tensor(), weights)) << to_string(from[0]) << to_string(to[0]);
+          // Every summand has the gradient of the sum; elsewhere the gradient lies as the tensor does.
+          for (std::size_t dim = 0; dim < from[0].size(); ++dim) {
+            EXPECT_EQ(gradient.placements()[dim], from[0][dim].is_partial() ? Placement(Replicate()) : from[0][dim]);
+          }
+        }
+      }
+    });
+  }
+}
+
 TEST(DTensors, ToLocalWithoutGradientsIsTheLocalTensorAndWritesAreSeen) {
   on_mesh({2}, [](const DeviceMesh& mesh) {
     auto x = distribute_tensor(counting({4}), mesh, {Shard(0)});

@@ -74,6 +74,7 @@ std::vector<OperatorCase> operator_cases() {
       unary("to_double", [](T x) { return x.to(at::kDouble); }),
       unary("clone", [](T x) { return x.clone(); }),
       unary("in_place", [](T x) { return x.clone().mul_(2).add_(x); }),
+      binary("add_in_place", [](T a, T b) { return (a * 1).add_(b, 3); }, {5, 4}, {4}),
       unary("masked_fill", [](T x) { return x.masked_fill(x > 0, -1.0); }),
       unary("where", [](T x) { return at::where(x > 0, x, x * 2); }),
       binary("add", [](T a, T b) { return a + b; }, {5, 4}, {5, 4}),
@@ -159,8 +160,18 @@ std::vector<OperatorCase> operator_cases() {
       view("reshape_of_transposed", [](T x) { return x.t().reshape({-1}); }, {5, 4}),
       view("slice", [](T x) { return x.slice(0, 1, 4); }, {5, 4}),
       view("select", [](T x) { return x.select(1, 2); }, {5, 4}),
-      view("chunk", [](T x) { return x.chunk(2, 1)[1] * 2; }, {5, 4}),
-      view("unbind", [](T x) { return x.unbind(1)[1] * 2; }, {5, 4}),
+      view("chunk",
+           [](T x) {
+             const auto halves = x.chunk(2, 1);
+             return halves[0] * halves[1];
+           },
+           {5, 4}),
+      view("unbind",
+           [](T x) {
+             const auto columns = x.unbind(1);
+             return columns[0] * columns[1] + columns[2] * columns[3];
+           },
+           {5, 4}),
       // softmax, norm, embedding, convolution, losses
       unary("softmax", [](T x) { return x.softmax(1); }, {5, 7}),
       unary("log_softmax", [](T x) { return x.log_softmax(0); }, {5, 4, 3}),

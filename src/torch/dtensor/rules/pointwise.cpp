@@ -2,6 +2,8 @@
 //
 // Operators that work element by element, with broadcasting: any dimension of the result may be sharded, if the
 // arguments that have it are sharded there as well. A Partial passes through an operator that is linear in it.
+#include <ATen/ATen.h>
+
 #include <algorithm>
 #include <string>
 
@@ -42,6 +44,10 @@ void add_partial_strategies(const OpCall& call, Linear linear, Placement::Reduct
   const Partial partial(reduction);
   if (linear == Linear::together) {
     strategies.push_back({.arguments = PlacementVector(tensors.size(), partial), .results = {partial}});
+    // In place, the first tensor must stay Partial (the bias of a row-parallel layer is added so): see add_once().
+    if (tensors.size() == 2 && tensors[0].is_written && reduction == Placement::Reduction::sum) {
+      strategies.push_back({.arguments = {partial, Replicate()}, .results = {partial}});
+    }
     return;
   }
   const auto count = linear == Linear::in_first ? 1 : linear == Linear::separately ? tensors.size() : 0;
@@ -56,6 +62,22 @@ void add_partial_strategies(const OpCall& call, Linear linear, Placement::Reduct
   }
 }
 
+/// Where a replicated summand is added to a Partial, only the first rank of the mesh dimension adds it, so that it counts
+/// once and exactly; the others add zero.
+void add_once(OpCall& call, const Decision& decision) {
+  const auto& tensors = call.tensors();
+  const auto* coordinate = call.mesh().coordinate();
+  if (tensors.size() != 2 || coordinate == nullptr) return;
+  for (std::size_t dim = 0; dim < coordinate->size(); ++dim) {
+    const bool is_replicated =
+        decision.arguments[1] == nullptr || decision.arguments[1]->placements[dim].is_replicate();
+    if ((*coordinate)[dim] == 0 || !is_replicated || !decision.arguments[0]->placements[dim].is_partial()) continue;
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    auto& summand = call.argument(tensors[1].position);
+    summand = at::zeros({}, summand.toTensor().options());
+  }
+}
+
 void run_pointwise(OpCall& call, Linear linear) {
   const auto& tensors = call.tensors();
   if (fits_as_it_is(call, linear)) {
@@ -67,7 +89,11 @@ void run_pointwise(OpCall& call, Linear linear) {
   const auto sizes = broadcast_sizes(call);
   auto strategies = broadcast_strategies(call, sizes);
   for (auto reduction : partial_reductions_of(call)) add_partial_strategies(call, linear, reduction, strategies);
-  run_by_strategies(call, strategies, {sizes});
+  const auto decision = choose(call, strategies);
+  call.localize(decision.arguments);
+  if (linear == Linear::together && tensors[0].is_written) add_once(call, decision);
+  call.run_local();
+  call.wrap_results(decision.results, SizesList{sizes});
 }
 
 void add(RuleTable& table, std::initializer_list<const char*> names, std::initializer_list<const char*> overloads,
