@@ -18,7 +18,7 @@ struct Net : torch::nn::Module {
 using ResNet = Net;
 extern std::shared_ptr<Net> net;
 extern cohort::DistributedDataParallel<Net> ddp;
-extern torch::Tensor x, y, loss, inputs, targets, first, second, parameter, gradient;
+extern torch::Tensor x, y, loss, input, inputs, targets, first, second, parameter, gradient, weight, tokens;
 extern std::vector<torch::Tensor> my_shard;
 extern torch::optim::SGD optimizer;
 torch::Tensor loss_of(const torch::Tensor& output);

@@ -23,8 +23,9 @@
 //
 // Buffers stay plain tensors, which count as replicated within an ImplicitReplication (dtensor.h).
 //
-// Make optimizers afterwards: the parameters are other tensors then. DistributedDataParallel takes the module with
-// {.device_mesh = mesh["dp"]} and averages each part over the replicas.
+// Make optimizers afterwards: the parameters are other tensors then. DistributedDataParallel does not take distributed
+// parameters; for copies of the model that train on different data, give distribute_module a mesh with a dimension for
+// them, on which parameters are replicated and the batch is sharded (docs/dtensor.md).
 #pragma once
 
 #include <cohort/export.h>

@@ -2,14 +2,14 @@
 //
 // A Placement says how a distributed tensor lies on one dimension of its device mesh:
 //
-//   cohort::Shard(0)          // the ranks hold consecutive parts of tensor dimension 0
-//   cohort::Replicate()       // every rank holds the whole tensor
-//   cohort::Partial()         // every rank holds a summand; the tensor is their sum
-//   cohort::Partial("max")    // likewise for avg, product, max and min
+//   cohort::Shard rows(0);                   // the ranks hold consecutive parts of tensor dimension 0
+//   cohort::Replicate whole;                 // every rank holds the whole tensor
+//   cohort::Partial summand;                 // every rank holds a summand; the tensor is their sum
+//   cohort::Partial candidate("max");        // likewise for avg, product, max and min
 //
-//   cohort::Placements placements{cohort::Shard(0), cohort::Replicate()};   // one for each mesh dimension
+//   cohort::Placements placements{rows, whole};      // one for each mesh dimension
 //   assert(placements[0].is_shard(0));
-//   std::cout << cohort::to_string(placements);                             // [S(0), R]
+//   std::cout << cohort::to_string(placements);      // [S(0), R]
 //
 // Several mesh dimensions may shard the same tensor dimension: they are applied from left to right, so that
 // {Shard(0), Shard(0)} on a mesh of 2 x 2 cuts dimension 0 in two halves, and each half in two quarters.
