@@ -25,6 +25,10 @@ inline Strategy all_replicated(const OpCall& call, std::size_t results = 1) {
 /// Whether some rank may hold no part of a dimension of this size: reductions like max have no value there.
 bool may_leave_ranks_empty(const OpCall& call, std::int64_t size);
 
+/// The mesh dimensions that shard this tensor dimension among several ranks. One rank alone holds it whole.
+using MeshDims = c10::SmallVector<std::int64_t, 2>;
+MeshDims mesh_dims_that_cut(const Layout& layout, std::int64_t dim);
+
 /// The layout of a tensor that every rank of the mesh holds.
 LayoutPtr replicated_layout(const DeviceMesh& mesh);
 

@@ -27,7 +27,7 @@ bool fits_as_it_is(const OpCall& call, Linear linear) {
   const auto& tensors = call.tensors();
   for (const auto& each : tensors) {
     if (each.impl == nullptr) continue;
-    if (each.impl->layout() != layout || each.sizes != tensors.front().sizes) return false;
+    if (!equal(each.impl->layout(), layout) || each.sizes != tensors.front().sizes) return false;
   }
   if (tensors.front().impl == nullptr) return false;
   for (const auto& placement : layout->placements) {
