@@ -16,6 +16,11 @@ Strategies broadcast_strategies(const OpCall& call, at::IntArrayRef result);
 /// The reductions of the Partial placements among the arguments, without repetitions; usually none.
 c10::SmallVector<Placement::Reduction, 2> partial_reductions_of(const OpCall& call);
 
+/// Whether linear operators commute with the reduction.
+inline bool is_sum(Placement::Reduction reduction) {
+  return reduction == Placement::Reduction::sum || reduction == Placement::Reduction::avg;
+}
+
 /// The strategy in which everything is replicated.
 inline Strategy all_replicated(const OpCall& call, std::size_t results = 1) {
   return {.arguments = PlacementVector(call.tensors().size(), Replicate()),

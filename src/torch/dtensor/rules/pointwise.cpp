@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // Operators that work element by element, with broadcasting: any dimension of the result may be sharded, if the
-// arguments that have it are sharded there as well. A Partial passes through an operator that is linear in it.
+// arguments that have it are sharded there as well. A Partial sum or average passes through an operator that is linear in
+// it; one of another reduction passes only where the elements stay as they are.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -17,10 +18,15 @@ namespace {
 /// In which tensors an operator is linear, so that a Partial may stay one.
 enum class Linear : std::uint8_t {
   nowhere,
-  together,    ///< f(a + a', b + b') = f(a, b) + f(a', b'): add, sub, copy_, and all with one tensor
+  together,    ///< f(a + a', b + b') = f(a, b) + f(a', b'): add, sub, and all with one tensor
   separately,  ///< in each tensor while the others are fixed: mul
   in_first,    ///< div
+  copy,        ///< as `together`, and for every reduction, because the elements do not change
 };
+
+bool passes(Linear linear, Placement::Reduction reduction) {
+  return linear == Linear::copy || is_sum(reduction);
+}
 
 bool fits_as_it_is(const OpCall& call, Linear linear) {
   const auto& layout = call.layout_pointer();
@@ -31,18 +37,20 @@ bool fits_as_it_is(const OpCall& call, Linear linear) {
   }
   if (tensors.front().impl == nullptr) return false;
   for (const auto& placement : layout->placements) {
-    if (placement.is_partial()) {
-      const bool has_one = tensors.size() == 1;
-      return linear == Linear::together && (has_one || tensors.back().impl != nullptr);
-    }
+    if (!placement.is_partial()) continue;
+    const bool has_one = tensors.size() == 1;
+    const bool is_together = linear == Linear::together || linear == Linear::copy;
+    if (!is_together || !passes(linear, placement.reduction())) return false;
+    if (!has_one && tensors.back().impl == nullptr) return false;
   }
   return true;
 }
 
 void add_partial_strategies(const OpCall& call, Linear linear, Placement::Reduction reduction, Strategies& strategies) {
+  if (!passes(linear, reduction)) return;
   const auto& tensors = call.tensors();
   const Partial partial(reduction);
-  if (linear == Linear::together) {
+  if (linear == Linear::together || linear == Linear::copy) {
     strategies.push_back({.arguments = PlacementVector(tensors.size(), partial), .results = {partial}});
     // In place, the first tensor must stay Partial (the bias of a row-parallel layer is added so): see add_once().
     if (tensors.size() == 2 && tensors[0].is_written && reduction == Placement::Reduction::sum) {
@@ -109,7 +117,7 @@ void add(RuleTable& table, std::initializer_list<const char*> names, std::initia
 
 void add_pointwise_rules(RuleTable& table) {
   const auto unary = {"", "_", ".out"};
-  add(table, {"neg", "positive", "conj_physical"}, unary, Linear::together);
+  add(table, {"neg", "conj_physical"}, unary, Linear::together);
   add(table,
       {"abs",        "acos",       "acosh", "asin",      "asinh",       "atan",        "atanh",       "bitwise_not",
        "ceil",       "cos",        "cosh",  "digamma",   "elu",         "erf",         "erfc",        "erfinv",
@@ -132,8 +140,9 @@ void add_pointwise_rules(RuleTable& table) {
   add(table, {"div"}, binary, Linear::in_first);
   add(table, {"mul", "div"}, {".Scalar", "_.Scalar"}, Linear::together);
   add(table, {"div"}, {".Tensor_mode", "_.Tensor_mode", ".Scalar_mode", "_.Scalar_mode"}, Linear::nowhere);
-  add(table, {"copy_", "_to_copy", "clone", "detach", "detach_", "alias", "lift_fresh", "zero_", "_conj", "_neg_view"},
-      {""}, Linear::together);
+  add(table, {"copy_", "_to_copy", "clone", "detach", "detach_", "alias", "lift_fresh", "positive", "zero_"}, {""},
+      Linear::copy);
+  add(table, {"_conj", "_neg_view"}, {""}, Linear::together);
   add(table, {"fill_"}, {".Scalar", ".Tensor"}, Linear::nowhere);
   add(table, {"pow"},
       {".Tensor_Tensor", ".Tensor_Scalar", ".Scalar", "_.Scalar", "_.Tensor", ".Tensor_Tensor_out",
