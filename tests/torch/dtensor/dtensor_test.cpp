@@ -97,6 +97,32 @@ TEST(DTensors, DistributeTensorTakesTheValuesOfOneRank) {
   });
 }
 
+/// max(-a, -b) is not -max(a, b), and a product of sums is not the sum of products.
+TEST(DTensors, APartialPassesThroughAnOperatorOnlyIfItsReductionDoes) {
+  const std::vector<std::function<at::Tensor(const at::Tensor&)>> operators{
+      [](const at::Tensor& x) { return x.clone(); },    [](const at::Tensor& x) { return x.neg(); },
+      [](const at::Tensor& x) { return x.mul(-2); },    [](const at::Tensor& x) { return x + x; },
+      [](const at::Tensor& x) { return x - x.div(3); }, [](const at::Tensor& x) { return x * x; },
+      [](const at::Tensor& x) { return x / x.add(1); },
+  };
+  on_mesh({2}, [&](const DeviceMesh& mesh) {
+    const auto mine = mesh.rank() == 0 ? torch::tensor({1.0, 5.0}) : torch::tensor({3.0, 2.0});
+    for (const auto* reduction : {"sum", "avg", "product", "max", "min"}) {
+      const auto partial = DTensor::from_local(mine, mesh, {Partial(reduction)});
+      const auto whole = partial.full_tensor();
+      for (std::size_t i = 0; i < operators.size(); ++i) {
+        EXPECT_TRUE(at::allclose(DTensor(operators[i](partial)).full_tensor(), operators[i](whole)))
+            << reduction << ", operator " << i;
+      }
+      EXPECT_EQ(DTensor(partial.clone()).placements(), partial.placements());
+    }
+    const auto sum = DTensor::from_local(mine, mesh, {Partial()});
+    EXPECT_EQ(DTensor(sum + sum.neg()).placements(), Placements{Partial()});
+    auto max = DTensor::from_local(mine, mesh, {Partial("max")});
+    EXPECT_ERROR(NotSupportedError, max.neg_(), "redistribute()");
+  });
+}
+
 TEST(DTensors, RedistributeRefusesPartialTargetsAndConvertsDtypes) {
   on_mesh({2}, [](const DeviceMesh& mesh) {
     const auto x = distribute_tensor(counting({4, 2}), mesh, {Shard(0)});

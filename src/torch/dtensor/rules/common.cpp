@@ -62,6 +62,15 @@ bool may_leave_ranks_empty(const OpCall& call, std::int64_t size) {
   return shard_range(size, ranks, ranks - 1).size == 0;
 }
 
+MeshDims mesh_dims_that_cut(const Layout& layout, std::int64_t dim) {
+  MeshDims mesh_dims;
+  for (std::size_t i = 0; i < layout.placements.size(); ++i) {
+    const bool cuts = layout.placements[i].is_shard(dim) && layout.mesh.shape()[i] > 1;
+    if (cuts) mesh_dims.push_back(static_cast<std::int64_t>(i));
+  }
+  return mesh_dims;
+}
+
 LayoutPtr replicated_layout(const DeviceMesh& mesh) {
   return std::make_shared<const Layout>(
       Layout{.mesh = mesh, .placements = Placements(static_cast<std::size_t>(mesh.ndim()), Replicate())});

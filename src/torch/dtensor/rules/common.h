@@ -16,6 +16,11 @@ Strategies broadcast_strategies(const OpCall& call, at::IntArrayRef result);
 /// The reductions of the Partial placements among the arguments, without repetitions; usually none.
 c10::SmallVector<Placement::Reduction, 2> partial_reductions_of(const OpCall& call);
 
+/// Whether linear operators commute with the reduction.
+inline bool is_sum(Placement::Reduction reduction) {
+  return reduction == Placement::Reduction::sum || reduction == Placement::Reduction::avg;
+}
+
 /// The strategy in which everything is replicated.
 inline Strategy all_replicated(const OpCall& call, std::size_t results = 1) {
   return {.arguments = PlacementVector(call.tensors().size(), Replicate()),
@@ -24,6 +29,10 @@ inline Strategy all_replicated(const OpCall& call, std::size_t results = 1) {
 
 /// Whether some rank may hold no part of a dimension of this size: reductions like max have no value there.
 bool may_leave_ranks_empty(const OpCall& call, std::int64_t size);
+
+/// The mesh dimensions that shard this tensor dimension among several ranks. One rank alone holds it whole.
+using MeshDims = c10::SmallVector<std::int64_t, 2>;
+MeshDims mesh_dims_that_cut(const Layout& layout, std::int64_t dim);
 
 /// The layout of a tensor that every rank of the mesh holds.
 LayoutPtr replicated_layout(const DeviceMesh& mesh);

@@ -2,7 +2,8 @@
 //
 // Losses. The batch and, for the negative log likelihood, the classes may be sharded. With classes sharded each rank
 // contributes the targets that fall into its classes; together with log_softmax (rules/softmax.cpp) this is cross
-// entropy over a sharded vocabulary, in which no rank ever holds the scores of all classes.
+// entropy over a sharded vocabulary, in which no rank ever holds the scores of all classes. With all classes on every
+// rank, libtorch's kernel computes the sums.
 #include <ATen/ATen.h>
 
 #include "torch/dtensor/redistribute_local.h"
@@ -60,6 +61,31 @@ at::Tensor tensor_or_undefined(const c10::IValue& value) {
   return value.isTensor() ? value.toTensor() : at::Tensor();
 }
 
+struct Loss {
+  at::Tensor value;
+  at::Tensor total_weight;
+};
+
+/// Of this rank's rows and classes, `first` being the first class.
+Loss loss_in_classes(const OpCall& call, std::int64_t first, bool keeps_batch) {
+  const auto& local = call.argument(0).toTensor();
+  const LocalTargets targets(call.argument(1).toTensor(), tensor_or_undefined(call.argument(2)),
+                             call.argument(4).toInt(), first, local.size(1), local.options());
+  auto value = local.size(1) == 0 ? at::zeros({local.size(0)}, local.options())
+                                  : local.gather(1, targets.column.unsqueeze(1)).squeeze(1).neg_();
+  value = at::where(targets.is_here, value * targets.weight, at::zeros({}, value.options()));
+  if (keeps_batch) return {value, at::zeros({}, local.options())};
+  return {value.sum(), targets.weight.sum()};
+}
+
+/// Of this rank's rows, of which it has all classes; summed.
+Loss loss_in_rows(const OpCall& call) {
+  auto [value, total_weight] =
+      at::nll_loss_forward(call.argument(0).toTensor(), call.argument(1).toTensor(),
+                           tensor_or_undefined(call.argument(2)), at::Reduction::Sum, call.argument(4).toInt());
+  return {std::move(value), std::move(total_weight)};
+}
+
 /// nll_loss_forward(self, target, weight?, reduction, ignore_index) -> (output, total_weight)
 void run_nll_loss(OpCall& call) {
   const auto& scores = call.tensors()[0];
@@ -70,29 +96,23 @@ void run_nll_loss(OpCall& call) {
   const auto strategies = nll_strategies(
       call, 0, 1, {keeps_batch ? Placement(Shard(0)) : Placement(partial), Replicate()}, {partial, Replicate()});
   const auto decision = choose(call, strategies);
-  check_classes(call, *decision.arguments[0]);
+  const auto& layout = *decision.arguments[0];
+  check_classes(call, layout);
   const SizesList sizes{keeps_batch ? c10::DimVector{scores.sizes[0]} : c10::DimVector{}, c10::DimVector{}};
-  const auto first = local_offsets(scores.sizes, *decision.arguments[0])[1];
+  const bool has_all_classes = mesh_dims_that_cut(layout, 1).empty();
+  const auto batch_dims = mesh_dims_that_cut(layout, 0);
   call.localize(decision.arguments);
-  if (!takes_part(call)) {
+  if (!takes_part(call) || (has_all_classes && (keeps_batch || batch_dims.empty()))) {
     call.run_local();
     return call.wrap_results(decision.results, sizes);
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const auto local = call.argument(0).toTensor();
-  const LocalTargets targets(call.argument(1).toTensor(), tensor_or_undefined(call.argument(2)),
-                             call.argument(4).toInt(), first, local.size(1), local.options());
-  auto loss = local.size(1) == 0 ? at::zeros({local.size(0)}, local.options())
-                                 : local.gather(1, targets.column.unsqueeze(1)).squeeze(1).neg_();
-  loss = at::where(targets.is_here, loss * targets.weight, at::zeros({}, loss.options()));
-  auto total = keeps_batch ? at::zeros({}, local.options()) : targets.weight.sum();
+  auto [loss, total] =
+      has_all_classes ? loss_in_rows(call) : loss_in_classes(call, local_offsets(scores.sizes, layout)[1], keeps_batch);
   if (!keeps_batch) {
-    loss = loss.sum();
     // Every rank of a row of classes has the same targets: only the batch is summed over.
-    for (std::size_t dim = 0; dim < decision.arguments[0]->placements.size(); ++dim) {
-      if (!decision.arguments[0]->placements[dim].is_shard(0)) continue;
-      total = functional::blocking::all_reduce(total, ReduceOp::Kind::sum,
-                                               call.mesh().group(static_cast<std::int64_t>(dim)));
+    for (const auto dim : batch_dims) {
+      total = functional::blocking::all_reduce(total, ReduceOp::Kind::sum, call.mesh().group(dim));
     }
     if (reduction == at::Reduction::Mean) loss = loss / total;
   }
@@ -111,8 +131,10 @@ void run_nll_loss_backward(OpCall& call) {
   const auto decision = choose(call, strategies);
   check_classes(call, *decision.arguments[1]);
   const auto first = local_offsets(sizes, *decision.arguments[1])[1];
+  const bool has_all_classes = mesh_dims_that_cut(*decision.arguments[1], 1).empty();
   call.localize(decision.arguments);
-  if (!takes_part(call)) {
+  // The total weight is that of the whole batch.
+  if (has_all_classes || !takes_part(call)) {
     call.run_local();
     return call.wrap_results(decision.results, SizesList{sizes});
   }

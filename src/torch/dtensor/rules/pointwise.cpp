@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // Operators that work element by element, with broadcasting: any dimension of the result may be sharded, if the
-// arguments that have it are sharded there as well. A Partial passes through an operator that is linear in it.
+// arguments that have it are sharded there as well. A Partial sum or average passes through an operator that is linear in
+// it; one of another reduction passes only where the elements stay as they are.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -17,16 +18,16 @@ namespace {
 /// In which tensors an operator is linear, so that a Partial may stay one.
 enum class Linear : std::uint8_t {
   nowhere,
-  copy,        ///< the values stay as they are: any Partial may, also a maximum or a product
-  together,    ///< f(a + a', b + b') = f(a, b) + f(a', b'): add, sub, copy_, and all with one tensor
+  together,    ///< f(a + a', b + b') = f(a, b) + f(a', b'): add, sub, and all with one tensor
   separately,  ///< in each tensor while the others are fixed: mul
   in_first,    ///< div
+  copy,        ///< as `together`, and for every reduction, because the elements do not change
 };
 
 /// Whether a Partial with this reduction passes through an operator that is linear in some tensor: -max(x, y) is not
 /// max(-x, -y).
 bool passes(Linear linear, Placement::Reduction reduction) {
-  return linear == Linear::copy || reduction == Placement::Reduction::sum || reduction == Placement::Reduction::avg;
+  return linear == Linear::copy || is_sum(reduction);
 }
 
 bool is_linear_in_all(Linear linear) {
@@ -38,7 +39,7 @@ bool fits_as_it_is(const OpCall& call, Linear linear) {
   const auto& tensors = call.tensors();
   for (const auto& each : tensors) {
     if (each.impl == nullptr) continue;
-    if (each.impl->layout() != layout || each.sizes != tensors.front().sizes) return false;
+    if (!equal(each.impl->layout(), layout) || each.sizes != tensors.front().sizes) return false;
   }
   if (tensors.front().impl == nullptr) return false;
   for (const auto& placement : layout->placements) {
@@ -51,8 +52,8 @@ bool fits_as_it_is(const OpCall& call, Linear linear) {
 }
 
 void add_partial_strategies(const OpCall& call, Linear linear, Placement::Reduction reduction, Strategies& strategies) {
-  const auto& tensors = call.tensors();
   if (!passes(linear, reduction)) return;
+  const auto& tensors = call.tensors();
   const Partial partial(reduction);
   if (is_linear_in_all(linear)) {
     strategies.push_back({.arguments = PlacementVector(tensors.size(), partial), .results = {partial}});
@@ -122,7 +123,7 @@ void add(RuleTable& table, std::initializer_list<const char*> names, std::initia
 
 void add_pointwise_rules(RuleTable& table) {
   const auto unary = {"", "_", ".out"};
-  add(table, {"neg", "positive", "conj_physical"}, unary, Linear::together);
+  add(table, {"neg", "conj_physical"}, unary, Linear::together);
   add(table,
       {"abs",        "acos",       "acosh", "asin",      "asinh",       "atan",        "atanh",       "bitwise_not",
        "ceil",       "cos",        "cosh",  "digamma",   "elu",         "erf",         "erfc",        "erfinv",
@@ -145,8 +146,9 @@ void add_pointwise_rules(RuleTable& table) {
   add(table, {"div"}, binary, Linear::in_first);
   add(table, {"mul", "div"}, {".Scalar", "_.Scalar"}, Linear::together);
   add(table, {"div"}, {".Tensor_mode", "_.Tensor_mode", ".Scalar_mode", "_.Scalar_mode"}, Linear::nowhere);
-  add(table, {"copy_", "clone", "detach", "detach_", "alias", "lift_fresh"}, {""}, Linear::copy);
-  add(table, {"_to_copy", "zero_", "_conj", "_neg_view"}, {""}, Linear::together);
+  add(table, {"copy_", "_to_copy", "clone", "detach", "detach_", "alias", "lift_fresh", "positive", "zero_"}, {""},
+      Linear::copy);
+  add(table, {"_conj", "_neg_view"}, {""}, Linear::together);
   add(table, {"fill_"}, {".Scalar", ".Tensor"}, Linear::nowhere);
   add(table, {"pow"},
       {".Tensor_Tensor", ".Tensor_Scalar", ".Scalar", "_.Scalar", "_.Tensor", ".Tensor_Tensor_out",

@@ -55,8 +55,7 @@ Strategies reduction_strategies(const OpCall& call, const Reduced& reduced,
     }
   }
   for (const auto reduction : partial_reductions_of(call)) {
-    const bool passes = is_linear ? reduction == Placement::Reduction::sum || reduction == Placement::Reduction::avg
-                                  : combines == reduction;
+    const bool passes = is_linear ? is_sum(reduction) : combines == reduction;
     if (passes) {
       strategies.push_back(
           {.arguments = {Partial(reduction)}, .results = PlacementVector(results, Partial(reduction))});

@@ -24,17 +24,7 @@ Strategies alike_strategies(const OpCall& call) {
   return strategies;
 }
 
-/// The mesh dimensions that shard the tensor dimension.
-c10::SmallVector<std::int64_t, 2> sharding(const Layout& layout, std::int64_t dim) {
-  c10::SmallVector<std::int64_t, 2> mesh_dims;
-  for (std::size_t i = 0; i < layout.placements.size(); ++i) {
-    if (layout.placements[i].is_shard(dim)) mesh_dims.push_back(static_cast<std::int64_t>(i));
-  }
-  return mesh_dims;
-}
-
-at::Tensor reduced(at::Tensor tensor, ReduceOp::Kind op, const DeviceMesh& mesh,
-                   const c10::SmallVector<std::int64_t, 2>& mesh_dims) {
+at::Tensor reduced(at::Tensor tensor, ReduceOp::Kind op, const DeviceMesh& mesh, const MeshDims& mesh_dims) {
   for (const auto dim : mesh_dims) tensor = functional::blocking::all_reduce(tensor, op, mesh.group(dim));
   return tensor;
 }
@@ -52,7 +42,7 @@ void run_softmax(OpCall& call, bool is_log) {
   const c10::DimVector sizes(call.tensors()[0].sizes);
   const auto dim = wrapped_dim(call.argument(1).toInt(), sizes.size());
   const auto decision = choose(call, alike_strategies(call));
-  const auto mesh_dims = sharding(*decision.results[0], dim);
+  const auto mesh_dims = mesh_dims_that_cut(*decision.results[0], dim);
   call.localize(decision.arguments);
   if (mesh_dims.empty() || !takes_part(call)) {
     call.run_local();
@@ -77,7 +67,7 @@ void run_softmax_backward(OpCall& call, bool is_log) {
   const c10::DimVector sizes(call.tensors()[0].sizes);
   const auto dim = wrapped_dim(call.argument(2).toInt(), sizes.size());
   const auto decision = choose(call, alike_strategies(call));
-  const auto mesh_dims = sharding(*decision.results[0], dim);
+  const auto mesh_dims = mesh_dims_that_cut(*decision.results[0], dim);
   call.localize(decision.arguments);
   if (mesh_dims.empty() || !takes_part(call)) {
     call.run_local();
