@@ -102,6 +102,11 @@ struct DdpOptions {
   at::Tensor delay_until{};
   /// Cannot be combined with a communication hook.
   std::optional<MixedPrecision> mixed_precision{};
+  /// For modules whose parameters are distributed tensors (parallelize.h): the members that hold parameters, if the
+  /// module is not one of libtorch's. While it is wrapped, the module's parameters are their local parts, except within
+  /// forward: make optimizers for ddp.parameters(). The group must have other ranks than the tensors' mesh:
+  /// {.device_mesh = mesh["dp"]} for tensors on mesh["tp"].
+  std::vector<at::Tensor*> members{};
 };
 
 /// When a buffer hook runs.

@@ -45,6 +45,7 @@ Wrapper::Impl::Impl(std::shared_ptr<::torch::nn::Module> its_module, DdpOptions 
     : module(std::move(its_module)),
       options(std::move(its_options)),
       sees_outputs(its_sees_outputs),
+      local_parameters(module != nullptr ? LocalParameters::make(*module, options) : nullptr),
       selection(check_arguments(module.get(), options, sees_outputs)) {
   if (!options.delay_all_reduce_named_params.empty()) {
     std::vector<at::Tensor> parameters;

@@ -56,6 +56,7 @@ void Wrapper::sync_buffers() {
 
 void Wrapper::before_forward() {
   auto& impl = *impl_;
+  if (impl.local_parameters) impl.local_parameters->distribute();
   const bool has_gradients = at::GradMode::is_enabled();
   if (impl.delayed && has_gradients) impl.delayed->set_sync(impl.syncs);
   if (impl.reducer == nullptr) return;
@@ -80,6 +81,7 @@ void Wrapper::before_forward() {
 
 void Wrapper::after_forward(const std::vector<at::Tensor*>& outputs, bool sees_outputs) {
   auto& impl = *impl_;
+  if (impl.local_parameters) impl.local_parameters->localize();
   if (impl.delayed) impl.delayed->attach_gradients();
   if (impl.reducer == nullptr) return;
   impl.logged([&] {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "torch/ddp/delayed_reduction.h"
+#include "torch/ddp/local_parameters.h"
 #include "torch/ddp/logger.h"
 #include "torch/ddp/mixed_precision.h"
 #include "torch/ddp/reducer.h"
@@ -57,6 +58,7 @@ struct Wrapper::Impl {
   const std::shared_ptr<::torch::nn::Module> module;
   DdpOptions options;
   const std::optional<bool> sees_outputs;
+  const std::unique_ptr<LocalParameters> local_parameters;  ///< null if no parameter is distributed
   Selection selection;
   const std::shared_ptr<Logger> logger = std::make_shared<Logger>();
   std::unique_ptr<DelayedReduction> delayed;    ///< null without delayed parameters

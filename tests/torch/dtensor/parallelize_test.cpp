@@ -2,6 +2,7 @@
 //
 // Modules whose parameters are distributed by a plan, against the same modules as they were.
 #include <cohort/error.h>
+#include <cohort/torch/ddp.h>
 #include <cohort/torch/parallelize.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -122,6 +123,51 @@ TEST_P(Parallelized, ModulesTrainLikeDenseOnes) {
 
 INSTANTIATE_TEST_SUITE_P(Modes, Parallelized, testing::Values(Mode{"Tensor", false}, Mode{"Sequence", true}),
                          [](const auto& each) { return each.param.name; });
+
+TEST(Parallelize, BesideDataParallelism) {
+  with_torch_threads(4, [](const ProcessGroupPtr& group) {
+    const auto mesh = init_device_mesh("cpu", {2, 2}, {"dp", "tp"}, {.process_group = group});
+    const auto dense = make_net();
+    const auto net = make_net();
+    parallelize_module(*net, mesh["tp"], plan, {.members = {&net->places}});
+    const auto before = net->head->weight;
+    {
+      EXPECT_ERROR(Error, DistributedDataParallel(net, {.device_mesh = mesh["tp"], .members = {&net->places}}),
+                   "in common with the group");
+      DistributedDataParallel ddp(net, {.device_mesh = mesh["dp"], .members = {&net->places}});
+      for (const auto& parameter : ddp.parameters()) EXPECT_FALSE(is_dtensor(parameter));
+      torch::optim::SGD dense_optimizer(dense->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+      torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+      for (int step = 0; step < 3; ++step) {
+        const auto tokens = torch::arange(24).mul(step + 2).remainder(11).view({4, 6});
+        const auto targets = torch::arange(24).mul(step + 5).remainder(11).view({4, 6});
+        dense_optimizer.zero_grad();
+        const auto expected =
+            torch::nn::functional::cross_entropy(dense->forward(tokens).view({-1, 11}), targets.view(-1));
+        expected.backward();
+        dense_optimizer.step();
+        const auto mine = [&](const at::Tensor& all) {
+          return distribute_tensor(all.narrow(0, 2 * mesh.local_rank("dp"), 2).contiguous(), mesh["tp"]);
+        };
+        optimizer.zero_grad();
+        const auto loss =
+            torch::nn::functional::cross_entropy(ddp.forward(mine(tokens)).view({-1, 11}), mine(targets).view(-1));
+        loss.backward();
+        optimizer.step();
+        // The mean of both replicas' losses.
+        auto mean = torch::full({1}, loss.item<double>());
+        mesh.group("dp")->all_reduce(mean, {.op = ReduceOp::avg()});
+        EXPECT_NEAR(mean.item<double>(), expected.item<double>(), 1e-5);
+      }
+    }
+    // The module has its own parameters again, with the trained values.
+    EXPECT_TRUE(net->head->weight.is_same(before));
+    for (const auto& item : dense->named_parameters()) {
+      EXPECT_TRUE(at::allclose(DTensor(net->named_parameters()[item.key()]).full_tensor(), item.value(), 1e-3, 1e-4))
+          << item.key();
+    }
+  });
+}
 
 TEST(Parallelize, RefusesWithoutChangingAnything) {
   with_torch_threads(2, [](const ProcessGroupPtr& group) {
