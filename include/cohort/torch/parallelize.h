@@ -23,9 +23,10 @@
 //
 // Buffers stay plain tensors, which count as replicated within an ImplicitReplication (dtensor.h).
 //
-// Make optimizers afterwards: the parameters are other tensors then. DistributedDataParallel does not take distributed
-// parameters; for copies of the model that train on different data, give distribute_module a mesh with a dimension for
-// them, on which parameters are replicated and the batch is sharded (docs/dtensor.md).
+// Make optimizers afterwards: the parameters are other tensors then. For copies of the model that train on different
+// data, either DistributedDataParallel with {.device_mesh = mesh["dp"]}, which averages the ranks' parts in buckets while
+// backward computes; or give distribute_module a mesh with a dimension for the copies, on which parameters are replicated
+// and the batch is sharded (docs/dtensor.md).
 #pragma once
 
 #include <cohort/export.h>

@@ -76,6 +76,7 @@ const ParallelPlan plan{{"words", RowwiseParallel()},           {"blocks.*.query
 struct Mode {
   const char* name;
   bool is_sequence_parallel;
+  friend std::ostream& operator<<(std::ostream& out, const Mode& mode) { return out << mode.name; }
 };
 
 class Parallelized : public testing::TestWithParam<Mode> {};
