@@ -138,7 +138,7 @@ ProcessGroupPtr resolve_group(std::string_view name) {
 
 ProcessGroupPtr find_group_of_ranks(std::span<const int> ranks) {
   const auto fits = [&](const ProcessGroup& group) { return std::ranges::equal(group.global_ranks(), ranks); };
-  if (auto current = current_process_group(); current != nullptr && fits(*current)) return current;
+  if (auto own = current_process_group(); own != nullptr && fits(*own)) return own;
   if (auto named = registered()->find_if(fits)) return named;
   std::vector<ProcessGroupPtr> living;  // released after the lock, as in find_by_id
   auto& ids = Ids::instance();

@@ -59,8 +59,7 @@ std::exception_ptr detail::GroupState::how_it_ended(const std::exception_ptr& er
   where.sequence = call.sequence();
   where.rank = own_rank;
   where.cause = error;
-  return std::make_exception_ptr(AbortedError(
-      abort_text(own_rank, reason), std::move(where)));
+  return std::make_exception_ptr(AbortedError(abort_text(own_rank, reason), std::move(where)));
 }
 
 void detail::GroupState::check_process(std::string_view what) const {

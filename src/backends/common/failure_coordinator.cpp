@@ -248,10 +248,7 @@ void FailureCoordinator::miss_deadline(const Call& call) {
 }
 
 void FailureCoordinator::abort(std::string_view reason) {
-  const Failure failure{
-      .kind = ErrorKind::aborted,
-      .rank = group_.rank,
-      .text = abort_text(group_.rank, reason)};
+  const Failure failure{.kind = ErrorKind::aborted, .rank = group_.rank, .text = abort_text(group_.rank, reason)};
   if (detector_ != nullptr && !is_over_) detector_->declare(failure);
   end(failure);
 }

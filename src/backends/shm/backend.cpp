@@ -89,7 +89,7 @@ BackendPtr LocalBackend::partition(std::span<const BackendSplit> parts, Deadline
     std::vector<Ticket> all(index_of(size()));
     std::vector<Bytes> places;
     places.reserve(all.size());
-    for (auto& each : all) places.push_back(std::as_writable_bytes(std::span(each)));
+    for (auto& each : all) places.emplace_back(std::as_writable_bytes(std::span(each)));
     Call call(OpType::all_gather, 0, deadline);
     all_gather(Operation::all_gather(bytes, places), call);
     return own ? std::string(all[index_of(parts[own->index].ranks.front())].data()) : std::string();
