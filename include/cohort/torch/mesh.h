@@ -143,7 +143,7 @@ class COHORT_API DeviceMesh {
   }
   /// Also finds the dimensions that flatten() has made of this mesh, or of the one that it was sliced from.
   const ProcessGroupPtr& group(std::string_view name) const;
-  /// Of a mesh with one dimension.
+  /// The group of a mesh that has one dimension.
   const ProcessGroupPtr& group() const;
   /// In the order of the dimensions; empty if this rank is not in the mesh.
   const std::vector<ProcessGroupPtr>& all_groups() const noexcept { return facts_->groups; }

@@ -28,7 +28,7 @@ class DeviceMemory {
   void wait(const Operation& op, Call& call);
 
  private:
-  /// Of the device that the operation's memory is on.
+  /// The context of the device that the operation's memory is on.
   cuda::ContextPtr context_of(const Operation& op);
   bool is_capturing(const Call& call) const;
   void wait(const cuda::ContextPtr& context, Call& call) const;

@@ -3,7 +3,7 @@
 
 namespace cohort::dtensor {
 
-/// Of this thread: whether plain tensors count as replicated (ImplicitReplication in dtensor.h).
+/// Whether plain tensors count as replicated on this thread (ImplicitReplication in dtensor.h).
 inline bool& replicates_plain_tensors() noexcept {
   thread_local bool replicates = false;
   return replicates;

@@ -119,7 +119,7 @@ RankArray row_major_ranks(const std::vector<std::int64_t>& shape, const ProcessG
   return {shape, std::vector<int>(ranks.begin(), ranks.begin() + count)};
 }
 
-/// Of an array that its text does not show whole.
+/// Tells arrays apart whose text does not show them whole.
 std::uint64_t digest_of(const std::vector<int>& ranks) {
   std::uint64_t digest = 14695981039346656037U;  // FNV-1a
   for (const int each : ranks) digest = (digest ^ static_cast<std::uint32_t>(each)) * 1099511628211U;

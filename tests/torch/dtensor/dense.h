@@ -141,7 +141,7 @@ inline Parts distribute_dense(const at::Tensor& whole, const Placements& placeme
   return parts;
 }
 
-/// Of the sharded dimension, what is there before mesh dimension `mesh_dim` cuts it, at the place of a rank.
+/// The size that the sharded dimension has, at the place of a rank, before mesh dimension `mesh_dim` cuts it.
 inline std::int64_t elements_before(const Sizes& sizes, const Placements& placements, const Sizes& shape,
                                     std::size_t mesh_dim, std::int64_t rank) {
   const auto dim = placements[mesh_dim].dim();

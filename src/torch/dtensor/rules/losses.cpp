@@ -66,7 +66,7 @@ struct Loss {
   at::Tensor total_weight;
 };
 
-/// Of this rank's rows and classes, `first` being the first class.
+/// The loss of this rank's rows and classes; `first` is the first class.
 Loss loss_in_classes(const OpCall& call, std::int64_t first, bool keeps_batch) {
   const auto& local = call.argument(0).toTensor();
   const LocalTargets targets(call.argument(1).toTensor(), tensor_or_undefined(call.argument(2)),
@@ -78,7 +78,7 @@ Loss loss_in_classes(const OpCall& call, std::int64_t first, bool keeps_batch) {
   return {value.sum(), targets.weight.sum()};
 }
 
-/// Of this rank's rows, of which it has all classes; summed.
+/// The summed loss of this rank's rows, for which it has all classes.
 Loss loss_in_rows(const OpCall& call) {
   auto [value, total_weight] =
       at::nll_loss_forward(call.argument(0).toTensor(), call.argument(1).toTensor(),
