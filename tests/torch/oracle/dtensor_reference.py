@@ -74,12 +74,13 @@ class Run:
         try:
             with counter:
                 body(lambda title, tensor: kept.append((title, tensor.detach())))
-        except (RuntimeError, NotImplementedError, ValueError) as e:
+        except (AssertionError, NotImplementedError, RuntimeError, ValueError) as e:
             print("refused", str(e).split("\n")[0], file=self.out)  # on all ranks alike
             return
         counts = {str(op).rsplit(".", 1)[-1]: n for op, n in counter.get_comm_counts().items() if n > 0}
         for title, tensor in kept:
-            local, whole, offset = tensor.to_local(), tensor.full_tensor(), offset_of(tensor)
+            # A clone waits for what is still on its way.
+            local, whole, offset = tensor.to_local().clone(), tensor.full_tensor().clone(), offset_of(tensor)
             print("value", title, placements_text(tensor.placements), "global", *tensor.shape, "local", *local.shape,
                   "offset", *(["?"] if offset is None else offset), file=self.out)
             print("part", *("%.17g" % x for x in local.reshape(-1).tolist()), file=self.out)
