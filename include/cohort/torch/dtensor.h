@@ -21,6 +21,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorOptions.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <cohort/export.h>
 #include <cohort/torch/mesh.h>
 #include <cohort/torch/placement.h>
@@ -106,16 +107,17 @@ COHORT_API at::Tensor constrain(const at::Tensor& tensor, Placements placements)
 
 /// While it exists, plain tensors count as replicated ones in operators that this thread calls with distributed tensors.
 /// They must then be equal on all ranks, which is not checked. For masks and positions that a model makes in forward. A
-/// plain tensor that requires gradients is still refused: its gradient would be a distributed tensor.
+/// plain tensor that requires gradients is still refused: its gradient would be a distributed tensor. Call backward within
+/// it as well, since masks are used there again.
 class COHORT_API ImplicitReplication {
  public:
-  ImplicitReplication() noexcept;
+  ImplicitReplication();
   ~ImplicitReplication();
   ImplicitReplication(const ImplicitReplication&) = delete;
   ImplicitReplication& operator=(const ImplicitReplication&) = delete;
 
  private:
-  bool before_;
+  c10::DebugInfoGuard scope_;
 };
 
 /// "[S(0), R] on DeviceMesh(...), this rank's part:" and the part. Printing an at::Tensor that is distributed is an error of

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <memory>
 #include <ostream>
 #include <utility>
 
@@ -215,12 +216,10 @@ at::Tensor constrain(const at::Tensor& tensor, Placements placements) {
   return is_dtensor(tensor) ? DTensor(tensor).redistribute(std::move(placements)) : tensor;
 }
 
-ImplicitReplication::ImplicitReplication() noexcept
-    : before_(std::exchange(dtensor::replicates_plain_tensors(), true)) {}
+ImplicitReplication::ImplicitReplication()
+    : scope_(dtensor::PlainTensorsAreReplicated::kind, std::make_shared<dtensor::PlainTensorsAreReplicated>()) {}
 
-ImplicitReplication::~ImplicitReplication() {
-  dtensor::replicates_plain_tensors() = before_;
-}
+ImplicitReplication::~ImplicitReplication() = default;
 
 std::ostream& operator<<(std::ostream& out, const DTensor& tensor) {
   return out << to_string(tensor.placements()) << " on " << to_string(tensor.device_mesh()) << ", this rank's part:\n"
