@@ -54,6 +54,11 @@ struct ToLocalOptions {
 };
 
 struct RedistributeOptions {
+  /// Return as soon as the last collective is under way, forward and backward: the first use of the elements waits, as
+  /// for the results of functional.h (an operator, to_local().data_ptr(), printing; not to_local() and views). If the
+  /// collective fails, that use throws its error. Of a redistribution in several steps only the last collective is
+  /// asynchronous.
+  bool async_op = false;
   /// The dtype to convert to before communicating forward, and in which to communicate backward; the gradient is converted back.
   std::optional<at::ScalarType> forward_dtype{};
   std::optional<at::ScalarType> backward_dtype{};

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "torch/dispatch/composite.h"
 #include "torch/dtensor/rule_table.h"
 
 namespace cohort::dtensor {
@@ -30,18 +31,11 @@ const OpInfo& info_of(const c10::OperatorHandle& op) {
   return *entry.info;
 }
 
-/// Composite operators are normally taken apart above this key, by autograd. In inference mode they arrive whole.
-bool is_composite(const c10::OperatorHandle& op) {
-  return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
-}
-
 }  // namespace
 
 void dispatch(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto& info = info_of(op);
-  if (info.rule == nullptr && is_composite(op)) {
-    return op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
-  }
+  if (info.rule == nullptr && is_composite(op)) return run_composite(op, stack);
   OpCall call(op, info, *stack);
   if (info.rule == nullptr) {
     call.refuse(

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <cohort/error.h>
 #include <cohort/torch/dtensor.h>
 #include <cohort/torch/tensor.h>

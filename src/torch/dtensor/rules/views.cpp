@@ -217,7 +217,7 @@ void run_split(OpCall& call, std::size_t dim_position, bool removes_dim) {
   call.run_local();
   c10::List<at::Tensor> parts;
   const auto locals = call.take_list_result();
-  for (const at::Tensor& local : locals) {
+  for (const at::Tensor local : locals) {
     auto part = whole;
     if (removes_dim) {
       part.erase(dim);
