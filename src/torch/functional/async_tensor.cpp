@@ -3,6 +3,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/List.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
 #include <cohort/torch/tensor.h>
 
