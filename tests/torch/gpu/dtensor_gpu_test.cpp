@@ -133,6 +133,25 @@ TEST_P(DTensorOn, GpusFollowTheCurrentStream) {
   });
 }
 
+/// An asynchronous collective is issued on one stream, and its result is used first on another.
+TEST_P(DTensorOn, GpusWaitOnTheStreamOfTheFirstUse) {
+  with_gpu_group(GetParam(), [](const ProcessGroupPtr& group) {
+    const auto mesh = gpu_mesh(group, {group->size()});
+    const c10::impl::VirtualGuardImpl guard(at::kCUDA);
+    const auto whole = counting({1000, 1001});
+    for (const Placement& from : Placements{Shard(0), Shard(1), Partial()}) {
+      for (const Placement& to : Placements{Replicate(), Shard(0), Shard(1)}) {
+        if (from == to) continue;
+        const auto expected = distribute_tensor(whole, mesh, {to}, {.src_data_rank = std::nullopt}).to_local();
+        guard.getStream(the_gpu).synchronize();
+        const auto moved = laid_out(whole, mesh, {from}).redistribute({to}, {.async_op = true});
+        const c10::StreamGuard other(guard.getStreamFromGlobalPool(the_gpu, /*isHighPriority=*/false));
+        EXPECT_TRUE(at::allclose(moved.to_local(), expected)) << text_of({from}, {to});
+      }
+    }
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Torch, DTensorOn,
                          ::testing::Values(GpuRanks{"nccl", 2}, GpuRanks{"nccl", 4}, GpuRanks{"gloo", 2}), name_of);
 
