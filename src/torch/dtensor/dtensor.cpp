@@ -86,16 +86,6 @@ std::vector<std::int64_t> inferred_global_sizes(const at::Tensor& local, const L
   return sizes;
 }
 
-/// Brings the gradient of a parameter to the parameter's own layout before it is accumulated: one collective for each
-/// parameter and backward, where otherwise every use of the gradient in an optimizer would pay for one.
-void redistribute_gradients_of(const at::Tensor& leaf) {
-  leaf.register_hook([layout = impl_of(leaf).layout()](const at::Tensor& gradient) -> at::Tensor {
-    const auto* impl = find_impl(gradient);
-    if (impl == nullptr || dtensor::equal(impl->layout(), layout)) return gradient;
-    return dtensor::redistribute(gradient, layout, {});
-  });
-}
-
 at::Device device_of(const DeviceMesh& mesh) {
   return at::Device(mesh.device_type());
 }
@@ -207,7 +197,7 @@ DTensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, Plac
   auto result = dtensor::wrap(std::move(part), layout, tensor.sizes());
   if (tensor.requires_grad()) {
     result.set_requires_grad(true);
-    redistribute_gradients_of(result);
+    dtensor::redistribute_gradients_of(result);
   }
   return DTensor(std::move(result));
 }
