@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <cohort/torch/capture_graph.h>
 
+#include <cstddef>
 #include <string>
 #include <utility>
 
@@ -55,7 +56,7 @@ inline GraphValue graph_value_of(const at::Tensor& tensor, GraphValue::Origin or
           .sizes = tensor.sizes().vec(),
           .strides = tensor.strides().vec(),
           .dtype = dtype_name(tensor.scalar_type()),
-          .element_bytes = tensor.element_size(),
+          .element_bytes = static_cast<std::size_t>(tensor.element_size()),
           .device = tensor.device().str()};
 }
 
