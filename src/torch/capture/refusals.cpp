@@ -17,7 +17,7 @@ namespace cohort::recording {
 
 namespace {
 
-using Arguments = std::span<const c10::IValue>;
+using CallArguments = std::span<const c10::IValue>;
 
 bool is_mask(const c10::IValue& value) {
   if (!value.isTensor()) return false;
@@ -25,7 +25,7 @@ bool is_mask(const c10::IValue& value) {
   return tensor.defined() && (tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte);
 }
 
-bool has_mask(Arguments arguments) {
+bool has_mask(CallArguments arguments) {
   if (arguments.size() < 2 || !arguments[1].isList()) return false;
   const auto indices = arguments[1].toListRef();
   return std::any_of(indices.begin(), indices.end(), is_mask);
@@ -33,7 +33,7 @@ bool has_mask(Arguments arguments) {
 
 /// Whether there must be as many values as the mask selects. One value for all of them can be written by a replay, however
 /// many there are then, since it calls the operator again.
-bool writes_as_many_as_mask_selects(Arguments arguments) {
+bool writes_as_many_as_mask_selects(CallArguments arguments) {
   if (!has_mask(arguments) || arguments.size() < 3 || !arguments[2].isTensor()) return false;
   const auto& values = arguments[2].toTensor();
   if (values.numel() == 1) return false;
@@ -45,24 +45,26 @@ bool writes_as_many_as_mask_selects(Arguments arguments) {
 }
 
 /// Whether the number of repeated elements is left to the tensor.
-bool has_no_output_size(Arguments arguments) {
+bool has_no_output_size(CallArguments arguments) {
   return arguments.back().isNone();
 }
 
-bool has_no_class_count(Arguments arguments) {
+bool has_no_class_count(CallArguments arguments) {
   return arguments.size() < 2 || !arguments[1].isInt() || arguments[1].toInt() < 0;
 }
 
-bool changes_sizes(Arguments arguments) {
+bool changes_sizes(CallArguments arguments) {
   if (arguments.size() < 2 || !arguments[1].isIntList()) return true;
   const auto& tensor = arguments[0].toTensor();
   return tensor.sizes() != c10::IntArrayRef(arguments[1].toIntVector());
 }
 
-bool is_not_of_same_sizes(Arguments arguments) {
+bool is_not_of_same_sizes(CallArguments arguments) {
   return arguments.size() < 2 || !arguments[1].isTensor() ||
          arguments[0].toTensor().sizes() != arguments[1].toTensor().sizes();
 }
+
+namespace reasons {
 
 constexpr std::string_view size_depends =
     "the size of its result depends on the elements of a tensor, and a replay has the sizes of the recording";
@@ -154,101 +156,111 @@ constexpr Refusal uses_other_library{
     CaptureRefusal::unsupported_call,
     "it communicates through PyTorch's own groups, whose works a replay cannot wait for", other_group_hints};
 
-constexpr std::array operators{
-    RefusedOperator{.name = "aten::nonzero", .refusal = &selects},
-    RefusedOperator{.name = "aten::nonzero_numpy", .refusal = &selects},
-    RefusedOperator{.name = "aten::argwhere", .refusal = &selects},
-    RefusedOperator{.name = "aten::where", .overload = "", .refusal = &selects},
-    RefusedOperator{.name = "aten::masked_select", .refusal = &selects},
-    RefusedOperator{.name = "aten::index", .refusal = &selects, .applies = has_mask},
-    RefusedOperator{.name = "aten::_unsafe_index", .refusal = &selects, .applies = has_mask, .is_newer = true},
-    RefusedOperator{.name = "aten::index_put", .refusal = &writes_by_mask, .applies = writes_as_many_as_mask_selects},
-    RefusedOperator{.name = "aten::index_put_", .refusal = &writes_by_mask, .applies = writes_as_many_as_mask_selects},
+}  // namespace reasons
+
+constexpr std::array refused_table{
+    RefusedOperator{.name = "aten::nonzero", .refusal = &reasons::selects},
+    RefusedOperator{.name = "aten::nonzero_numpy", .refusal = &reasons::selects},
+    RefusedOperator{.name = "aten::argwhere", .refusal = &reasons::selects},
+    RefusedOperator{.name = "aten::where", .overload = "", .refusal = &reasons::selects},
+    RefusedOperator{.name = "aten::masked_select", .refusal = &reasons::selects},
+    RefusedOperator{.name = "aten::index", .refusal = &reasons::selects, .applies = has_mask},
+    RefusedOperator{.name = "aten::_unsafe_index", .refusal = &reasons::selects, .applies = has_mask, .is_newer = true},
     RefusedOperator{
-        .name = "aten::_index_put_impl", .refusal = &writes_by_mask, .applies = writes_as_many_as_mask_selects},
+        .name = "aten::index_put", .refusal = &reasons::writes_by_mask, .applies = writes_as_many_as_mask_selects},
     RefusedOperator{
-        .name = "aten::_index_put_impl_", .refusal = &writes_by_mask, .applies = writes_as_many_as_mask_selects},
+        .name = "aten::index_put_", .refusal = &reasons::writes_by_mask, .applies = writes_as_many_as_mask_selects},
+    RefusedOperator{.name = "aten::_index_put_impl",
+                    .refusal = &reasons::writes_by_mask,
+                    .applies = writes_as_many_as_mask_selects},
+    RefusedOperator{.name = "aten::_index_put_impl_",
+                    .refusal = &reasons::writes_by_mask,
+                    .applies = writes_as_many_as_mask_selects},
     RefusedOperator{.name = "aten::_unsafe_index_put",
-                    .refusal = &writes_by_mask,
+                    .refusal = &reasons::writes_by_mask,
                     .applies = writes_as_many_as_mask_selects,
                     .is_newer = true},
-    RefusedOperator{.name = "aten::_unique", .refusal = &finds_unique},
-    RefusedOperator{.name = "aten::_unique2", .refusal = &finds_unique},
-    RefusedOperator{.name = "aten::unique_dim", .refusal = &finds_unique},
-    RefusedOperator{.name = "aten::unique_consecutive", .refusal = &finds_unique},
-    RefusedOperator{.name = "aten::unique_dim_consecutive", .refusal = &finds_unique},
-    RefusedOperator{.name = "aten::bincount", .refusal = &counts_bins},
-    RefusedOperator{
-        .name = "aten::repeat_interleave", .overload = "Tensor", .refusal = &repeats, .applies = has_no_output_size},
+    RefusedOperator{.name = "aten::_unique", .refusal = &reasons::finds_unique},
+    RefusedOperator{.name = "aten::_unique2", .refusal = &reasons::finds_unique},
+    RefusedOperator{.name = "aten::unique_dim", .refusal = &reasons::finds_unique},
+    RefusedOperator{.name = "aten::unique_consecutive", .refusal = &reasons::finds_unique},
+    RefusedOperator{.name = "aten::unique_dim_consecutive", .refusal = &reasons::finds_unique},
+    RefusedOperator{.name = "aten::bincount", .refusal = &reasons::counts_bins},
+    RefusedOperator{.name = "aten::repeat_interleave",
+                    .overload = "Tensor",
+                    .refusal = &reasons::repeats,
+                    .applies = has_no_output_size},
     RefusedOperator{.name = "aten::repeat_interleave",
                     .overload = "self_Tensor",
-                    .refusal = &repeats,
+                    .refusal = &reasons::repeats,
                     .applies = has_no_output_size},
-    RefusedOperator{.name = "aten::one_hot", .refusal = &counts_classes, .applies = has_no_class_count},
-    RefusedOperator{.name = "aten::_pack_padded_sequence", .refusal = &packs},
-    RefusedOperator{.name = "aten::_pad_packed_sequence", .refusal = &packs, .is_hidden = true},
-    RefusedOperator{
-        .name = "aten::tensor_split", .overload = "tensor_indices_or_sections", .refusal = &packs, .is_hidden = true},
-    RefusedOperator{.name = "aten::ctc_loss", .overload = "Tensor", .refusal = &packs, .is_hidden = true},
-    RefusedOperator{.name = "aten::_ctc_loss", .overload = "Tensor", .refusal = &packs},
-    RefusedOperator{.name = "aten::_cudnn_ctc_loss", .overload = "Tensor", .refusal = &packs},
-    RefusedOperator{.name = "aten::lstm", .overload = "data", .refusal = &packs, .is_hidden = true},
-    RefusedOperator{.name = "aten::gru", .overload = "data", .refusal = &packs, .is_hidden = true},
-    RefusedOperator{.name = "aten::rnn_tanh", .overload = "data", .refusal = &packs, .is_hidden = true},
-    RefusedOperator{.name = "aten::rnn_relu", .overload = "data", .refusal = &packs, .is_hidden = true},
-    RefusedOperator{.name = "aten::linalg_lstsq", .refusal = &finds_rank},
-    RefusedOperator{.name = "aten::to_sparse", .refusal = &makes_sparse},
-    RefusedOperator{.name = "aten::to_sparse_csr", .refusal = &makes_sparse},
-    RefusedOperator{.name = "aten::to_sparse_csc", .refusal = &makes_sparse},
-    RefusedOperator{.name = "aten::to_sparse_bsr", .refusal = &makes_sparse},
-    RefusedOperator{.name = "aten::to_sparse_bsc", .refusal = &makes_sparse},
-    RefusedOperator{.name = "aten::_to_sparse", .refusal = &makes_sparse, .is_newer = true},
-    RefusedOperator{.name = "aten::_to_sparse_csr", .refusal = &makes_sparse, .is_newer = true},
-    RefusedOperator{.name = "aten::_to_sparse_csc", .refusal = &makes_sparse, .is_newer = true},
-    RefusedOperator{.name = "aten::_to_sparse_bsr", .refusal = &makes_sparse, .is_newer = true},
-    RefusedOperator{.name = "aten::_to_sparse_bsc", .refusal = &makes_sparse, .is_newer = true},
+    RefusedOperator{.name = "aten::one_hot", .refusal = &reasons::counts_classes, .applies = has_no_class_count},
+    RefusedOperator{.name = "aten::_pack_padded_sequence", .refusal = &reasons::packs},
+    RefusedOperator{.name = "aten::_pad_packed_sequence", .refusal = &reasons::packs, .is_hidden = true},
+    RefusedOperator{.name = "aten::tensor_split",
+                    .overload = "tensor_indices_or_sections",
+                    .refusal = &reasons::packs,
+                    .is_hidden = true},
+    RefusedOperator{.name = "aten::ctc_loss", .overload = "Tensor", .refusal = &reasons::packs, .is_hidden = true},
+    RefusedOperator{.name = "aten::_ctc_loss", .overload = "Tensor", .refusal = &reasons::packs},
+    RefusedOperator{.name = "aten::_cudnn_ctc_loss", .overload = "Tensor", .refusal = &reasons::packs},
+    RefusedOperator{.name = "aten::lstm", .overload = "data", .refusal = &reasons::packs, .is_hidden = true},
+    RefusedOperator{.name = "aten::gru", .overload = "data", .refusal = &reasons::packs, .is_hidden = true},
+    RefusedOperator{.name = "aten::rnn_tanh", .overload = "data", .refusal = &reasons::packs, .is_hidden = true},
+    RefusedOperator{.name = "aten::rnn_relu", .overload = "data", .refusal = &reasons::packs, .is_hidden = true},
+    RefusedOperator{.name = "aten::linalg_lstsq", .refusal = &reasons::finds_rank},
+    RefusedOperator{.name = "aten::to_sparse", .refusal = &reasons::makes_sparse},
+    RefusedOperator{.name = "aten::to_sparse_csr", .refusal = &reasons::makes_sparse},
+    RefusedOperator{.name = "aten::to_sparse_csc", .refusal = &reasons::makes_sparse},
+    RefusedOperator{.name = "aten::to_sparse_bsr", .refusal = &reasons::makes_sparse},
+    RefusedOperator{.name = "aten::to_sparse_bsc", .refusal = &reasons::makes_sparse},
+    RefusedOperator{.name = "aten::_to_sparse", .refusal = &reasons::makes_sparse, .is_newer = true},
+    RefusedOperator{.name = "aten::_to_sparse_csr", .refusal = &reasons::makes_sparse, .is_newer = true},
+    RefusedOperator{.name = "aten::_to_sparse_csc", .refusal = &reasons::makes_sparse, .is_newer = true},
+    RefusedOperator{.name = "aten::_to_sparse_bsr", .refusal = &reasons::makes_sparse, .is_newer = true},
+    RefusedOperator{.name = "aten::_to_sparse_bsc", .refusal = &reasons::makes_sparse, .is_newer = true},
 
-    RefusedOperator{.name = "aten::_local_scalar_dense", .refusal = &reads_element},
-    RefusedOperator{.name = "aten::item", .refusal = &reads_element},
-    RefusedOperator{.name = "aten::is_nonzero", .refusal = &reads_element},
-    RefusedOperator{.name = "aten::equal", .refusal = &compares},
-    RefusedOperator{.name = "aten::allclose", .refusal = &compares},
+    RefusedOperator{.name = "aten::_local_scalar_dense", .refusal = &reasons::reads_element},
+    RefusedOperator{.name = "aten::item", .refusal = &reasons::reads_element},
+    RefusedOperator{.name = "aten::is_nonzero", .refusal = &reasons::reads_element},
+    RefusedOperator{.name = "aten::equal", .refusal = &reasons::compares},
+    RefusedOperator{.name = "aten::allclose", .refusal = &reasons::compares},
 
-    RefusedOperator{.name = "aten::resize_", .refusal = &resizes, .applies = changes_sizes},
-    RefusedOperator{.name = "aten::resize_as_", .refusal = &resizes, .applies = is_not_of_same_sizes},
-    RefusedOperator{.name = "aten::_resize_output_", .refusal = &resizes, .applies = changes_sizes},
-    RefusedOperator{.name = "aten::set_", .refusal = &replaces_memory},
-    RefusedOperator{.name = "inductor::resize_storage_bytes_", .refusal = &replaces_memory, .is_newer = true},
-    RefusedOperator{.name = "aten::from_file", .refusal = &opens_file},
+    RefusedOperator{.name = "aten::resize_", .refusal = &reasons::resizes, .applies = changes_sizes},
+    RefusedOperator{.name = "aten::resize_as_", .refusal = &reasons::resizes, .applies = is_not_of_same_sizes},
+    RefusedOperator{.name = "aten::_resize_output_", .refusal = &reasons::resizes, .applies = changes_sizes},
+    RefusedOperator{.name = "aten::set_", .refusal = &reasons::replaces_memory},
+    RefusedOperator{.name = "inductor::resize_storage_bytes_", .refusal = &reasons::replaces_memory, .is_newer = true},
+    RefusedOperator{.name = "aten::from_file", .refusal = &reasons::opens_file},
 
-    RefusedOperator{.name = "c10d::allreduce_", .refusal = &uses_other_library},
-    RefusedOperator{.name = "c10d::broadcast_", .refusal = &uses_other_library},
-    RefusedOperator{.name = "c10d::reduce_", .refusal = &uses_other_library},
-    RefusedOperator{.name = "c10d::allgather_", .refusal = &uses_other_library},
-    RefusedOperator{.name = "c10d::reduce_scatter_", .refusal = &uses_other_library},
-    RefusedOperator{.name = "c10d::alltoall_", .refusal = &uses_other_library},
-    RefusedOperator{.name = "c10d::gather_", .refusal = &uses_other_library},
-    RefusedOperator{.name = "c10d::scatter_", .refusal = &uses_other_library},
-    RefusedOperator{.name = "c10d::barrier", .refusal = &uses_other_library},
-    RefusedOperator{.name = "c10d::send", .refusal = &uses_other_library},
-    RefusedOperator{.name = "c10d::recv_", .refusal = &uses_other_library},
-    RefusedOperator{.name = "c10d::_allgather_base_", .refusal = &uses_other_library, .is_newer = true},
-    RefusedOperator{.name = "c10d::_reduce_scatter_base_", .refusal = &uses_other_library, .is_newer = true},
-    RefusedOperator{.name = "c10d::alltoall_base_", .refusal = &uses_other_library, .is_newer = true},
-    RefusedOperator{.name = "c10d::allreduce_coalesced_", .refusal = &uses_other_library, .is_newer = true},
-    RefusedOperator{.name = "c10d::allgather_coalesced_", .refusal = &uses_other_library, .is_newer = true},
-    RefusedOperator{.name = "c10d::recv_any_source_", .refusal = &uses_other_library, .is_newer = true},
-    RefusedOperator{.name = "c10d::monitored_barrier_", .refusal = &uses_other_library, .is_newer = true},
+    RefusedOperator{.name = "c10d::allreduce_", .refusal = &reasons::uses_other_library},
+    RefusedOperator{.name = "c10d::broadcast_", .refusal = &reasons::uses_other_library},
+    RefusedOperator{.name = "c10d::reduce_", .refusal = &reasons::uses_other_library},
+    RefusedOperator{.name = "c10d::allgather_", .refusal = &reasons::uses_other_library},
+    RefusedOperator{.name = "c10d::reduce_scatter_", .refusal = &reasons::uses_other_library},
+    RefusedOperator{.name = "c10d::alltoall_", .refusal = &reasons::uses_other_library},
+    RefusedOperator{.name = "c10d::gather_", .refusal = &reasons::uses_other_library},
+    RefusedOperator{.name = "c10d::scatter_", .refusal = &reasons::uses_other_library},
+    RefusedOperator{.name = "c10d::barrier", .refusal = &reasons::uses_other_library},
+    RefusedOperator{.name = "c10d::send", .refusal = &reasons::uses_other_library},
+    RefusedOperator{.name = "c10d::recv_", .refusal = &reasons::uses_other_library},
+    RefusedOperator{.name = "c10d::_allgather_base_", .refusal = &reasons::uses_other_library, .is_newer = true},
+    RefusedOperator{.name = "c10d::_reduce_scatter_base_", .refusal = &reasons::uses_other_library, .is_newer = true},
+    RefusedOperator{.name = "c10d::alltoall_base_", .refusal = &reasons::uses_other_library, .is_newer = true},
+    RefusedOperator{.name = "c10d::allreduce_coalesced_", .refusal = &reasons::uses_other_library, .is_newer = true},
+    RefusedOperator{.name = "c10d::allgather_coalesced_", .refusal = &reasons::uses_other_library, .is_newer = true},
+    RefusedOperator{.name = "c10d::recv_any_source_", .refusal = &reasons::uses_other_library, .is_newer = true},
+    RefusedOperator{.name = "c10d::monitored_barrier_", .refusal = &reasons::uses_other_library, .is_newer = true},
 };
 
 /// An operator's name is one object for as long as the operator is registered.
-using Found = std::unordered_map<const c10::OperatorName*, const RefusedOperator*>;
+using KnownRefusals = std::unordered_map<const c10::OperatorName*, const RefusedOperator*>;
 
-Found find_operators() {
-  Found found;
+KnownRefusals find_refused_operators() {
+  KnownRefusals found;
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const auto& name : dispatcher.getAllOpNames()) {
-    for (const auto& each : operators) {
+    for (const auto& each : refused_table) {
       if (each.name != name.name || (each.overload && *each.overload != name.overload_name)) continue;
       if (const auto op = dispatcher.findOp(name)) found.emplace(&op->operator_name(), &each);
     }
@@ -256,18 +268,18 @@ Found find_operators() {
   return found;
 }
 
-Arguments arguments_of(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
-  return Arguments(stack).last(op.schema().arguments().size());
+CallArguments call_arguments(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  return CallArguments(stack).last(op.schema().arguments().size());
 }
 
-std::string text_of(const c10::IValue& value) {
+std::string argument_text(const c10::IValue& value) {
   if (value.isTensor()) {
     const auto& tensor = value.toTensor();
     return tensor.defined() ? type_text(graph_value_of(tensor, GraphValue::Origin::result)) : "none";
   }
   if (value.isTensorList() || value.isOptionalTensorList()) {
     std::string text;
-    for (const auto& each : value.toListRef()) text += (text.empty() ? "" : ", ") + text_of(each);
+    for (const auto& each : value.toListRef()) text += (text.empty() ? "" : ", ") + argument_text(each);
     return "[" + text + "]";
   }
   if (value.isNone()) return "none";
@@ -279,16 +291,16 @@ std::string text_of(const c10::IValue& value) {
 }  // namespace
 
 std::span<const RefusedOperator> refused_operators() {
-  return operators;
+  return refused_table;
 }
 
 const Refusal* refusal_of(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
-  static const Found known = find_operators();
+  static const KnownRefusals known = find_refused_operators();
   const auto found = known.find(&op.operator_name());
   if (found == known.end()) [[likely]]
     return nullptr;
   const auto& refused = *found->second;
-  return refused.applies == nullptr || refused.applies(arguments_of(op, stack)) ? refused.refusal : nullptr;
+  return refused.applies == nullptr || refused.applies(call_arguments(op, stack)) ? refused.refusal : nullptr;
 }
 
 std::string call_text(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
@@ -296,9 +308,9 @@ std::string call_text(const c10::OperatorHandle& op, const torch::jit::Stack& st
   const auto& name = op.operator_name();
   std::string text = name.name + (name.overload_name.empty() ? "" : "." + name.overload_name) + "(";
   bool is_first = true;
-  for (const auto& each : arguments_of(op, stack)) {
+  for (const auto& each : call_arguments(op, stack)) {
     if (!std::exchange(is_first, false)) text += ", ";
-    text += shortened(text_of(each), longest_argument);
+    text += shortened(argument_text(each), longest_argument);
   }
   return text + ")";
 }
