@@ -27,6 +27,7 @@
 #include <ATen/core/Tensor.h>
 #include <cohort/export.h>
 #include <cohort/process_group.h>
+#include <cohort/torch/optim.h>
 #include <cohort/torch/state_dict.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
@@ -75,6 +76,12 @@ struct OptimizerTypes<torch::optim::RMSprop> {
   using Options = torch::optim::RMSpropOptions;
   using State = torch::optim::RMSpropParamState;
 };
+template <>
+struct OptimizerTypes<optim::SGD> : OptimizerTypes<torch::optim::SGD> {};
+template <>
+struct OptimizerTypes<optim::Adam> : OptimizerTypes<torch::optim::Adam> {};
+template <>
+struct OptimizerTypes<optim::AdamW> : OptimizerTypes<torch::optim::AdamW> {};
 
 struct ZeroOptions {
   /// The largest size of a buffer in which small parameters are sent together, in bytes.
@@ -115,6 +122,7 @@ class COHORT_API ZeroOptimizerBase : public torch::optim::Optimizer {
   const ProcessGroupPtr& process_group() const noexcept { return group_; }
   /// The inner optimizer, with this rank's share of the parameters.
   torch::optim::Optimizer& local_optimizer() noexcept { return *local_; }
+  const torch::optim::Optimizer& local_optimizer() const noexcept { return *local_; }
 
  protected:
   using Groups = std::vector<torch::optim::OptimizerParamGroup>;

@@ -10,6 +10,8 @@
 #include <string>
 #include <utility>
 
+#include "torch/capture/graph_names.h"
+
 namespace cohort::recording {
 
 /// As dtype.h names the types; others in libtorch's words ("qint8", "float8_e4m3fn").
@@ -48,6 +50,11 @@ inline std::string dtype_name(at::ScalarType type) {
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
   }
   return name;
+}
+
+/// "f32[8, 16]", for tensors of any layout.
+inline std::string tensor_text(const at::Tensor& tensor) {
+  return type_text({.sizes = tensor.sizes().vec(), .dtype = dtype_name(tensor.scalar_type())});
 }
 
 inline GraphValue graph_value_of(const at::Tensor& tensor, GraphValue::Origin origin, std::string name = {}) {

@@ -275,7 +275,7 @@ CallArguments call_arguments(const c10::OperatorHandle& op, const torch::jit::St
 std::string argument_text(const c10::IValue& value) {
   if (value.isTensor()) {
     const auto& tensor = value.toTensor();
-    return tensor.defined() ? type_text(graph_value_of(tensor, GraphValue::Origin::result)) : "none";
+    return tensor.defined() ? tensor_text(tensor) : "none";
   }
   if (value.isTensorList() || value.isOptionalTensorList()) {
     std::string text;

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <cohort/error.h>
+#include <cohort/torch/capture_host.h>
 #include <cohort/torch/fused_optim.h>
 #include <torch/serialize/archive.h>
 
@@ -14,12 +15,16 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
+#include <type_traits>
 #include <unordered_map>
 #include <utility>
 
 #include "torch/archive.h"
+#include "torch/optim/update_rules.h"
 
 namespace cohort {
 
@@ -57,7 +62,7 @@ class FusedBase : public FunctionalOptimizer {
     }
     const at::NoGradGuard no_grad;
     auto& state = state_of(parameter);
-    ++state.steps;
+    on_host([&state] { ++state.steps; });
     update(state, parameter, gradient);
   }
 
@@ -144,55 +149,43 @@ class Fused final : public FusedBase {
   Options options_;
 };
 
-at::Tensor decayed(const at::Tensor& gradient, const at::Tensor& parameter, double weight_decay) {
-  return weight_decay == 0 ? gradient : gradient.add(parameter, weight_decay);
+/// The operator's argument for the learning rate of the step.
+template <class Options>
+std::function<c10::Scalar()> minus_lr(const Options& options) {
+  return [&options] { return c10::Scalar(-options.lr); };
 }
 
 template <>
 void Fused<fused::SGD>::update(FusedState& state, const at::Tensor& parameter, const at::Tensor& gradient) {
-  auto change = decayed(options_.maximize ? gradient.neg() : gradient, parameter, options_.weight_decay);
-  if (options_.momentum != 0) {
-    auto& momentum = state.tensors[0];
-    if (momentum.defined()) {
-      momentum.mul_(options_.momentum).add_(change, 1 - options_.dampening);
-    } else {
-      momentum = change.clone();
-    }
-    change = options_.nesterov ? change.add(momentum, options_.momentum) : momentum;
-  }
-  parameter.add_(change, -options_.lr);
+  const SgdRule rule{.momentum = options_.momentum,
+                     .dampening = options_.dampening,
+                     .weight_decay = options_.weight_decay,
+                     .nesterov = options_.nesterov};
+  sgd_update(rule, state.tensors[0], parameter, options_.maximize ? gradient.neg() : gradient, minus_lr(options_));
 }
 
-/// Adam and AdamW, which differ in where the weight decay is applied.
 template <class Options>
-void adam_update(const Options& options, FusedState& state, const at::Tensor& parameter, const at::Tensor& change) {
-  auto& mean = state.tensor(0);
-  auto& square = state.tensor(1);
-  const auto steps = static_cast<double>(state.steps);
-  const double correction1 = 1 - std::pow(options.beta1, steps);
-  const double correction2 = 1 - std::pow(options.beta2, steps);
-  mean.mul_(options.beta1).add_(change, 1 - options.beta1);
-  square.mul_(options.beta2).addcmul_(change, change, 1 - options.beta2);
-  auto largest = square;
-  if (options.amsgrad) {
-    auto& most = state.tensor(2);
-    at::maximum_out(most, most, square);
-    largest = most;
-  }
-  const auto denominator = (largest.sqrt() / std::sqrt(correction2)).add_(options.eps);
-  parameter.addcdiv_(mean, denominator, -(options.lr / correction1));
+void fused_adam(const Options& options, FusedState& state, const at::Tensor& parameter, const at::Tensor& gradient) {
+  const AdamRule rule{.beta1 = options.beta1,
+                      .beta2 = options.beta2,
+                      .eps = options.eps,
+                      .weight_decay = options.weight_decay,
+                      .amsgrad = options.amsgrad,
+                      .decoupled = std::is_same_v<Options, fused::AdamW>};
+  const auto numbers = std::make_shared<AdamNumbers>();
+  on_host([rule, &options, &state, numbers] { *numbers = AdamNumbers(rule, options.lr, state.steps); });
+  auto& [mean, square, largest_square] = state.tensors;
+  adam_update(rule, {mean, square, largest_square}, parameter, options.maximize ? gradient.neg() : gradient, numbers);
 }
 
 template <>
 void Fused<fused::Adam>::update(FusedState& state, const at::Tensor& parameter, const at::Tensor& gradient) {
-  adam_update(options_, state, parameter,
-              decayed(options_.maximize ? gradient.neg() : gradient, parameter, options_.weight_decay));
+  fused_adam(options_, state, parameter, gradient);
 }
 
 template <>
 void Fused<fused::AdamW>::update(FusedState& state, const at::Tensor& parameter, const at::Tensor& gradient) {
-  if (options_.weight_decay != 0) parameter.mul_(1 - options_.lr * options_.weight_decay);
-  adam_update(options_, state, parameter, options_.maximize ? gradient.neg() : gradient);
+  fused_adam(options_, state, parameter, gradient);
 }
 
 template <>
@@ -200,9 +193,12 @@ void Fused<fused::Adagrad>::update(FusedState& state, const at::Tensor& paramete
   auto& sum = state.tensors[0];
   if (!sum.defined()) sum = at::full_like(parameter, options_.initial_accumulator_value);
   const auto change = decayed(gradient, parameter, options_.weight_decay);
-  const double rate = options_.lr / (1 + static_cast<double>(state.steps - 1) * options_.lr_decay);
   sum.addcmul_(change, change, 1.0);
-  parameter.addcdiv_(change, sum.sqrt().add_(options_.eps), -rate);
+  const auto spread = sum.sqrt().add_(options_.eps);
+  const HostArgument value("value", [this, &state] {
+    return c10::Scalar(-(options_.lr / (1 + static_cast<double>(state.steps - 1) * options_.lr_decay)));
+  });
+  parameter.addcdiv_(change, spread, value.value());
 }
 
 template <>
@@ -214,7 +210,8 @@ void Fused<fused::Adadelta>::update(FusedState& state, const at::Tensor& paramet
   const auto spread = square.add(options_.eps).sqrt_();
   const auto change = moved.add(options_.eps).sqrt_().div_(spread).mul_(slope);
   moved.mul_(options_.rho).addcmul_(change, change, 1 - options_.rho);
-  parameter.add_(change, -options_.lr);
+  const HostArgument alpha("alpha", minus_lr(options_));
+  parameter.add_(change, alpha.value());
 }
 
 template <>
@@ -224,8 +221,10 @@ void Fused<fused::Adamax>::update(FusedState& state, const at::Tensor& parameter
   const auto change = decayed(gradient, parameter, options_.weight_decay);
   mean.mul_(options_.beta1).add_(change, 1 - options_.beta1);
   at::maximum_out(largest, largest.mul_(options_.beta2), change.abs().add_(options_.eps));
-  const double correction = 1 - std::pow(options_.beta1, static_cast<double>(state.steps));
-  parameter.addcdiv_(mean, largest, -(options_.lr / correction));
+  const HostArgument value("value", [this, &state] {
+    return c10::Scalar(-(options_.lr / (1 - std::pow(options_.beta1, static_cast<double>(state.steps)))));
+  });
+  parameter.addcdiv_(mean, largest, value.value());
 }
 
 template <>
@@ -244,9 +243,11 @@ void Fused<fused::RMSprop>::update(FusedState& state, const at::Tensor& paramete
   if (options_.momentum > 0) {
     auto& momentum = state.tensor(2);
     momentum.mul_(options_.momentum).addcdiv_(change, spread);
-    parameter.add_(momentum, -options_.lr);
+    const HostArgument alpha("alpha", minus_lr(options_));
+    parameter.add_(momentum, alpha.value());
   } else {
-    parameter.addcdiv_(change, spread, -options_.lr);
+    const HostArgument value("value", minus_lr(options_));
+    parameter.addcdiv_(change, spread, value.value());
   }
 }
 

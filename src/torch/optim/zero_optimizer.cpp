@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <cohort/current_group.h>
 #include <cohort/error.h>
+#include <cohort/torch/capture_host.h>
 #include <cohort/torch/tensor.h>
 #include <cohort/torch/zero_optimizer.h>
 #include <torch/serialize/archive.h>
@@ -181,8 +182,10 @@ at::Tensor ZeroOptimizerBase::step(LossClosure closure) {
     const at::AutoGradMode enable(true);
     loss = closure();
   }
-  whole_.reset();
-  copy_options();
+  on_host([this] {
+    whole_.reset();
+    copy_options();
+  });
   local_->step();
   share_parameters(all_parameters());
   return loss;

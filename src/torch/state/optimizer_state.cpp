@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <cohort/torch/checkpoint_error.h>
+#include <cohort/torch/optim.h>
 #include <cxxabi.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
@@ -28,13 +29,14 @@ namespace cohort {
 
 namespace {
 
-namespace optim = torch::optim;
-using optim::OptimizerOptions;
-using optim::OptimizerParamState;
+using torch::optim::OptimizerOptions;
+using torch::optim::OptimizerParamState;
 
-template <class OptimizerClass, class OptionsClass, class StateClass>
+/// `OwnClass`: the library's own optimizer with the same options and state, if there is one.
+template <class OptimizerClass, class OptionsClass, class StateClass, class OwnClass = OptimizerClass>
 struct Kind {
   using Optimizer = OptimizerClass;
+  using Own = OwnClass;
   using Options = OptionsClass;
   using State = StateClass;
   std::string_view name;
@@ -44,12 +46,12 @@ struct Kind {
 template <class Fits, class Body>
 bool with_kind(Fits&& fits, Body&& body) {
   static constexpr std::tuple kinds{
-      Kind<optim::SGD, optim::SGDOptions, optim::SGDParamState>{"SGD"},
-      Kind<optim::Adam, optim::AdamOptions, optim::AdamParamState>{"Adam"},
-      Kind<optim::AdamW, optim::AdamWOptions, optim::AdamWParamState>{"AdamW"},
-      Kind<optim::Adagrad, optim::AdagradOptions, optim::AdagradParamState>{"Adagrad"},
-      Kind<optim::RMSprop, optim::RMSpropOptions, optim::RMSpropParamState>{"RMSprop"},
-      Kind<optim::LBFGS, optim::LBFGSOptions, optim::LBFGSParamState>{"LBFGS"},
+      Kind<torch::optim::SGD, torch::optim::SGDOptions, torch::optim::SGDParamState, optim::SGD>{"SGD"},
+      Kind<torch::optim::Adam, torch::optim::AdamOptions, torch::optim::AdamParamState, optim::Adam>{"Adam"},
+      Kind<torch::optim::AdamW, torch::optim::AdamWOptions, torch::optim::AdamWParamState, optim::AdamW>{"AdamW"},
+      Kind<torch::optim::Adagrad, torch::optim::AdagradOptions, torch::optim::AdagradParamState>{"Adagrad"},
+      Kind<torch::optim::RMSprop, torch::optim::RMSpropOptions, torch::optim::RMSpropParamState>{"RMSprop"},
+      Kind<torch::optim::LBFGS, torch::optim::LBFGSOptions, torch::optim::LBFGSParamState>{"LBFGS"},
   };
   const auto use = [&](const auto& kind) {
     if (!fits(kind)) return false;
@@ -216,7 +218,7 @@ class FieldReader {
 };
 
 /// For each group its number of parameters, then for each parameter its number of dimensions and its sizes.
-std::vector<std::int64_t> optimizer_shapes(const optim::Optimizer& optimizer) {
+std::vector<std::int64_t> optimizer_shapes(const torch::optim::Optimizer& optimizer) {
   std::vector<std::int64_t> numbers;
   for (const auto& group : optimizer.param_groups()) {
     numbers.push_back(static_cast<std::int64_t>(group.params().size()));
@@ -239,8 +241,10 @@ std::string state_prefix(std::size_t parameter) {
 
 }  // namespace
 
-void require_known_optimizer(const optim::Optimizer& optimizer) {
-  const auto fits = [&]<class K>(const K& /*kind*/) { return typeid(optimizer) == typeid(typename K::Optimizer); };
+void require_known_optimizer(const torch::optim::Optimizer& optimizer) {
+  const auto fits = [&]<class K>(const K& /*kind*/) {
+    return typeid(optimizer) == typeid(typename K::Optimizer) || typeid(optimizer) == typeid(typename K::Own);
+  };
   if (with_kind(fits, [](const auto& /*kind*/) {})) return;
   throw CheckpointError(fmt::format(
       "an optimizer of class {}, whose state a checkpoint does not know: give it the members StateDict state_dict() "
@@ -248,7 +252,7 @@ void require_known_optimizer(const optim::Optimizer& optimizer) {
       class_name(typeid(optimizer))));
 }
 
-StateDict optimizer_state_dict(const optim::Optimizer& optimizer, const optim::Optimizer& holder) {
+StateDict optimizer_state_dict(const torch::optim::Optimizer& optimizer, const torch::optim::Optimizer& holder) {
   StateDict result;
   with_options_kind(optimizer.defaults(), [&]<class K>(const K& kind) {
     result.set("class", std::string(kind.name));
@@ -282,7 +286,7 @@ StateDict optimizer_state_dict(const optim::Optimizer& optimizer, const optim::O
   return result;
 }
 
-std::function<at::Tensor(const std::string&)> parameters_by_key(const optim::Optimizer& optimizer) {
+std::function<at::Tensor(const std::string&)> parameters_by_key(const torch::optim::Optimizer& optimizer) {
   std::vector<at::Tensor> all;
   for (const auto& group : optimizer.param_groups()) {
     all.insert(all.end(), group.params().begin(), group.params().end());
@@ -295,7 +299,7 @@ std::function<at::Tensor(const std::string&)> parameters_by_key(const optim::Opt
   };
 }
 
-void check_optimizer_state(const optim::Optimizer& optimizer, const StateDict& state) {
+void check_optimizer_state(const torch::optim::Optimizer& optimizer, const StateDict& state) {
   with_options_kind(optimizer.defaults(), [&](const auto& kind) {
     if (const auto there = state.get<std::string>("class"); there != kind.name) {
       throw CheckpointError(
@@ -308,11 +312,11 @@ void check_optimizer_state(const optim::Optimizer& optimizer, const StateDict& s
   }
 }
 
-LoadedOptimizerState::LoadedOptimizerState(const optim::Optimizer& optimizer, const StateDict& state,
+LoadedOptimizerState::LoadedOptimizerState(const torch::optim::Optimizer& optimizer, const StateDict& state,
                                            const std::function<bool(const at::Tensor&)>& wanted) {
   check_optimizer_state(optimizer, state);
   with_options_kind(optimizer.defaults(), [&]<class K>(const K& /*kind*/) {
-    constexpr bool shaped = !std::is_same_v<typename K::Optimizer, optim::LBFGS>;
+    constexpr bool shaped = !std::is_same_v<typename K::Optimizer, torch::optim::LBFGS>;
     std::size_t group_number = 0;
     std::size_t number = 0;
     for (const auto& group : optimizer.param_groups()) {
@@ -330,7 +334,7 @@ LoadedOptimizerState::LoadedOptimizerState(const optim::Optimizer& optimizer, co
   });
 }
 
-void LoadedOptimizerState::install(optim::Optimizer& groups, optim::Optimizer& holder) {
+void LoadedOptimizerState::install(torch::optim::Optimizer& groups, torch::optim::Optimizer& holder) {
   for (std::size_t i = 0; i < options_.size(); ++i) groups.param_groups()[i].set_options(std::move(options_[i]));
   holder.state().clear();
   for (auto& [parameter, state] : states_) holder.state()[state_key(parameter)] = std::move(state);

@@ -150,6 +150,11 @@ TEST(RefusedOperators, GiveACompleteError) {
       "Or select before the step, and pass the result as an argument: each size is recorded once.");
 }
 
+TEST(CallText, ShowsSparseTensors) {
+  const torch::jit::Stack stack{at::ones({2, 3}).to_sparse()};
+  EXPECT_EQ(recording::call_text(operator_named("aten::nonzero"), stack), "aten::nonzero(f32[2, 3])");
+}
+
 TEST(CallText, ShowsNumbersAndCutsLongLists) {
   const torch::jit::Stack stack{at::ones({2}), c10::IValue(std::vector<std::int64_t>(100, 1)), c10::IValue()};
   const auto text = recording::call_text(operator_named("aten::resize_"), stack);
