@@ -183,6 +183,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"HugeSize", "[8,16]", "[8,99999999999999999999]", "line 2 of a captured graph: a number is malformed"},
         Refused{"HugeProduct", "[8,16]", "[4611686018427387904,16]",
                 "line 2 of a captured graph: the tensor has too many"},
+        Refused{"HugeProductOfSmallSizes", "[8,16]", "[4294967296,4294967296]", "the tensor has too many"},
         Refused{"EmptyHugeProduct", "[8,16] [16,1]", "[0,4611686018427387904,16] [0,0,0]", "the tensor has too many"},
         Refused{"Strides", "[16,1]", "[1]", "line 2 of a captured graph: there are not as many strides as sizes"},
         Refused{"List", "[8,16]", "8,16", "line 2 of a captured graph: a list in brackets is expected"},
@@ -291,6 +292,16 @@ TEST(GraphDifference, IsNotInTheNumbersOfValues) {
     const auto other = renumbered(graph, graphs.random());
     ASSERT_EQ(first_difference(graph, other), "") << to_string(graph) << to_string(other);
   }
+}
+
+TEST(GraphDifference, IsInWhichOfTwoLikeResultsIsUsed) {
+  auto graph = linear_step();
+  graph.values.push_back(graph.values[7]);
+  graph.nodes[1].results = {7, 10};
+  auto other = graph;
+  other.nodes[2].operands[0].values = {10};
+  EXPECT_EQ(first_difference(graph, other),
+            "node 2: aten::nll_loss_forward has self = %7: f32[8, 4] in one and %10: f32[8, 4] in the other");
 }
 
 TEST(GraphDifference, IsFoundWhicheverFieldOfANodeChanges) {
