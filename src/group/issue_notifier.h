@@ -7,7 +7,8 @@ namespace cohort {
 
 struct IssueNotifier {
   /// Calls this thread's innermost observer, if there is one.
-  static void notify(const Operation& op, const Work& work);
+  static void notify(const Issue& issue);
+  static bool is_observed() noexcept;
 };
 
 }  // namespace cohort

@@ -18,8 +18,12 @@ IssueObserver::~IssueObserver() {
   innermost_observer = outer_;
 }
 
-void IssueNotifier::notify(const Operation& op, const Work& work) {
-  if (innermost_observer != nullptr && innermost_observer->function_) innermost_observer->function_(op, work);
+bool IssueNotifier::is_observed() noexcept {
+  return innermost_observer != nullptr && innermost_observer->function_ != nullptr;
+}
+
+void IssueNotifier::notify(const Issue& issue) {
+  innermost_observer->function_(issue);
 }
 
 }  // namespace cohort

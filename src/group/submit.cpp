@@ -175,8 +175,22 @@ Work issue(const std::shared_ptr<detail::GroupState>& shared, const Operation& o
 
 Work ProcessGroup::submit(const Operation& op, const SubmitOptions& options) {
   auto work = issue(state_, op, options);
-  if (options.async_op) IssueNotifier::notify(op, work);
+  if (IssueNotifier::is_observed()) [[unlikely]] {
+    IssueNotifier::notify({.group = *this,
+                           .op = op,
+                           .options = {.async_op = options.async_op,
+                                       .timeout = options.timeout,
+                                       .device = options.device,
+                                       .stream = options.stream},
+                           .work = work});
+  }
   return work;
+}
+
+Work issue_again(ProcessGroup& group, const Operation& op, const IssueOptions& options) {
+  return GroupAccess::submit(
+      group, op,
+      {.device = options.device, .async_op = options.async_op, .timeout = options.timeout, .stream = options.stream});
 }
 
 void detail::GroupState::run_in_turn(OpType op, Timeout given, const std::function<void(Backend&, Call&)>& fn) {

@@ -3,20 +3,21 @@
 
 #include <utility>
 
+#include "torch/capture/recorder.h"
+
 namespace cohort {
 
 namespace {
-
 thread_local const HostArgument* innermost_argument = nullptr;
-
-}  // namespace
+}
 
 bool is_capturing() noexcept {
-  return false;
+  return recording::Recorder::active() != nullptr;
 }
 
 void on_host(const std::function<void()>& function) {
   function();
+  if (auto* const recorder = recording::Recorder::active()) recorder->add_host_action(function);
 }
 
 HostArgument::HostArgument(std::string name, std::function<c10::Scalar()> function)

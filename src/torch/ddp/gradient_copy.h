@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <cohort/torch/capture_host.h>
 
 #include <cstring>
 #include <vector>
@@ -24,10 +25,10 @@ inline bool is_same_memory(const at::Tensor& a, const at::Tensor& b) {
 }
 
 /// Copies memory directly if both are on the host and have the same layout: calling copy_ on a tensor costs more than
-/// copying most gradients.
+/// copying most gradients. A step that is captured needs the operator.
 inline void copy_gradient(const at::Tensor& to, const at::Tensor& from) {
-  if (to.is_cpu() && from.is_cpu() && to.scalar_type() == from.scalar_type() && to.strides() == from.strides() &&
-      from.is_non_overlapping_and_dense() && is_plain(to) && is_plain(from)) {
+  if (!is_capturing() && to.is_cpu() && from.is_cpu() && to.scalar_type() == from.scalar_type() &&
+      to.strides() == from.strides() && from.is_non_overlapping_and_dense() && is_plain(to) && is_plain(from)) {
     if (to.nbytes() > 0) std::memcpy(to.data_ptr(), from.data_ptr(), to.nbytes());
     mark_written(to);
     return;
@@ -50,7 +51,7 @@ inline void copy_gradients(const std::vector<at::Tensor>& to, const std::vector<
 }
 
 inline void clear_gradient(const at::Tensor& view) {
-  if (view.is_cpu() && view.is_non_overlapping_and_dense()) {
+  if (!is_capturing() && view.is_cpu() && view.is_non_overlapping_and_dense()) {
     if (view.nbytes() > 0) std::memset(view.data_ptr(), 0, view.nbytes());
     mark_written(view);
     return;

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <optional>
 
+#include "torch/capture/recorder.h"
 #include "torch/dispatch/composite.h"
 #include "torch/dtensor/dispatch.h"
 #include "torch/functional/async_tensor.h"
@@ -81,6 +82,7 @@ void fall_back(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   if (found.are_async) [[unlikely]]
     awaited.emplace(op, stack);
   if (found.are_distributed) return dtensor::dispatch(op, stack);
+  if (auto* const recorder = recording::Recorder::active()) return recorder->run(op, keys & below, stack);
   // The key came from this thread's state and not from an argument, or the arguments are plain by now.
   const c10::impl::ExcludeDispatchKeyGuard guard(wrapper_key);
   op.redispatchBoxed(keys & below, stack);

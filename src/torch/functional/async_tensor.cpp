@@ -5,6 +5,7 @@
 #include <ATen/core/List.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
+#include <cohort/torch/capture_host.h>
 #include <cohort/torch/tensor.h>
 
 #include <algorithm>
@@ -126,6 +127,8 @@ void AsyncTensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl
 
 at::Tensor as_async(const at::Tensor& result, ResultMemory memory) {
   require_fallback();
+  // A recording has the wait behind the collective; a replay waits as late as the data allow.
+  if (is_capturing()) return ops::wait_tensor(result);
   auto works = WorkRegistry::instance().works_of(result);
   if (works.empty()) return result;
   return view_in_flight(result, std::make_shared<AsyncResult>(result, std::move(works), memory));

@@ -16,8 +16,8 @@ void register_outputs(const Operation& op, const Work& work) {
 }  // namespace
 
 struct InflightCollectivesScope::State {
-  IssueObserver observer{[](const Operation& op, const Work& work) {
-    if (!is_p2p(op.type)) register_outputs(op, work);
+  IssueObserver observer{[](const Issue& issue) {
+    if (issue.options.async_op && !is_p2p(issue.op.type)) register_outputs(issue.op, issue.work);
   }};
 };
 

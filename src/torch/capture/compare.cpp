@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "torch/capture/compare.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <sstream>
+
+#include "torch/capture/instruction_name.h"
+
+namespace cohort::recording {
+
+namespace {
+
+using Difference = std::optional<RecordingDifference>;
+
+Difference other_operators(const std::string& where, std::string what) {
+  return RecordingDifference{.reason = CaptureRefusal::changing_operators, .where = where, .what = std::move(what)};
+}
+
+std::string text_of(const c10::IValue& value) {
+  std::ostringstream text;
+  text << value;
+  return text.str();
+}
+
+/// Equal bits: a NaN equals itself, and the zeros differ.
+bool is_same_number(double a, double b) {
+  return std::memcmp(&a, &b, sizeof(double)) == 0;
+}
+
+bool is_same(const c10::IValue& a, const c10::IValue& b) {
+  if (a.isDouble() && b.isDouble()) return is_same_number(a.toDouble(), b.toDouble());
+  if (a.isTensor() || b.isTensor()) return a.isTensor() && b.isTensor();  // undefined ones
+  if (a.isTensorList() || a.isOptionalTensorList()) return b.isList() && a.toListRef().size() == b.toListRef().size();
+  if (a.isGenerator() && b.isGenerator()) return a.toGenerator() == b.toGenerator();
+  return a == b;
+}
+
+Difference compare_arguments(const Instruction& a, const Instruction& b, const std::string& where) {
+  const auto& arguments = a.op->schema().arguments();
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const auto is_of_host = [i](const HostNumber& each) { return each.position == i; };
+    if (std::any_of(a.host_numbers.begin(), a.host_numbers.end(), is_of_host)) continue;
+    if (is_same(a.arguments[i], b.arguments[i])) continue;
+    return RecordingDifference{.reason = CaptureRefusal::changing_number,
+                               .where = fmt::format("{}, argument {}", where, arguments[i].name()),
+                               .what = fmt::format("it was {} in one recording and {} in the next",
+                                                   text_of(a.arguments[i]), text_of(b.arguments[i]))};
+  }
+  return std::nullopt;
+}
+
+bool is_same_place(const TensorPlace& a, const TensorPlace& b) {
+  return a.position == b.position && a.in_list == b.in_list && a.value == b.value;
+}
+
+bool is_same_piece(const Piece& a, const Piece& b) {
+  return a.value == b.value && a.offset == b.offset && a.bytes == b.bytes;
+}
+
+bool is_same_collective(const Collective& a, const Collective& b) {
+  const auto& x = a.operation;
+  const auto& y = b.operation;
+  return x.type == y.type && x.dtype == y.dtype && x.reduce == y.reduce && x.root == y.root && x.peer == y.peer &&
+         x.tag == y.tag && x.layout == y.layout && a.options.async_op == b.options.async_op &&
+         std::equal(a.ins.begin(), a.ins.end(), b.ins.begin(), b.ins.end(), is_same_piece) &&
+         std::equal(a.outs.begin(), a.outs.end(), b.outs.begin(), b.outs.end(), is_same_piece) &&
+         std::equal(a.members.begin(), a.members.end(), b.members.begin(), b.members.end(), is_same_collective);
+}
+
+Difference compare_instructions(const Instruction& a, const Instruction& b, std::size_t number) {
+  const auto where = fmt::format("operator {}, {}", number, name_of(a));
+  if (a.kind != b.kind || name_of(a) != name_of(b)) {
+    return other_operators(where, fmt::format("the next recording has {} there", name_of(b)));
+  }
+  if (a.group != b.group) return other_operators(where, "it is on another group in the next recording");
+  if ((a.collective == nullptr) != (b.collective == nullptr) ||
+      (a.collective != nullptr && !is_same_collective(*a.collective, *b.collective))) {
+    return other_operators(where, "it has other memory or other options in the next recording");
+  }
+  if (!std::equal(a.tensors.begin(), a.tensors.end(), b.tensors.begin(), b.tensors.end(), is_same_place) ||
+      !std::equal(a.results.begin(), a.results.end(), b.results.begin(), b.results.end(), is_same_place)) {
+    return other_operators(where, "it is applied to other tensors in the next recording");
+  }
+  if (a.op && (a.keys != b.keys || a.is_blocking != b.is_blocking)) {
+    return other_operators(where, "it has another kernel in the next recording");
+  }
+  return a.op ? compare_arguments(a, b, where) : std::nullopt;
+}
+
+/// A constant is a tensor that was there before the step, or a number that libtorch made a tensor of.
+Difference compare_constants(const at::Tensor& a, const at::Tensor& b, std::size_t number) {
+  const auto where = fmt::format("constant {}", number);
+  const bool is_same_memory = a.storage().data() == b.storage().data();
+  if (is_same_memory) return std::nullopt;
+  if (a.dim() != 0 || !a.is_cpu()) {
+    return RecordingDifference{
+        .reason = CaptureRefusal::host_write,
+        .where = fmt::format("a tensor of sizes {} that no operator of the step made", text_of(a.sizes().vec())),
+        .what = "each recording has another one: the host makes it in the step"};
+  }
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  if (std::memcmp(a.data_ptr(), b.data_ptr(), a.nbytes()) == 0) return std::nullopt;
+  return RecordingDifference{
+      .reason = CaptureRefusal::changing_number,
+      .where = "a number among the operands of an operator",
+      .what = fmt::format("it was {} in one recording and {} in the next", text_of(a.item()), text_of(b.item()))};
+}
+
+}  // namespace
+
+std::optional<RecordingDifference> difference(const Program& first, const Program& second) {
+  const auto both = std::min(first.instructions.size(), second.instructions.size());
+  for (std::size_t i = 0; i < both; ++i) {
+    if (auto found = compare_instructions(first.instructions[i], second.instructions[i], i)) return found;
+  }
+  if (first.instructions.size() != second.instructions.size()) {
+    return other_operators("the end", fmt::format("one recording has {} operators and the next {}",
+                                                  first.instructions.size(), second.instructions.size()));
+  }
+  for (std::size_t i = 0; i < first.values.size(); ++i) {
+    if (!(first.values[i].shown == second.values[i].shown))
+      return other_operators(fmt::format("value {}", i), "it has other sizes, strides or dtype");
+    if (!first.values[i].constant.defined()) continue;
+    if (auto found = compare_constants(first.values[i].constant, second.values[i].constant, i)) return found;
+  }
+  const auto is_same_gradient = [](const FinalGradient& a, const FinalGradient& b) {
+    return a.parameter == b.parameter && a.tensor == b.tensor;
+  };
+  if (first.outputs != second.outputs || first.gradients != second.gradients ||
+      !std::equal(first.final_gradients.begin(), first.final_gradients.end(), second.final_gradients.begin(),
+                  second.final_gradients.end(), is_same_gradient)) {
+    return other_operators("the end", "the step leaves other tensors as results or gradients");
+  }
+  return std::nullopt;
+}
+
+}  // namespace cohort::recording

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Compares two recordings of one step. What a replay repeats must be the same in both: the operators, what they are
+// applied to, and every number among their arguments that the host does not give anew.
+#pragma once
+
+#include <cohort/torch/capture_error.h>
+
+#include <optional>
+#include <string>
+
+#include "torch/capture/program.h"
+
+namespace cohort::recording {
+
+struct RecordingDifference {
+  CaptureRefusal reason;  ///< changing_number, changing_operators or host_write
+  std::string where;      ///< the operator and the argument
+  std::string what;       ///< in words
+};
+
+/// Where the recordings differ first.
+std::optional<RecordingDifference> difference(const Program& first, const Program& second);
+
+}  // namespace cohort::recording

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <cohort/op_type.h>
+
+#include <string>
+
+#include "torch/capture/program.h"
+
+namespace cohort::recording {
+
+/// "aten::add.Tensor", "all_reduce" for an operation on a group, "host".
+inline std::string name_of(const c10::OperatorHandle& op) {
+  const auto& name = op.operator_name();
+  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
+
+inline std::string name_of(const Instruction& instruction) {
+  if (instruction.op) return name_of(*instruction.op);
+  return instruction.collective == nullptr ? "host" : std::string(to_string(instruction.collective->operation.type));
+}
+
+}  // namespace cohort::recording

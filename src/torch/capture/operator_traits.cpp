@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "torch/capture/operator_traits.h"
+
+#include <cohort/torch/capture_error.h>
+
+#include <algorithm>
+#include <string_view>
+#include <unordered_map>
+
+namespace cohort::recording {
+
+namespace {
+
+OperatorTraits found_traits(const c10::OperatorHandle& op) {
+  const std::string_view name = op.operator_name().name;
+  const auto& schema = op.schema();
+  const bool is_of_libtorch = name.starts_with("aten::");
+  const auto is_alias = [](const c10::Argument& each) {
+    return each.alias_info() != nullptr && !each.alias_info()->isWrite();
+  };
+  OperatorTraits traits;
+  traits.is_view = is_of_libtorch && !schema.returns().empty() &&
+                   std::all_of(schema.returns().begin(), schema.returns().end(), is_alias);
+  traits.returns_uninitialized = name.starts_with("aten::empty") || name.starts_with("aten::new_empty");
+  traits.reads_elements = !traits.is_view && !name.ends_with("_like") && !name.starts_with("aten::new_");
+  traits.is_wait = name == "cohort::wait_tensor";
+  // The library's own operators declare no writes, so that no optimizer may reorder them.
+  if (name.starts_with("cohort::")) {
+    if (name.ends_with('_')) traits.written_argument = 0;
+    for (std::size_t i = 0; i < schema.arguments().size(); ++i) {
+      if (schema.arguments()[i].name() == "group") traits.group_argument = i;
+      if (schema.arguments()[i].name() == "out") traits.written_argument = i;
+    }
+  }
+  return traits;
+}
+
+}  // namespace
+
+const OperatorTraits& traits_of(const c10::OperatorHandle& op) {
+  // An operator's name is one object for as long as the operator is registered.
+  thread_local std::unordered_map<const c10::OperatorName*, OperatorTraits> known;
+  const auto* const name = &op.operator_name();
+  const auto found = known.find(name);
+  return found != known.end() ? found->second : known.emplace(name, found_traits(op)).first->second;
+}
+
+void refuse_if_unreplayable(const c10::OperatorHandle& op, const torch::jit::Stack& /*stack*/) {
+  if (op.operator_name().name != "aten::_local_scalar_dense") return;
+  throw CaptureError(CaptureRefusal::host_read, "item()",
+                     "the host reads a tensor's value, which a replay would not do",
+                     {"Return the tensor from the step, and read it afterwards."});
+}
+
+}  // namespace cohort::recording

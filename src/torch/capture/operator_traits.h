@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// What the recorder has to know about an operator besides its schema.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include <cstddef>
+#include <optional>
+
+namespace cohort::recording {
+
+struct OperatorTraits {
+  bool is_view = false;                ///< its results show memory of its arguments, and it does nothing else
+  bool reads_elements = true;          ///< not only sizes and strides
+  bool returns_uninitialized = false;  ///< such as empty()
+  bool is_wait = false;                ///< wait_tensor
+  std::optional<std::size_t> written_argument{};  ///< one that the schema does not declare as written
+  std::optional<std::size_t> group_argument{};    ///< of the operators of torch/functional/operators.h: the group's id
+};
+
+const OperatorTraits& traits_of(const c10::OperatorHandle& op);
+
+/// Throws a CaptureError for operators that a replay cannot repeat.
+void refuse_if_unreplayable(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
+
+}  // namespace cohort::recording

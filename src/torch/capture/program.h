@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// A recorded step as it is replayed: instructions over numbered values. capture_graph.h has what users see of it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#include <cohort/issue_observer.h>
+#include <cohort/operation.h>
+#include <cohort/process_group.h>
+#include <cohort/torch/capture_graph.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "torch/capture/tensor_table.h"
+#include "torch/dtensor/layout.h"
+
+namespace cohort::recording {
+
+/// A tensor among the arguments or results of an operator.
+struct TensorPlace {
+  std::size_t position;  ///< of the argument or result
+  int in_list;           ///< -1 if it is a tensor itself
+  ValueId value;
+};
+
+/// A number that the host gives at each replay.
+struct HostNumber {
+  std::size_t position;
+  std::function<c10::Scalar()> function;
+  bool is_tensor;  ///< libtorch has made a tensor without dimensions of it
+};
+
+/// Memory of a collective, within a value.
+struct Piece {
+  ValueId value;
+  std::size_t offset;
+  std::size_t bytes;
+};
+
+struct Collective {
+  Operation operation;  ///< without memory
+  std::vector<Piece> ins;
+  std::vector<Piece> outs;
+  IssueOptions options;
+  std::vector<Collective> members;
+};
+
+struct Instruction {
+  GraphNode::Kind kind = GraphNode::Kind::op;
+
+  // An operator of libtorch.
+  std::optional<c10::OperatorHandle> op{};
+  c10::DispatchKeySet keys{};            ///< of the kernel that ran
+  std::vector<c10::IValue> arguments{};  ///< None where there is a tensor
+  std::vector<TensorPlace> tensors{};
+  std::vector<TensorPlace> results{};
+  std::vector<HostNumber> host_numbers{};
+  ProcessGroupPtr group{};   ///< of an operator that names one, and of a collective
+  bool is_blocking = false;  ///< of an operator that names a group
+
+  std::shared_ptr<const Collective> collective{};
+  std::function<void()> host{};
+
+  std::vector<ValueId> reads{};
+  std::vector<ValueId> writes{};
+};
+
+struct Value {
+  GraphValue shown;
+  std::size_t storage = 0;
+  at::Tensor constant{};  ///< for GraphValue::Origin::constant
+};
+
+/// A tensor that the step leaves to its caller: a value, or the distributed tensor whose local part it is.
+struct LeftTensor {
+  std::optional<ValueId> value{};  ///< nullopt: the tensor is undefined
+  dtensor::LayoutPtr layout{};     ///< null: a plain tensor
+  std::vector<std::int64_t> sizes{};
+  std::vector<std::int64_t> strides{};
+  friend bool operator==(const LeftTensor&, const LeftTensor&) = default;
+};
+
+/// What a watched parameter has as gradient when the step has ended.
+struct FinalGradient {
+  std::size_t parameter;
+  LeftTensor tensor;
+};
+
+struct Program {
+  std::vector<Value> values{};
+  std::vector<Instruction> instructions{};
+  std::vector<ValueId> arguments{};                 ///< in the order of the call's tensors
+  std::vector<std::optional<ValueId>> gradients{};  ///< at the beginning, of each watched parameter
+  std::vector<FinalGradient> final_gradients{};
+  std::vector<LeftTensor> outputs{};
+  std::vector<ProcessGroupPtr> groups{};
+};
+
+/// As users see it.
+Graph graph_of(const Program& program);
+
+}  // namespace cohort::recording

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "torch/capture/replay.h"
+
+#include <ATen/ScalarOps.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <cohort/torch/tensor.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "torch/capture/recorder.h"
+#include "torch/dtensor/impl.h"
+#include "torch/functional/issuing_group.h"
+#include "torch/written.h"
+
+namespace cohort::recording {
+
+Replayer::Replayer(std::shared_ptr<const Program> program) : program_(std::move(program)) {
+  plan();
+}
+
+void Replayer::plan() {
+  const auto& values = program_->values;
+  const auto& instructions = program_->instructions;
+  values_.resize(values.size());
+  works_.resize(instructions.size());
+  awaited_.resize(instructions.size() + 1);
+  released_.resize(instructions.size());
+
+  constexpr auto never = static_cast<std::size_t>(-1);
+  std::vector<std::size_t> last_use(values.size(), never);
+  for (std::size_t i = 0; i < instructions.size(); ++i) {
+    for (const auto each : instructions[i].reads) last_use[each] = i;
+    for (const auto each : instructions[i].writes) last_use[each] = i;
+    for (const auto& each : instructions[i].results) last_use[each.value] = i;
+  }
+  std::set<ValueId> kept;
+  for (const auto& each : program_->outputs) {
+    if (each.value) kept.insert(*each.value);
+  }
+  for (const auto& each : program_->final_gradients) {
+    if (each.tensor.value) kept.insert(*each.tensor.value);
+  }
+  for (ValueId id = 0; id < values.size(); ++id) {
+    if (values[id].constant.defined()) {
+      values_[id] = values[id].constant;
+    } else if (last_use[id] != never && !kept.contains(id)) {
+      released_[last_use[id]].push_back(id);
+    }
+  }
+
+  // A collective in flight is awaited by the first instruction that uses memory of which it writes a part, or writes
+  // memory that it reads.
+  std::set<ValueId> written;
+  struct InFlight {
+    std::size_t instruction;
+    std::set<std::size_t> reads;
+    std::set<std::size_t> writes;
+  };
+  std::vector<InFlight> in_flight;
+  for (std::size_t i = 0; i < instructions.size(); ++i) {
+    const auto& each = instructions[i];
+    const auto touches = [&](const std::vector<ValueId>& ids, const std::set<std::size_t>& storages) {
+      return std::any_of(ids.begin(), ids.end(), [&](ValueId id) { return storages.contains(values[id].storage); });
+    };
+    std::erase_if(in_flight, [&](const InFlight& flight) {
+      if (!touches(each.reads, flight.writes) && !touches(each.writes, flight.writes) &&
+          !touches(each.writes, flight.reads)) {
+        return false;
+      }
+      awaited_[i].push_back(flight.instruction);
+      return true;
+    });
+    if (each.collective && each.collective->options.async_op) {
+      InFlight flight{.instruction = i, .reads = {}, .writes = {}};
+      for (const auto id : each.reads) flight.reads.insert(values[id].storage);
+      for (const auto id : each.writes) flight.writes.insert(values[id].storage);
+      in_flight.push_back(std::move(flight));
+    }
+    for (const auto id : each.writes) {
+      if (values[id].shown.origin != GraphValue::Origin::result) written.insert(id);
+    }
+  }
+  for (const auto& each : in_flight) awaited_.back().push_back(each.instruction);
+  written_constants_.assign(written.begin(), written.end());
+}
+
+std::vector<at::Tensor> Replayer::run(std::span<const at::Tensor> arguments, std::span<const at::Tensor> gradients) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  struct Cleaner {
+    Replayer& replayer;
+    ~Cleaner() {
+      for (ValueId id = 0; id < replayer.values_.size(); ++id) {
+        if (!replayer.program_->values[id].constant.defined()) replayer.values_[id].reset();
+      }
+      for (auto& each : replayer.works_) each.reset();
+    }
+  } const cleaner{*this};
+
+  for (std::size_t i = 0; i < arguments.size(); ++i) values_[program_->arguments[i]] = plain_part(arguments[i]);
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    if (program_->gradients[i]) values_[*program_->gradients[i]] = plain_part(gradients[i]);
+  }
+  const auto wait_for = [&](const std::vector<std::size_t>& collectives) {
+    for (const auto each : collectives) std::exchange(works_[each], std::nullopt)->wait();
+  };
+  const auto& instructions = program_->instructions;
+  for (std::size_t i = 0; i < instructions.size(); ++i) {
+    if (!awaited_[i].empty()) wait_for(awaited_[i]);
+    if (instructions[i].collective) {
+      auto work = issue(instructions[i]);
+      if (instructions[i].collective->options.async_op) works_[i] = std::move(work);
+    } else {
+      perform(instructions[i]);
+    }
+    for (const auto id : released_[i]) values_[id].reset();
+  }
+  wait_for(awaited_.back());
+  for (const auto id : written_constants_) mark_written(values_[id]);
+
+  std::vector<at::Tensor> results;
+  for (const auto& each : program_->outputs) results.push_back(left(each));
+  left_gradients_.clear();
+  for (const auto& each : program_->final_gradients) left_gradients_.push_back(left(each.tensor));
+  return results;
+}
+
+std::vector<at::Tensor> Replayer::take_left_gradients() {
+  return std::exchange(left_gradients_, {});
+}
+
+at::Tensor Replayer::left(const LeftTensor& tensor) const {
+  if (!tensor.value) return {};
+  const auto& value = values_[*tensor.value];
+  return tensor.layout == nullptr ? value : dtensor::wrap(value, tensor.layout, tensor.sizes, tensor.strides);
+}
+
+void Replayer::perform(const Instruction& instruction) {
+  if (instruction.host) return instruction.host();
+  if (instruction.group == nullptr) return call(instruction);
+  const functional::IssuingGroup scope(instruction.group, {.is_blocking = instruction.is_blocking});
+  call(instruction);
+}
+
+void Replayer::call(const Instruction& instruction) {
+  stack_.assign(instruction.arguments.begin(), instruction.arguments.end());
+  for (const auto& each : instruction.tensors) {
+    if (each.in_list < 0) {
+      stack_[each.position] = values_[each.value];
+      continue;
+    }
+    // A list of its own, with the tensors of this replay.
+    if (stack_[each.position].is(instruction.arguments[each.position])) {
+      stack_[each.position] = instruction.arguments[each.position].toList().copy();
+    }
+    stack_[each.position].toList().set(static_cast<std::size_t>(each.in_list), values_[each.value]);
+  }
+  for (const auto& each : instruction.host_numbers) {
+    const auto number = each.function();
+    if (!each.is_tensor) {
+      stack_[each.position] = number;
+      continue;
+    }
+    auto tensor = c10::scalar_to_tensor(number);
+    tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+    stack_[each.position] = std::move(tensor);
+  }
+  instruction.op->redispatchBoxed(instruction.keys, &stack_);
+  for (const auto& each : instruction.results) {
+    auto& result = stack_[each.position];
+    values_[each.value] = each.in_list < 0 ? std::move(result).toTensor()
+                                           : result.toListRef()[static_cast<std::size_t>(each.in_list)].toTensor();
+  }
+  stack_.clear();
+}
+
+namespace {
+
+/// The operation with the memory that its values have now.
+Operation with_memory(const Collective& collective, const std::vector<at::Tensor>& values) {
+  const auto bytes_of = [&](const Piece& piece) {
+    return Bytes(static_cast<std::byte*>(values[piece.value].data_ptr()) + piece.offset, piece.bytes);
+  };
+  auto operation = collective.operation;
+  for (const auto& each : collective.ins) operation.ins.push_back(bytes_of(each));
+  for (const auto& each : collective.outs) operation.outs.push_back(bytes_of(each));
+  for (const auto& each : collective.members) operation.members.push_back(with_memory(each, values));
+  return operation;
+}
+
+}  // namespace
+
+Work Replayer::issue(const Instruction& instruction) {
+  auto options = instruction.collective->options;
+  const auto& first = instruction.writes.empty() ? instruction.reads : instruction.writes;
+  if (!first.empty()) options.stream = current_stream(values_[first.front()]);
+  return issue_again(*instruction.group, with_memory(*instruction.collective, values_), options);
+}
+
+}  // namespace cohort::recording

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Runs a recorded step again: each instruction calls its kernel directly, below autograd and everything that wraps
+// operators. A value is let go after its last use, so that a replay needs no more memory than the step did.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "torch/capture/program.h"
+
+namespace cohort::recording {
+
+class Replayer {
+ public:
+  explicit Replayer(std::shared_ptr<const Program> program);
+
+  /// `gradients` are those of the watched parameters, at the beginning. Returns the step's results, without autograd
+  /// history; left_gradients() are then what the step has left as gradients. If a collective fails, throws its error, as
+  /// the step would; tensors are then as far as the step had come.
+  std::vector<at::Tensor> run(std::span<const at::Tensor> arguments, std::span<const at::Tensor> gradients);
+  /// In the order of Program::final_gradients.
+  std::vector<at::Tensor> take_left_gradients();
+
+ private:
+  struct Flight {
+    Work work;
+    std::size_t collective;  // its instruction
+  };
+
+  void plan();
+  void perform(const Instruction& instruction);
+  void call(const Instruction& instruction);
+  Work issue(const Instruction& instruction);
+  at::Tensor left(const LeftTensor& tensor) const;
+
+  std::shared_ptr<const Program> program_;
+  std::vector<at::Tensor> values_;
+  std::vector<std::vector<ValueId>> released_;     // after each instruction
+  std::vector<std::vector<std::size_t>> awaited_;  // before each instruction, and at the end: collectives in flight
+  std::vector<std::optional<Work>> works_;         // of instructions
+  std::vector<ValueId> written_constants_;
+  std::vector<c10::IValue> stack_;
+  std::vector<at::Tensor> left_gradients_;
+};
+
+}  // namespace cohort::recording

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <ATen/core/grad_mode.h>
+#include <cohort/log.h>
+#include <cohort/torch/capture.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <unordered_set>
+
+#include "torch/capture/compare.h"
+#include "torch/capture/guards.h"
+#include "torch/capture/program.h"
+#include "torch/capture/recorder.h"
+#include "torch/capture/replay.h"
+
+namespace cohort::detail {
+
+namespace {
+
+using recording::Program;
+
+/// One way in which the step goes.
+struct Recording {
+  std::size_t number;  // in the order in which they were begun
+  std::string reason;  // why it was made
+  std::unique_ptr<recording::Guards> guards{};
+  std::vector<WatchedTensor> parameters{};
+  std::shared_ptr<const Program> program{};
+  Graph graph{};
+  std::shared_ptr<void> container{};
+  std::optional<recording::Replayer> replayer{};  // when two recordings were alike
+  int attempts = 0;
+  std::size_t replays = 0;
+  std::string last_difference{};
+};
+
+std::vector<WatchedTensor> parameters_of(const recording::Guards& guards) {
+  std::vector<WatchedTensor> parameters{};
+  std::unordered_set<const c10::TensorImpl*> seen;
+  for (const auto& watched : guards.watched()) {
+    for (const auto& each : watched->parameters()) {
+      if (seen.insert(each.tensor.unsafeGetTensorImpl()).second) parameters.push_back(each);
+    }
+  }
+  return parameters;
+}
+
+std::vector<at::Tensor> without_history(std::vector<at::Tensor> tensors) {
+  for (auto& each : tensors) {
+    if (each.defined()) each = each.detach();
+  }
+  return tensors;
+}
+
+CaptureError refusal_of(const recording::RecordingDifference& found) {
+  std::vector<std::string> hints;
+  if (found.reason == CaptureRefusal::changing_number) {
+    hints.emplace_back("Use an optimizer of cohort::optim, or give the number with a HostArgument (capture_host.h).");
+    hints.emplace_back("A number that belongs to the call can be an argument of the step, or a tensor.");
+  } else if (found.reason == CaptureRefusal::host_write) {
+    hints.emplace_back("Make the tensor before the step and pass it as an argument, or fill it with an operator.");
+  } else {
+    hints.emplace_back("What decides which operators run must be an argument of the step or be watched.");
+  }
+  return {found.reason, found.where, found.what, std::move(hints)};
+}
+
+}  // namespace
+
+struct CapturedStep::Impl {
+  CaptureOptions options;
+  std::vector<std::unique_ptr<Recording>> recordings{};  // the one used last is the first
+  std::size_t begun = 0;
+  std::string eager_reason{};  // not empty: the step always runs as it is
+
+  Recording* find(const CapturedCall& call, std::string& failure);
+  CapturedResult record(Recording& recording, const CapturedCall& call, const std::function<CapturedResult()>& run);
+  CapturedResult replay(Recording& recording, const CapturedCall& call);
+  void settle(Recording& recording, Program program);
+  void give_up(const CaptureError& error);
+};
+
+CapturedStep::CapturedStep(CaptureOptions options)
+    : impl_(std::make_unique<Impl>(Impl{.options = std::move(options)})) {
+  if (impl_->options.max_recordings == 0 || impl_->options.max_attempts < 2) {
+    throw ValueError("capture: max_recordings must be at least 1 and max_attempts at least 2");
+  }
+}
+CapturedStep::CapturedStep(CapturedStep&&) noexcept = default;
+CapturedStep& CapturedStep::operator=(CapturedStep&&) noexcept = default;
+CapturedStep::~CapturedStep() = default;
+
+/// The recording whose guards hold; it becomes the first. `failure` is that of the first one before.
+Recording* CapturedStep::Impl::find(const CapturedCall& call, std::string& failure) {
+  for (std::size_t i = 0; i < recordings.size(); ++i) {
+    if (auto failed = recordings[i]->guards->failure(call)) {
+      if (i == 0) failure = std::move(*failed);
+      continue;
+    }
+    std::rotate(recordings.begin(), recordings.begin() + static_cast<std::ptrdiff_t>(i),
+                recordings.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+    return recordings.front().get();
+  }
+  return nullptr;
+}
+
+CapturedResult CapturedStep::Impl::record(Recording& recording, const CapturedCall& call,
+                                          const std::function<CapturedResult()>& run) {
+  recording.guards = std::make_unique<recording::Guards>(call, options.watch);
+  recording.parameters = parameters_of(*recording.guards);
+  recording::Recorder recorder(
+      call.tensors, recording.parameters,
+      options.allow_eager ? recording::Recorder::OnRefusal::stops : recording::Recorder::OnRefusal::throws);
+  CapturedResult result;
+  {
+    const recording::RecordingScope scope(recorder);
+    result = run();
+  }
+  ++recording.attempts;
+  try {
+    if (recorder.refusal()) throw CaptureError(*recorder.refusal());
+    settle(recording, recorder.finish(result.tensors));
+  } catch (const CaptureError& error) {
+    give_up(error);
+  }
+  recording.container = result.container;
+  result.tensors = without_history(std::move(result.tensors));
+  return result;
+}
+
+void CapturedStep::Impl::settle(Recording& recording, Program program) {
+  const auto before = std::exchange(recording.program, std::make_shared<const Program>(std::move(program)));
+  recording.graph = recording::graph_of(*recording.program);
+  for (const auto& each : recording.program->groups) recording.guards->add_group(each);
+  if (before == nullptr) return;
+  const auto found = recording::difference(*before, *recording.program);
+  if (!found) {
+    recording.replayer.emplace(recording.program);
+    return;
+  }
+  recording.last_difference = fmt::format("{}: {}", found->where, found->what);
+  if (recording.attempts >= options.max_attempts) throw refusal_of(*found);
+}
+
+void CapturedStep::Impl::give_up(const CaptureError& error) {
+  if (!options.allow_eager) throw error;
+  eager_reason = error.what();
+  recordings.clear();
+  log(LogLevel::warn, fmt::format("capture: the step runs without being captured: {}", error.what()));
+}
+
+CapturedResult CapturedStep::Impl::replay(Recording& recording, const CapturedCall& call) {
+  std::vector<at::Tensor> gradients;
+  gradients.reserve(recording.parameters.size());
+  for (const auto& each : recording.parameters) gradients.push_back(each.tensor.grad());
+  CapturedResult result{.tensors = recording.replayer->run(call.tensors, gradients), .container = recording.container};
+  auto left = recording.replayer->take_left_gradients();
+  for (std::size_t i = 0; i < left.size(); ++i) {
+    recording.parameters[recording.program->final_gradients[i].parameter].tensor.mutable_grad() = std::move(left[i]);
+  }
+  ++recording.replays;
+  return result;
+}
+
+CapturedResult CapturedStep::call(const CapturedCall& call, const std::function<CapturedResult()>& run) {
+  auto& impl = *impl_;
+  if (!impl.eager_reason.empty()) {
+    auto result = run();
+    result.tensors = without_history(std::move(result.tensors));
+    return result;
+  }
+  std::string failure;
+  auto* found = impl.find(call, failure);
+  if (found != nullptr && found->replayer) return impl.replay(*found, call);
+  if (found == nullptr) {
+    auto& recordings = impl.recordings;
+    recordings.insert(recordings.begin(),
+                      std::make_unique<Recording>(
+                          Recording{.number = ++impl.begun, .reason = failure.empty() ? "the first call" : failure}));
+    if (recordings.size() > impl.options.max_recordings) recordings.pop_back();
+    found = recordings.front().get();
+  }
+  return impl.record(*found, call, run);
+}
+
+const Graph& CapturedStep::graph() const {
+  if (impl_->recordings.empty()) {
+    throw Error(impl_->eager_reason.empty() ? "capture: the step has not been called yet"
+                                            : "capture: the step is not captured: " + impl_->eager_reason);
+  }
+  return impl_->recordings.front()->graph;
+}
+
+std::size_t CapturedStep::recordings() const noexcept {
+  return impl_->recordings.size();
+}
+
+std::string CapturedStep::explain() const {
+  if (!impl_->eager_reason.empty()) return "The step is not captured: " + impl_->eager_reason + "\n";
+  std::string text;
+  for (const auto& each : impl_->recordings) {
+    text += fmt::format("Recording {}, made because of {}: recorded {} times, replayed {} times, {} nodes.\n",
+                        each->number, each->reason, each->attempts, each->replays, each->graph.nodes.size());
+    if (!each->replayer && !each->last_difference.empty()) {
+      text += fmt::format("  Not replayed yet: two recordings in a row differ. {}\n", each->last_difference);
+    }
+  }
+  return text.empty() ? "The step has not been called yet.\n" : text;
+}
+
+}  // namespace cohort::detail
