@@ -4,6 +4,7 @@
 // may be called inside of the step or after it.
 //
 //   using namespace cohort::optim;
+//   AdamW optimizer(ddp.parameters());
 //   LambdaLR schedule(optimizer, warm_up(500, cosine(20'000, 0.1)));
 //   schedule.step();                                                // after each optimizer.step()
 //

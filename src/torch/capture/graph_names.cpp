@@ -54,7 +54,7 @@ std::vector<std::string> value_names(const Graph& graph) {
     } else {
       auto name = value.name.empty()          ? fmt::format("@const{}", unnamed++)
                   : is_plain_name(value.name) ? "@" + value.name
-                                              : "@" + quoted(value.name);
+                                              : "@" + recording::quoted(value.name);
       // No name has a '#' of itself, outside of quotes.
       if (!given.insert(name).second) name += fmt::format("#{}", i);
       names.push_back(std::move(name));

@@ -45,8 +45,4 @@ const OperatorTraits& traits_of(const c10::OperatorHandle& op) {
   return found != known.end() ? found->second : known.emplace(name, found_traits(op)).first->second;
 }
 
-void refuse_if_unreplayable(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
-  if (const auto* const refusal = refusal_of(op, stack)) throw error_of(*refusal, call_text(op, stack));
-}
-
 }  // namespace cohort::recording

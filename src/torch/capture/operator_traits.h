@@ -4,7 +4,6 @@
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/stack.h>
 
 #include <cstddef>
 #include <optional>
@@ -21,8 +20,5 @@ struct OperatorTraits {
 };
 
 const OperatorTraits& traits_of(const c10::OperatorHandle& op);
-
-/// Throws a CaptureError for operators that a replay cannot repeat.
-void refuse_if_unreplayable(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
 
 }  // namespace cohort::recording

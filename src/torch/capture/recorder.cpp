@@ -15,6 +15,7 @@
 #include "torch/capture/graph_values.h"
 #include "torch/capture/instruction_name.h"
 #include "torch/capture/operator_traits.h"
+#include "torch/capture/refusals.h"
 #include "torch/dispatch/fallback.h"
 #include "torch/dtensor/impl.h"
 #include "torch/functional/async_tensor.h"
@@ -248,7 +249,7 @@ void Recorder::run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torc
   const c10::impl::ExcludeDispatchKeyGuard unrecorded(wrapper_key);
   std::vector<at::Tensor> written;
   record([&] {
-    refuse_if_unreplayable(op, *stack);
+    if (const auto* const refusal = refusal_of(op, *stack)) throw error_of(*refusal, call_text(op, *stack));
     instruction = describe(op, keys, *stack);
     bind_host_numbers(instruction, *stack);
     name_group(instruction, *stack);
