@@ -83,7 +83,7 @@ class GraphPrinter {
     const std::string* group = nullptr;
     for (const auto& each : summarize(graph_)) {
       if (group == nullptr || *group != each.group) {
-        add("\n  on {} ({}): ", recording::quoted(each.group),
+        add("\n  on {} ({}): ", recording::in_quotes(each.group),
             counted(static_cast<std::size_t>(each.group_size), "rank"));
       } else {
         add(", ");
@@ -215,7 +215,7 @@ class GraphPrinter {
         add("({})", fmt::join(list, ", "));
       }
       if (node.kind == GraphNode::Kind::collective) {
-        add(" on {} ({}, {}){}", recording::quoted(node.group),
+        add(" on {} ({}, {}){}", recording::in_quotes(node.group),
             counted(static_cast<std::size_t>(node.group_size), "rank"), bytes_text(node.bytes),
             node.is_async ? ", async" : "");
       }

@@ -193,7 +193,7 @@ class GraphComparison {
 
   static Difference compare_communication(const GraphNode& x, const GraphNode& y) {
     if (x.group != y.group) {
-      return "is on the group " + in_both(recording::quoted(x.group), recording::quoted(y.group));
+      return "is on the group " + in_both(recording::in_quotes(x.group), recording::in_quotes(y.group));
     }
     if (x.group_size != y.group_size) {
       return fmt::format("has {} in one and {} in the other", counted(static_cast<std::size_t>(x.group_size), "rank"),

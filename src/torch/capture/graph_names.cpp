@@ -54,7 +54,7 @@ std::vector<std::string> value_names(const Graph& graph) {
     } else {
       auto name = value.name.empty()          ? fmt::format("@const{}", unnamed++)
                   : is_plain_name(value.name) ? "@" + value.name
-                                              : "@" + recording::quoted(value.name);
+                                              : "@" + recording::in_quotes(value.name);
       // No name has a '#' of itself, outside of quotes.
       if (!given.insert(name).second) name += fmt::format("#{}", i);
       names.push_back(std::move(name));
@@ -96,7 +96,7 @@ std::string counted(std::size_t count, std::string_view noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   return '"' + escaped(text) + '"';
 }
 

@@ -26,7 +26,7 @@ std::string bytes_text(std::size_t bytes);
 std::string counted(std::size_t count, std::string_view noun);
 
 /// In double quotes, on one line, with escapes for what cannot be shown.
-std::string quoted(std::string_view text);
+std::string in_quotes(std::string_view text);
 
 /// The text, on one line; if it is longer than `limit`, only its beginning and its length.
 std::string shortened(std::string_view text, std::size_t limit);

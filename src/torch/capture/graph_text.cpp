@@ -250,7 +250,7 @@ class GraphReader {
 }  // namespace
 
 std::string serialize(const Graph& graph) {
-  using recording::quoted;
+  using recording::in_quotes;
   std::string text;
   const auto add = [&text]<class... Arguments>(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
     fmt::format_to(std::back_inserter(text), format, std::forward<Arguments>(arguments)...);
@@ -259,15 +259,15 @@ std::string serialize(const Graph& graph) {
   for (const auto& value : graph.values) {
     add("value {} {} {} {} [{}] [{}] {}\n", origin_words.at(static_cast<std::size_t>(value.origin)), value.dtype,
         value.element_bytes, value.device, fmt::join(value.sizes, ","), fmt::join(value.strides, ","),
-        quoted(value.name));
+        in_quotes(value.name));
   }
   for (const auto& node : graph.nodes) {
-    add("node {} {} [{}] [{}] {} {} {} {}\n", kind_words.at(static_cast<std::size_t>(node.kind)), quoted(node.name),
-        fmt::join(node.results, ","), fmt::join(node.writes, ","), quoted(node.group), node.group_size, node.bytes,
+    add("node {} {} [{}] [{}] {} {} {} {}\n", kind_words.at(static_cast<std::size_t>(node.kind)), in_quotes(node.name),
+        fmt::join(node.results, ","), fmt::join(node.writes, ","), in_quotes(node.group), node.group_size, node.bytes,
         node.is_async ? "async" : "-");
     for (const auto& operand : node.operands) {
-      add("operand {} {} [{}] {}\n", quoted(operand.name), operand.is_list ? "list" : "-",
-          fmt::join(operand.values, ","), quoted(operand.text));
+      add("operand {} {} [{}] {}\n", in_quotes(operand.name), operand.is_list ? "list" : "-",
+          fmt::join(operand.values, ","), in_quotes(operand.text));
     }
   }
   add("outputs [{}]\nend\n", fmt::join(graph.outputs, ","));
