@@ -250,7 +250,7 @@ class GraphReader {
 }  // namespace
 
 std::string serialize(const Graph& graph) {
-  using recording::quoted;
+  using recording::in_quotes;
   std::string text;
   const auto add = [&text]<class... Arguments>(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
     fmt::format_to(std::back_inserter(text), format, std::forward<Arguments>(arguments)...);
