@@ -28,7 +28,8 @@
 // before anything has changed. Parameters without a gradient are left as they are.
 //
 // A captured step refers to its optimizer, which must stay alive and where it is. If its state is replaced (load,
-// Checkpoint::load), a recording that was made before throws an Error instead of stepping with the old state.
+// Checkpoint::load), a step that watches the optimizer is recorded again; a replay of one that does not is an Error instead
+// of a step with the old state.
 #pragma once
 
 #include <ATen/core/Tensor.h>
