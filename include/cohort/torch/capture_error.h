@@ -2,11 +2,12 @@
 //
 // Why a step cannot be captured (capture.h):
 //
+//   auto step = cohort::capture([](torch::Tensor x) { return x.masked_select(x > 0).sum(); });
 //   try {
-//     step(x, y);
+//     step(x);
 //   } catch (const cohort::CaptureError& e) {
 //     std::cerr << e.what();        // the operator and its arguments, why that cannot be replayed, and what to do
-//     if (e.reason() == cohort::CaptureRefusal::host_read) use_another_metric();
+//     if (e.reason() == cohort::CaptureRefusal::host_read) std::exit(1);
 //   }
 #pragma once
 

@@ -3,21 +3,49 @@
 // The graph of a captured step (capture.h), to be read: one node for each operator, collective and action of the host, in
 // the order in which they are replayed.
 //
-//   std::cout << step.graph();
-//   for (const auto& node : step.graph().nodes) {
-//     if (node.kind == cohort::GraphNode::Kind::collective) bytes += node.bytes;
+//   auto step = cohort::capture([](torch::Tensor x) { return x * 2; });
+//   step(x);
+//   const cohort::Graph& graph = step.graph();
+//   std::cout << graph;
+//   for (const auto& each : cohort::summarize(graph)) {
+//     std::cout << each.group << ": " << each.count << " " << each.operation << ", " << each.bytes << " bytes\n";
 //   }
+//   std::ofstream("step.dot") << cohort::to_dot(graph);             // dot -Tsvg step.dot -o step.svg
+//
+// What it prints:
+//
+// ```text
+//   graph on cpu: 5 nodes, 1 collective (1.0 KiB), 1 wait, 1 host action
+//     on "world" (4 ranks): 1 all_reduce (1.0 KiB)
+//   inputs:
+//     %arg0          : f32[8, 16]
+//     @fc.weight     : f32[16, 16]
+//     @fc.weight.grad: f32[16, 16]
+//   nodes:
+//     0  %3: f32[8, 16]   = aten::mm(%arg0: f32[8, 16], @fc.weight: f32[16, 16])
+//     1  @fc.weight.grad! = all_reduce(@fc.weight.grad: f32[16, 16], sum) on "world" (4 ranks, 1.0 KiB), async
+//     2  @fc.weight.grad! = wait(@fc.weight.grad: f32[16, 16])
+//     3                     host
+//     4  @fc.weight!      = aten::add_(@fc.weight: f32[16, 16], @fc.weight.grad: f32[16, 16], alpha=host)
+//   returns %3
+// ```
+//
+// Numbers in front are those of the nodes, %3 is the value 3, %arg0 the first argument, @name what existed before the
+// call. What stands before the equals sign is made, or with an exclamation mark written in place. Strides are shown where
+// a tensor is not row-major.
 //
 // Groups, meshes and placements are no values of the graph: a collective names its group by the id.
+//
+// This header needs no libtorch, so that tools can read graphs without it.
 #pragma once
 
-#include <ATen/core/Tensor.h>
 #include <cohort/export.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <iosfwd>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace cohort {
@@ -30,27 +58,30 @@ struct GraphValue {
     result,    ///< of a node
   };
   Origin origin = Origin::result;
-  std::string name;  ///< of a watched parameter; otherwise empty
+  std::string name{};  ///< of a watched parameter or its gradient; otherwise empty
   std::vector<std::int64_t> sizes{};
   std::vector<std::int64_t> strides{};
-  at::ScalarType dtype = at::kFloat;
-  at::Device device = at::kCPU;
+  std::string dtype = "f32";      ///< as in dtype.h; else libtorch's name, in lower case
+  std::size_t element_bytes = 4;  ///< of the dtype
+  std::string device = "cpu";     ///< "cpu", "cuda:0", ...
   friend bool operator==(const GraphValue&, const GraphValue&) = default;
 };
 
 /// An argument of a node.
 struct GraphOperand {
-  std::string name;                   ///< in the operator's schema
+  std::string name{};                 ///< in the operator's schema
   std::vector<std::size_t> values{};  ///< the values, if it is a tensor or a list of tensors
   bool is_list = false;
   std::string text{};  ///< otherwise: the constant; "host" for a number that the host gives to each replay
   friend bool operator==(const GraphOperand&, const GraphOperand&) = default;
 };
 
+/// A collective on a group has operands "in" and "out" (lists), "dtype", "op" (the reduction) and "root", as far as it
+/// uses them; a functional one those of its schema.
 struct GraphNode {
   enum class Kind : std::uint8_t { op, collective, wait, host };
   Kind kind = Kind::op;
-  std::string name;  ///< "aten::addmm", "cohort::all_reduce", "all_reduce" for a collective on a group
+  std::string name{};  ///< "aten::addmm", "cohort::all_reduce", "all_reduce" for a collective on a group
   std::vector<GraphOperand> operands{};
   std::vector<std::size_t> results{};  ///< values that it makes
   std::vector<std::size_t> writes{};   ///< values that it writes in place
@@ -69,19 +100,43 @@ struct COHORT_API Graph {
   friend bool operator==(const Graph&, const Graph&) = default;
 };
 
-/// One line for each node: results with dtype and sizes, operator, operands, group.
+/// Of the elements, without gaps between them.
+COHORT_API std::size_t bytes_of(const GraphValue& value);
+
+/// One line for each node: results with dtype and sizes, operator, operands, group. Long constants and lists are cut.
 COHORT_API std::ostream& operator<<(std::ostream& out, const Graph& graph);
 COHORT_API std::string to_string(const Graph& graph);
 
-/// Where two graphs differ first, in words; empty if they are equal.
+/// Where two graphs differ first, in words ("node 12: aten::mul has other = 0.1 in one and 0.09 in the other"). Empty if
+/// they compute the same, however their values are numbered and whatever inputs no node uses; only the arguments must
+/// agree even then.
 COHORT_API std::string first_difference(const Graph& a, const Graph& b);
 
 /// As text that read_graph() reads again: for comparing ranks and for tools. read_graph() throws a ValueError that names
-/// the line if the text is no graph.
+/// the line if the text is no graph. The text may come from anywhere: what is read refers to values that exist, has sizes
+/// whose product is a number, and takes memory in proportion to the text.
 COHORT_API std::string serialize(const Graph& graph);
-COHORT_API Graph read_graph(const std::string& text);
+COHORT_API Graph read_graph(std::string_view text);
 
-/// A picture of the graph in the language of Graphviz: dot -Tsvg makes it one.
+/// A picture of the graph in the language of Graphviz: dot -Tsvg makes it one. Each group has a colour.
 COHORT_API std::string to_dot(const Graph& graph);
+
+/// The collectives of one kind on one group.
+struct CollectiveSummary {
+  std::string group;
+  int group_size = 0;
+  std::string operation;  ///< as groups name it (op_type.h), whether called on the group or as a functional collective
+  std::size_t count = 0;
+  std::size_t async_count = 0;
+  std::size_t bytes = 0;  ///< the sum of GraphNode::bytes
+  friend bool operator==(const CollectiveSummary&, const CollectiveSummary&) = default;
+};
+/// Groups and operations in the order in which they first appear, the operations of a group together.
+COHORT_API std::vector<CollectiveSummary> summarize(const Graph& graph);
+
+/// The collectives on a group, in order, each as a line of all that must be equal on the group's ranks ("all_reduce f32
+/// sum, 1024 bytes"). Bytes are left out where ranks may differ (all_to_all, gather, scatter), and so are sends and
+/// receives.
+COHORT_API std::vector<std::string> collectives_of(const Graph& graph, std::string_view group);
 
 }  // namespace cohort
