@@ -253,6 +253,9 @@ class COHORT_API ProcessGroup : public Operations, public std::enable_shared_fro
   /// Ends the group at once, from any thread, but no process. Whatever is pending or begins on this rank then throws
   /// AbortedError, always; what waits on peers does so within 100 ms, unless it completes before they are told.
   void abort(std::string_view reason = {});
+  /// Why this group takes no operations any more ("the group was shut down", or aborted, released, shrunk); empty as long as
+  /// it does. A group whose peers are lost is not closed by that: its operations fail.
+  std::string_view why_closed() const noexcept;
 
   // --- watching -----------------------------------------------------------------------------------------------------
   /// Pre hooks are called before each operation, on the caller's thread; post hooks after it, on the thread that ran

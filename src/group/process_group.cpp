@@ -341,6 +341,12 @@ void ProcessGroup::abort(std::string_view reason) {
   }
 }
 
+std::string_view ProcessGroup::why_closed() const noexcept {
+  const auto* const reason = state_->closed.load(std::memory_order_acquire);
+  if (reason != nullptr) return reason;
+  return state_->is_aborted.load(std::memory_order_acquire) ? "the group was aborted" : std::string_view();
+}
+
 void ProcessGroup::release_resources() {
   const char* open = nullptr;
   state_->closed.compare_exchange_strong(open, "the group was released");

@@ -39,6 +39,8 @@
 #include <cohort/torch/outputs.h>
 #include <cohort/torch/placement.h>
 
+#include <array>
+#include <charconv>
 #include <concepts>
 #include <cstddef>
 #include <functional>
@@ -66,10 +68,12 @@ struct CaptureOptions {
 
 namespace detail {
 
-/// One argument or part of an argument that is not a tensor: guarded by its text, or by identity for groups.
+/// What of an argument is no tensor: guarded by its text, and by identity for groups. A call has one for the type of its
+/// result, and then one for each argument.
 struct GuardedConstant {
   std::string text;
   std::shared_ptr<const void> identity{};
+  std::size_t tensors = 0;  ///< how many tensors the argument consists of
   friend bool operator==(const GuardedConstant&, const GuardedConstant&) = default;
 };
 
@@ -104,18 +108,27 @@ class COHORT_API CapturedStep {
   std::unique_ptr<Impl> impl_;
 };
 
+/// All digits that tell a number from others.
+template <class T>
+std::string text_of_number(T number) {
+  std::array<char, 64> text{};
+  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), number).ptr};
+}
+
 template <class T>
 void collect_argument(const T& argument, CapturedCall& call) {
   using U = std::remove_cvref_t<T>;
-  if constexpr (std::is_arithmetic_v<U>) {
-    call.constants.push_back({.text = std::to_string(argument)});
+  if constexpr (std::same_as<U, bool>) {
+    call.constants.push_back({.text = argument ? "true" : "false"});
+  } else if constexpr (std::is_arithmetic_v<U>) {
+    call.constants.push_back({.text = text_of_number(argument)});
   } else if constexpr (std::is_enum_v<U>) {
     call.constants.push_back({.text = std::to_string(static_cast<long long>(argument))});
   } else if constexpr (std::convertible_to<U, std::string>) {
     call.constants.push_back({.text = argument});
   } else if constexpr (std::convertible_to<U, ProcessGroupPtr>) {
     call.constants.push_back({.text = argument == nullptr ? "no group" : argument->id(), .identity = argument});
-  } else if constexpr (std::same_as<U, DeviceMesh> || std::same_as<U, Placement> || std::same_as<U, Placements>) {
+  } else if constexpr (std::same_as<U, DeviceMesh> || std::derived_from<U, Placement> || std::same_as<U, Placements>) {
     call.constants.push_back({.text = to_string(argument)});
   } else {
     static_assert(
@@ -128,7 +141,7 @@ void collect_argument(const T& argument, CapturedCall& call) {
       call.tensors.push_back(tensor);
       ++tensors;
     });
-    call.constants.push_back({.text = std::to_string(tensors) + " tensors"});
+    call.constants.push_back({.text = std::to_string(tensors) + " tensors", .tensors = tensors});
   }
 }
 

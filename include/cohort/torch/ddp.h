@@ -219,6 +219,7 @@ class COHORT_API Wrapper : public ::torch::nn::Module, public Joinable {
   void after_forward(const std::vector<at::Tensor*>& outputs, bool sees_outputs);
 
  private:
+  friend struct WrapperAccess;
   struct Impl;
   std::shared_ptr<Impl> impl_;
 };

@@ -213,7 +213,7 @@ class COHORT_API MeshScope {
   MeshScope& operator=(const MeshScope&) = delete;
 
  private:
-  friend COHORT_API DeviceMesh current_device_mesh();
+  friend struct MeshAccess;
 
   const DeviceMesh mesh_;
   const MeshScope* const outer_;

@@ -2,8 +2,11 @@
 //
 // What must be as it was for a recording to be replayed: the call's arguments (for tensors dtype, device, sizes, strides,
 // requires_grad and, if they are distributed, mesh and placements; other arguments by value, groups by identity), what the
-// step watches, and the modes of the thread (grad mode, inference mode, autocast, default dtype). The groups of recorded
-// collectives must not have been aborted or shut down.
+// step watches, and what the thread has set (grad mode, inference mode, autocast, default dtype, deterministic algorithms,
+// the current group and mesh). The groups of recorded collectives must not have been aborted or shut down.
+//
+//   Guards guards(call, options.watch);              // before the step runs and is recorded
+//   if (const auto why = guards.failure(call)) ...   // "fc1 was in training mode and is in evaluation mode"
 #pragma once
 
 #include <cohort/torch/capture.h>
@@ -13,11 +16,15 @@
 #include <string>
 #include <vector>
 
+#include "torch/capture/argument_guards.h"
+#include "torch/capture/modes.h"
+#include "torch/capture/tensor_metadata.h"
+
 namespace cohort::recording {
 
 class Guards {
  public:
-  /// How things are now, before the step runs.
+  /// How things are now, before the step runs. Throws the CaptureError of what cannot be watched.
   Guards(const detail::CapturedCall& call, const WatchList& watch);
 
   /// A group on which the recording has collectives.
@@ -29,8 +36,20 @@ class Guards {
   const std::vector<std::unique_ptr<WatchSnapshot>>& watched() const noexcept { return watched_; }
 
  private:
-  // ...
+  struct Parameter {
+    TensorGuard tensor;
+    TensorMetadata gradient;
+  };
+  struct Group {
+    std::weak_ptr<ProcessGroup> group;
+    std::string id;
+  };
+
+  ArgumentGuards arguments_;
+  Modes modes_;
+  std::vector<Group> groups_;
   std::vector<std::unique_ptr<WatchSnapshot>> watched_;
+  std::vector<Parameter> parameters_;  ///< of everything that is watched, each once
 };
 
 }  // namespace cohort::recording

@@ -50,6 +50,7 @@ std::vector<TensorInfo> BucketSet::infos() const {
 }
 
 void BucketSet::make(std::vector<AssignedBucket> assigned, ProcessGroup& group) {
+  ++builds_;
   // The old buckets are freed first: two sets of them would double the memory. Gradients that lie in one keep it alive.
   buckets_.clear();
   for (auto& each : assigned) {

@@ -62,6 +62,8 @@ class BucketSet {
   void record_order(std::size_t parameter) { order_.push_back(parameter); }
   bool has_order() const { return order_.size() == parameters_.size(); }
   bool has_rebuilt() const { return has_rebuilt_; }
+  /// How often buckets were made, in new memory each time.
+  std::uint64_t builds() const { return builds_; }
   /// Collective. Rebuilds the buckets in the order that was recorded by the first rank that has one, which is rank 0
   /// unless that has no input.
   void rebuild(ProcessGroup& group);
@@ -96,6 +98,7 @@ class BucketSet {
   bool has_warned_strides_ = false;
   bool has_graph_ = false;
   std::uint64_t created_graphs_ = 0;
+  std::uint64_t builds_ = 0;
 };
 
 }  // namespace cohort::ddp

@@ -73,6 +73,7 @@ void Reducer::set_comm_hook(CommHook hook) {
   }
   if (state_ != State::idle) throw Error("communication hooks have to be registered before the first forward");
   hook_ = std::move(hook);
+  ++hooks_set_;
 }
 
 void Reducer::set_static_graph() {
@@ -89,6 +90,7 @@ void Reducer::set_divisor(std::function<double()> divisor) {
 void Reducer::set_after_bucket(std::function<void(const Bucket& bucket)> call) {
   const std::lock_guard lock(mutex_);
   after_bucket_ = std::move(call);
+  ++hooks_set_;
 }
 
 void Reducer::add_future(Future<void> future) {
@@ -455,6 +457,18 @@ void Reducer::shadow_backward() {
 std::uint64_t Reducer::iterations() const {
   const std::lock_guard lock(mutex_);
   return iterations_;
+}
+
+ReductionMode Reducer::mode() const {
+  const std::lock_guard lock(mutex_);
+  return {.has_failed = state_ == State::failed,
+          .is_idle = state_ == State::idle,
+          .is_attached = !hooks_.empty(),
+          .is_learning = usage_.is_learning(),
+          .is_rebuild_due = is_rebuild_due(),
+          .has_divisor = static_cast<bool>(divisor_source_),
+          .bucket_builds = buckets_.builds(),
+          .hooks = hooks_set_};
 }
 
 ReducerStatistics Reducer::statistics() const {

@@ -58,6 +58,19 @@ struct ReducerStatistics {
   std::vector<std::size_t> ready_order{};  ///< parameters in the order in which their gradients arrived
 };
 
+/// What decides how the next backward is reduced, for guards of a recorded step.
+struct ReductionMode {
+  bool has_failed = false;  ///< the last backward; the next forward throws
+  bool is_idle = true;      ///< no gradients are expected
+  bool is_attached = true;
+  bool is_learning = false;
+  bool is_rebuild_due = false;
+  bool has_divisor = false;
+  std::uint64_t bucket_builds = 0;  ///< how often the buckets were made anew
+  std::uint64_t hooks = 0;          ///< how often a communication hook was set, or something to do after each bucket
+  bool operator==(const ReductionMode&) const = default;
+};
+
 class Reducer : public std::enable_shared_from_this<Reducer> {
  public:
   static std::shared_ptr<Reducer> make(ReducerOptions options);
@@ -110,6 +123,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   const ProcessGroupPtr& process_group() const { return group_; }
 
   std::uint64_t iterations() const;
+  ReductionMode mode() const;
   ReducerStatistics statistics() const;
   void record_timeline();
   std::string timeline_json() const;
@@ -181,6 +195,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::uint64_t iterations_ = 0;
   std::uint64_t reductions_ = 0;  ///< backwards that were reduced, including those of other ranks only
   std::uint64_t buckets_reduced_ = 0;
+  std::uint64_t hooks_set_ = 0;
   std::vector<std::size_t> ready_order_;
   std::vector<std::size_t> last_ready_order_;
   IterationTimes times_;

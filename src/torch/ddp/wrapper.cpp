@@ -187,6 +187,7 @@ void Wrapper::register_buffer_hook(BufferHook hook, BufferSync when) {
   if (!hook) throw TypeError("register_buffer_hook: no hook");
   impl_->buffer_hook = std::move(hook);
   impl_->buffer_hook_when = when;
+  ++impl_->buffer_hooks;
 }
 
 // --- settings

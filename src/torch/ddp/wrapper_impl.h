@@ -6,6 +6,7 @@
 
 #include <cohort/torch/ddp.h>
 
+#include <cstddef>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -72,11 +73,17 @@ struct Wrapper::Impl {
   bool keeps_low_precision = false;  ///< this forward runs between another one and its backward
   BufferHook buffer_hook;
   BufferSync buffer_hook_when = BufferSync::after_forward;
+  std::size_t buffer_hooks = 0;  ///< that were registered so far
   JoinScope* join = nullptr;  ///< while inputs may be uneven
   void run_buffer_hook();
 
  private:
   void make_reducer();
+};
+
+/// For other parts of the library.
+struct WrapperAccess {
+  static const Wrapper::Impl& impl(const Wrapper& wrapper) { return *wrapper.impl_; }
 };
 
 }  // namespace cohort::ddp

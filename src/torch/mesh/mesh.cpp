@@ -192,12 +192,17 @@ MeshScope::~MeshScope() {
   innermost_mesh_scope = outer_;
 }
 
+const DeviceMesh* MeshAccess::current() noexcept {
+  return innermost_mesh_scope != nullptr ? &innermost_mesh_scope->mesh_ : nullptr;
+}
+
 DeviceMesh current_device_mesh() {
-  if (innermost_mesh_scope == nullptr) {
+  const auto* const mesh = MeshAccess::current();
+  if (mesh == nullptr) {
     throw Error(
         "this thread has no current device mesh: pass a mesh, or make one current with cohort::MeshScope scope(mesh)");
   }
-  return innermost_mesh_scope->mesh_;
+  return *mesh;
 }
 
 }  // namespace cohort

@@ -59,6 +59,8 @@ struct MeshState final : MeshFacts {
 }  // namespace detail
 
 struct MeshAccess {
+  /// The current mesh of this thread; null if it has none.
+  static const DeviceMesh* current() noexcept;
   /// A mesh of these dimensions. Local.
   static DeviceMesh make(const detail::MeshRootPtr& root, std::vector<detail::MeshAxis> axes);
   static const detail::MeshState& state(const DeviceMesh& mesh) {

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <cohort/torch/capture.h>
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "torch/capture/tensor_metadata.h"
+
+namespace cohort::recording {
+
+/// The arguments of the recorded call: everything but the tensors' values and addresses. Tensors that shared memory share it
+/// again, and those that did not do not: a recording has one place for each of them.
+class ArgumentGuards {
+ public:
+  explicit ArgumentGuards(const detail::CapturedCall& call);
+  /// The first difference, in words, or nullopt.
+  std::optional<std::string> failure(const detail::CapturedCall& call) const;
+
+ private:
+  /// The first tensor of the call in the same memory, which may be the tensor itself, and how far behind it this one begins.
+  struct Sharing {
+    std::size_t first = 0;
+    std::ptrdiff_t bytes = 0;
+    bool operator==(const Sharing&) const = default;
+  };
+  static Sharing sharing_of(const std::vector<at::Tensor>& tensors, std::size_t index);
+  std::string name_of(std::size_t tensor) const;
+
+  std::vector<detail::GuardedConstant> constants_;
+  std::vector<TensorMetadata> tensors_;
+  std::vector<Sharing> sharing_;
+};
+
+}  // namespace cohort::recording

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// What kernels and collectives were chosen by: everything about a tensor but its values. Comparing costs some nanoseconds,
+// because it is done for every parameter and gradient at every replay; the words for a difference are found afterwards.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/DispatchKeySet.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/util/DimVector.h>
+#include <cohort/torch/capture_watch.h>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "torch/dtensor/impl.h"
+#include "torch/dtensor/layout.h"
+
+namespace cohort::recording {
+
+/// Of a distributed tensor: its global metadata, how it lies on the mesh, and the metadata of this rank's part.
+class TensorMetadata {
+ public:
+  /// Undefined tensors have metadata too.
+  explicit TensorMetadata(const at::Tensor& tensor);
+
+  bool fits(const at::Tensor& tensor) const noexcept {
+    const auto& impl = *tensor.unsafeGetTensorImpl();
+    // The keys tell undefined tensors, device types and layouts apart, so the rest may be asked for.
+    if (impl.key_set() != keys_) return false;
+    if (!is_defined_) return true;
+    return impl.dtype() == dtype_ && impl.device() == device_ && impl.requires_grad() == requires_grad_ &&
+           impl.sizes() == at::IntArrayRef(sizes_) && (!is_strided_ || impl.strides() == at::IntArrayRef(strides_)) &&
+           (local_ == nullptr || lies_alike(impl));
+  }
+  /// How a tensor that does not fit differs: "fc1.weight: sizes were [8, 16] and are [4, 16]".
+  std::string failure(std::string_view name, const at::Tensor& tensor) const;
+
+ private:
+  bool lies_alike(const c10::TensorImpl& impl) const noexcept;
+  std::string difference(const at::Tensor& tensor) const;
+
+  c10::DispatchKeySet keys_;
+  caffe2::TypeMeta dtype_;
+  c10::Device device_ = c10::kCPU;
+  bool is_defined_ = false;
+  bool is_strided_ = false;
+  bool requires_grad_ = false;
+  c10::DimVector sizes_;
+  c10::DimVector strides_;
+  dtensor::LayoutPtr layout_;                    ///< null if the tensor is not distributed
+  std::shared_ptr<const TensorMetadata> local_;  ///< null likewise
+};
+
+/// Where the elements begin, of a distributed tensor those of this rank's part; null for sparse ones.
+inline const void* memory_of(const at::Tensor& tensor) {
+  const auto* const distributed = dtensor::find_impl(tensor);
+  const auto& impl = *(distributed != nullptr ? distributed->local() : tensor).unsafeGetTensorImpl();
+  const auto& storage = impl.unsafe_storage();
+  if (!storage) return nullptr;
+  return static_cast<const char*>(storage.data()) + static_cast<std::size_t>(impl.storage_offset()) * impl.itemsize();
+}
+
+/// A tensor that a recording uses by its memory: a parameter or a buffer.
+class TensorGuard {
+ public:
+  explicit TensorGuard(WatchedTensor watched)
+      : watched_(std::move(watched)), metadata_(watched_.tensor), memory_(memory_of(watched_.tensor)) {}
+
+  const WatchedTensor& watched() const noexcept { return watched_; }
+  bool holds() const { return metadata_.fits(watched_.tensor) && memory_of(watched_.tensor) == memory_; }
+  /// If it does not hold.
+  std::string failure() const;
+
+ private:
+  WatchedTensor watched_;
+  TensorMetadata metadata_;
+  const void* memory_;
+};
+
+}  // namespace cohort::recording

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <cohort/torch/capture_watch.h>
+#include <torch/optim/optimizer.h>
+
+#include <memory>
+
+namespace cohort::recording {
+
+std::unique_ptr<WatchSnapshot> snapshot_of(const torch::optim::Optimizer& optimizer);
+
+}  // namespace cohort::recording
