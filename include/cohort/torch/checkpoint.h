@@ -17,8 +17,8 @@
 // on all ranks or throw on all. Rank 0's state is saved; with DistributedDataParallel modules, buffers and optimizers
 // are the same on all ranks. Loading copies into the modules' tensors, which autograd sees as a change in place.
 //
-// The random state of each rank is part of the checkpoint (the host's default generator, and those of the devices on
-// which the modules are), so that a resumed run computes the same bits as an uninterrupted one, dropout included. If a
+// The random state of each rank is part of the checkpoint (the host's default generator, and those of the devices and
+// meshes on which the modules are), so that a resumed run computes the same bits as an uninterrupted one, dropout included. If a
 // run is resumed with another number of ranks, each rank keeps its current random state.
 //
 // Distributed tensors (dtensor.h), be they parameters, buffers, moments of an optimizer or tensors of their own, are saved
@@ -146,7 +146,7 @@ class COHORT_API Checkpoint {
     std::function<bool(const std::string&)> needs{};  ///< whether this rank loads that key; empty: all
     /// Finds the tensor into which a key is loaded: undefined if that is not known.
     std::function<std::function<at::Tensor(const std::string&)>()> targets{};
-    std::function<std::vector<at::Device>()> devices{};  ///< whose random state matters
+    std::function<std::vector<at::Tensor>()> tensors{};  ///< the random state of their devices and meshes matters
     bool is_module = false;
     bool per_rank = false;
   };

@@ -489,6 +489,39 @@ TEST(DistributedCheckpoints, LoadingIsAChangeInPlaceToAutograd) {
   });
 }
 
+TEST(DistributedCheckpoints, RandomNumbersGoOnWhereTheyWere) {
+  const TemporaryFolder folder;
+  with_torch_threads(4, [&](const ProcessGroupPtr& group) {
+    const auto mesh = init_device_mesh("cpu", {2, 2}, {}, {.process_group = group});
+    const auto net = std::make_shared<Mlp>();
+    distribute_module(*net, mesh);
+    Checkpoint checkpoint;
+    checkpoint.add("model", net);
+    const auto draw = [](const DeviceMesh& on) {
+      return bits_of(dtensor::rand({8}, on, {Shard(0), Replicate()}).to_local());
+    };
+    dtensor::manual_seed(5, mesh);
+    draw(mesh);
+    checkpoint.save(folder / "saved", group, sharded);
+    const auto expected = draw(mesh);
+    EXPECT_NE(draw(mesh), expected);
+    checkpoint.load(folder / "saved", group);
+    EXPECT_EQ(draw(mesh), expected);
+    // In the next run, of which the groups are others; and on another mesh, which keeps its own.
+    const auto again = init_device_mesh("cpu", {2, 2}, {}, {.process_group = group});
+    const auto other = init_device_mesh("cpu", {4, 1}, {}, {.process_group = group});
+    for (const auto& each : {again, other}) {
+      const auto next = std::make_shared<Mlp>();
+      distribute_module(*next, each);
+      dtensor::manual_seed(6, each);
+      Checkpoint loading;
+      loading.add("model", next);
+      loading.load(folder / "saved", group);
+      EXPECT_EQ(draw(each) == expected, each == again);
+    }
+  });
+}
+
 TEST(DistributedCheckpoints, ASecretSignsEveryRanksFile) {
   const TemporaryFolder folder;
   const auto secret = Secret::generate();
@@ -575,13 +608,17 @@ TEST(DistributedCheckpoints, WhatDoesNotFitIsNamedAndNothingChanges) {
   });
 }
 
-TEST(DistributedCheckpoints, DamageInAnyRanksFileIsAnErrorForAll) {
+/// Of 8 elements each of four ranks has some; of 2, the files of the last ranks have nothing that anybody needs.
+class DamagedCheckpoint : public testing::TestWithParam<std::int64_t> {};
+
+TEST_P(DamagedCheckpoint, IsAnErrorForAllWhoeversFileItIs) {
+  const auto elements = GetParam();
   const TemporaryFolder folder;
   const auto path = folder / "saved";
   const auto run = [&](const std::function<void(Checkpoint&, const ProcessGroupPtr&, const DTensor&)>& body) {
     with_torch_threads(4, [&](const ProcessGroupPtr& group) {
       const auto mesh = init_device_mesh("cpu", {4}, {}, {.process_group = group});
-      const auto tensor = laid_out(at::ones({8}), mesh, {Shard(0)});
+      const auto tensor = laid_out(at::ones({elements}), mesh, {Shard(0)});
       auto checkpoint = checkpoint_of({tensor});
       body(checkpoint, group, tensor);
     });
@@ -596,18 +633,24 @@ TEST(DistributedCheckpoints, DamageInAnyRanksFileIsAnErrorForAll) {
         EXPECT_ERROR(CheckpointError, checkpoint.load(path, group), fs::path(file).filename().string() + ": " + why);
         EXPECT_TRUE(tensor.to_local().eq(5).all().template item<bool>());
       });
-      const auto alone = at::zeros({8});
+      const auto alone = at::zeros({elements});
       EXPECT_ERROR(CheckpointError, checkpoint_of({alone}).load(path), why);
       EXPECT_EQ(Checkpoint::latest(folder / ""), std::nullopt);
     };
-    auto flipped = bytes;
-    flipped[bytes.size() - 10] = static_cast<char>(flipped[bytes.size() - 10] ^ 1);  // in the part
-    refused(flipped, "is damaged: its checksum differs");
+    // The last byte of the seal, and of what is before it: the part, or the header.
+    for (const std::size_t from_end : {1, 9}) {
+      auto flipped = bytes;
+      auto& byte = flipped[bytes.size() - from_end];
+      byte = static_cast<char>(byte ^ 1);
+      refused(flipped, "is ");
+    }
     refused(bytes.substr(0, bytes.size() - 1), "is torn");
     std::ofstream(file, std::ios::binary | std::ios::trunc) << bytes;
   }
   EXPECT_EQ(Checkpoint::latest(folder / ""), path);
 }
+
+INSTANTIATE_TEST_SUITE_P(Sizes, DamagedCheckpoint, testing::Values(8, 2));
 
 TEST(DistributedCheckpointProcesses, ARankThatCannotWriteIsAnErrorForAllAndLosesNothing) {
   const TemporaryFolder folder;
