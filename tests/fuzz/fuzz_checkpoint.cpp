@@ -13,8 +13,10 @@
 #include <optional>
 #include <string>
 
+#include "torch/state/box.h"
 #include "torch/state/checkpoint_directory.h"
 #include "torch/state/checkpoint_file.h"
+#include "torch/state/saved_parts.h"
 #include "torch/state/value_text.h"
 
 namespace {
@@ -56,12 +58,37 @@ std::uint64_t read_everything(const CheckpointContent& content) {
   return sum;
 }
 
+/// The parts of distributed tensors that the header claims: where they make a tensor whole, it is no larger than the
+/// parts, so that a reader can take memory for it.
+void judge_parts(const SafetensorsHeader& header) {
+  PartCatalog catalog;
+  const bool is_whole = answers([&] {
+    catalog.take_parts(0, header);
+    catalog.check();
+  });
+  if (!is_whole) return;
+  for (const auto& [name, saved] : catalog.tensors()) {
+    std::uint64_t bytes = 0;
+    for (const auto& part : saved.parts) {
+      bytes += part.info.end - part.info.begin;
+      if (part_name(name, part.box) != part.info.name && parse_part_name(part.info.name)->box != part.box) std::abort();
+      const auto common = intersection(part.box, whole_box(saved.shape));
+      if (common.has_value() && *common != part.box) std::abort();
+    }
+    if (static_cast<std::uint64_t>(count_elements(saved.shape).value()) > 8 * bytes) std::abort();
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const Secret secret = Secret::generate();
   const std::string bytes(reinterpret_cast<const char*>(data), size);
-  const bool good = answers([&] { read_everything(CheckpointContent(bytes, "memory", nullptr)); });
+  const bool good = answers([&] {
+    const CheckpointContent content(bytes, "memory", nullptr);
+    read_everything(content);
+    judge_parts(content.header());
+  });
   if (answers([&] { CheckpointContent(bytes, "memory", &secret); })) std::abort();  // nobody knows the secret
 
   const auto path = folder() + "/model.safetensors";
@@ -69,7 +96,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
   if (answers([&] { verify_file(path, nullptr); }) != good) std::abort();
   if (answers([&] { CheckpointContent::read_file(path, nullptr); }) < good) std::abort();
-  if (answers([&] { read_header(path); }) < good) std::abort();
+  if (answers([&] { judge_parts(read_header(path)); }) < good) std::abort();
+  if (answers([&] { const CheckpointPieces pieces(summarize_file(path, nullptr), nullptr); }) != good) std::abort();
   // The same bytes as an index.
   std::ofstream(index, std::ios::binary | std::ios::trunc) << bytes;
   answers([&] {

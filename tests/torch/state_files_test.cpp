@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
@@ -16,14 +17,18 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <new>
 #include <random>
 
 #include "support/expect_error.h"
 #include "support/temporary.h"
+#include "torch/state/box.h"
 #include "torch/state/checkpoint_directory.h"
 #include "torch/state/checkpoint_file.h"
 #include "torch/state/safetensors.h"
+#include "torch/state/save_plan.h"
+#include "torch/state/saved_parts.h"
 #include "torch/state/value_text.h"
 
 namespace {
@@ -379,6 +384,173 @@ TEST(CheckpointFolder, AnIndexNamesFilesOfItsOwnFolderAlone) {
   write_example(model + "/model.safetensors");
   EXPECT_EQ(files_of_folder(model), (std::vector<std::string>{model + "/model.safetensors"}));
   EXPECT_EQ(find_checkpoints(folder / "").size(), 0U) << "a folder is found by its index";
+}
+
+/// Whether each element of the shape is in exactly one of the boxes, counted one by one.
+bool covers_once(const std::vector<std::int64_t>& shape, const std::vector<Box>& boxes) {
+  std::vector<std::int64_t> index(shape.size());
+  for (;;) {
+    const auto count = std::count_if(boxes.begin(), boxes.end(), [&](const Box& box) {
+      for (std::size_t d = 0; d < index.size(); ++d) {
+        if (index[d] < box.offsets[d] || index[d] >= box.offsets[d] + box.sizes[d]) return false;
+      }
+      return true;
+    });
+    if (count != 1) return false;
+    std::size_t d = 0;
+    while (d < index.size() && ++index[d] == shape[d]) index[d++] = 0;
+    if (d == index.size()) return true;
+  }
+}
+
+TEST(CheckpointParts, TilingIsJudgedAsByCountingEveryElement) {
+  std::mt19937 random(3);
+  const auto below = [&](std::int64_t n) { return static_cast<std::int64_t>(random() % static_cast<unsigned>(n)); };
+  int tilings = 0;
+  for (int round = 0; round < 4000; ++round) {
+    const std::size_t dims = 1 + random() % 3;
+    std::vector<std::int64_t> shape;
+    for (std::size_t d = 0; d < dims; ++d) shape.push_back(1 + below(5));
+    // Cuts boxes at random, and then perhaps moves, grows, doubles or drops one.
+    std::vector<Box> boxes{whole_box(shape)};
+    for (int cut = 0; cut < 4; ++cut) {
+      const auto which = random() % boxes.size();
+      const auto d = random() % dims;
+      if (boxes[which].sizes[d] < 2) continue;
+      auto rest = boxes[which];
+      const auto at = 1 + below(boxes[which].sizes[d] - 1);
+      boxes[which].sizes[d] = at;
+      rest.offsets[d] += at;
+      rest.sizes[d] -= at;
+      boxes.push_back(rest);
+    }
+    const auto which = random() % boxes.size();
+    const auto d = random() % dims;
+    switch (random() % 6) {
+      case 0:
+        boxes[which].offsets[d] = below(shape[d] - boxes[which].sizes[d] + 1);
+        break;
+      case 1:
+        boxes[which].sizes[d] = below(shape[d] - boxes[which].offsets[d] + 1);
+        break;
+      case 2:
+        boxes.push_back(boxes[which]);
+        break;
+      case 3:
+        boxes.erase(boxes.begin() + static_cast<std::ptrdiff_t>(which));
+        break;
+      default:
+        break;
+    }
+    bool accepted = true;
+    try {
+      check_tiling(shape, boxes);
+    } catch (const CheckpointError&) {
+      accepted = false;
+    }
+    ASSERT_EQ(accepted, covers_once(shape, boxes)) << round;
+    tilings += accepted ? 1 : 0;
+  }
+  EXPECT_GT(tilings, 1000);
+  EXPECT_LT(tilings, 3500);
+}
+
+TEST(CheckpointParts, NamesSayWhichBoxTheyAre) {
+  const Box box{.offsets = {0, 8}, .sizes = {4, 8}};
+  EXPECT_EQ(part_name("model.weight", box), "model.weight[0:4,8:16]");
+  EXPECT_EQ(part_name("scale", {}), "scale[]");
+  const auto parsed = parse_part_name("a[0].weight[0:4,8:16]");
+  ASSERT_TRUE(parsed.has_value());
+  EXPECT_EQ(parsed->tensor, "a[0].weight");
+  EXPECT_EQ(parsed->box, box);
+  EXPECT_EQ(parse_part_name("scale[]")->box, Box());
+  for (const char* wrong : {"weight", "weight]", "w[0:4", "w[4]", "w[0:4,]", "w[,0:4]", "w[4:0]", "w[-1:4]", "w[0:4 ]",
+                            "w[0:]", "w[:4]", "w[0:99999999999999999999]", "w[0:4:2]"}) {
+    EXPECT_FALSE(parse_part_name(wrong).has_value()) << wrong;
+  }
+}
+
+struct File {
+  std::map<std::string, std::string> metadata{};
+  std::vector<TensorInfo> tensors{};
+};
+TensorInfo part_info(const std::string& name, std::vector<std::uint64_t> shape, const std::string& dtype = "F32") {
+  return {.name = name, .dtype = dtype, .shape = std::move(shape)};
+}
+
+TEST(CheckpointParts, EveryWayInWhichPartsMakeNoTensorIsNamed) {
+  const auto read = [](const std::vector<File>& files) {
+    PartCatalog catalog;
+    for (std::size_t i = 0; i < files.size(); ++i) {
+      catalog.take_parts(i, {.tensors = files[i].tensors, .metadata = files[i].metadata});
+    }
+    catalog.check();
+    return catalog;
+  };
+  const std::map<std::string, std::string> w{{"cohort.shape.w", "[4,6]"}};
+  const File left{w, {part_info("w[0:4,0:2]", {4, 2})}};
+  const File right{w, {part_info("w[0:4,2:6]", {4, 4}), part_info("v[0:4]", {4})}};
+  const auto good = read({left, right});
+  ASSERT_EQ(good.tensors().size(), 1U) << "v has no shape, so it is a tensor like any other";
+  EXPECT_EQ(good.tensors().at("w").parts.size(), 2U);
+  EXPECT_EQ(good.tensors().at("w").parts[1].file, 1U);
+
+  const auto refused = [&](const std::vector<File>& files, const std::string& why) {
+    EXPECT_ERROR(CheckpointError, read(files), why);
+    EXPECT_ERROR(CheckpointError, read(files), "the distributed tensor \"w\": ");
+  };
+  refused({left}, "parts of it are missing: 8 of 24 elements are there");
+  refused({left, left, right}, "its parts overlap");
+  refused({left, {w, {part_info("w[0:4,1:5]", {4, 4})}}}, "its parts overlap");
+  refused({left, {w, {part_info("w[0:4,3:7]", {4, 4})}}}, "[0:4,3:7] lies outside its shape [4, 6]");
+  refused({left, {w, {part_info("w[0:4,2:6]", {4, 4}, "F64")}}}, "its parts are of F32 and shape [4, 6], and of F64");
+  refused({left, {{{"cohort.shape.w", "[4,7]"}}, right.tensors}}, "and of F32 and shape [4, 7]");
+  refused({{w, {part_info("w[0:4,0:2]", {2, 4})}}}, "\"w[0:4,0:2]\" has shape [2, 4]");
+  refused({{w, {part_info("w[0:4]", {4})}}}, "and the whole has [4, 6]");
+  for (const char* shape : {"[-4,6]", "[4,6", "\"4\"", "[9223372036854775807,9223372036854775807]", "[4.0,6]"}) {
+    refused({{{{"cohort.shape.w", shape}}, left.tensors}}, "its shape is");
+  }
+  // A claim of 2^62 elements, of which one is there, takes no memory.
+  largest_block = 0;
+  refused({{{{"cohort.shape.w", "[2147483648,2147483648]"}}, {part_info("w[0:1,0:1]", {1, 1})}}}, "are missing");
+  EXPECT_LT(largest_block, small);
+}
+
+TEST(CheckpointParts, EachBoxIsWrittenByOneOfItsHolders) {
+  const auto tensor = [](std::vector<Box> boxes) {
+    return HeldTensor{.dtype = "Float", .element_bytes = 4, .shape = {4}, .boxes = std::move(boxes)};
+  };
+  const Box low{.offsets = {0}, .sizes = {2}};
+  const Box high{.offsets = {2}, .sizes = {2}};
+  const std::vector<HeldTensors> all{
+      {{"a", tensor({low})}, {"b", tensor({low})}, {"c", tensor({low, high})}},
+      {{"a", tensor({high})}, {"b", tensor({high})}, {"c", tensor({low, high})}},
+      {{"a", tensor({low})}, {"b", tensor({low})}, {"c", tensor({low, high})}},
+      {{"a", tensor({high})}, {"b", tensor({high})}, {"c", tensor({})}},
+  };
+  check_held(all);
+  std::map<std::string, std::vector<Box>> written;
+  for (int rank = 0; rank < 4; ++rank) {
+    std::size_t count = 0;
+    for (const auto& [name, boxes] : boxes_to_write(all, rank)) {
+      for (const auto& box : boxes) {
+        const auto& held = all[static_cast<std::size_t>(rank)].at(name).boxes;
+        EXPECT_NE(std::find(held.begin(), held.end(), box), held.end());
+        written[name].push_back(box);
+        ++count;
+      }
+    }
+    EXPECT_GE(count, 1U) << rank;
+    EXPECT_LE(count, 2U) << rank;
+  }
+  for (const auto& [name, boxes] : written) EXPECT_NO_THROW(check_tiling({4}, boxes)) << name;
+  EXPECT_EQ(written.size(), 3U);
+  const auto again = held_from_text(held_to_text(all[0]));
+  EXPECT_EQ(held_to_text(again), held_to_text(all[0]));
+  EXPECT_EQ(again.at("c").boxes, all[0].at("c").boxes);
+  for (const char* wrong : {"", "[]1", "{\"a\":1}", "{\"a\":{\"dtype\":1}}"}) {
+    EXPECT_ERROR(CheckpointError, held_from_text(wrong), "is malformed");
+  }
 }
 
 TEST(CheckpointValues, KeepTheirBitsAndTheirTypes) {

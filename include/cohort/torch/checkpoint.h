@@ -21,6 +21,21 @@
 // which the modules are), so that a resumed run computes the same bits as an uninterrupted one, dropout included. If a
 // run is resumed with another number of ranks, each rank keeps its current random state.
 //
+// Distributed tensors (dtensor.h), be they parameters, buffers, moments of an optimizer or tensors of their own, are saved
+// with `sharded`, which makes the path a folder: each rank writes its parts, and parts that several ranks hold are
+// written once. Whatever mesh and placements the tensors have when they are loaded, or none in a single process, each rank
+// takes its part of them, with the same bits; and a checkpoint of plain tensors loads into distributed ones.
+//
+//   auto mesh = cohort::init_device_mesh("cpu", {2, 2}, {"dp", "tp"});
+//   cohort::parallelize_module(*net, mesh["tp"], {{"widen", cohort::ColwiseParallel()}});
+//   cohort::Checkpoint parallel;
+//   parallel.add("model", net);
+//   if (auto last = cohort::Checkpoint::latest("run")) parallel.load(*last, pg);       // saved on 4 x 1, say
+//   parallel.save("run/step-100", pg, {.sharded = true});
+//
+// No rank ever holds a whole distributed tensor for this, and while DistributedDataParallel wraps the module, its parameters
+// and their optimizer's state are saved as what they are, distributed. A Partial tensor is a CheckpointError: no rank has its values.
+//
 // Format. A checkpoint is a safetensors file: a JSON header and bytes. Python's safetensors opens it, with tensors
 // named "model.layer1.weight" and numbers in the metadata; and a safetensors file from elsewhere can be loaded into a
 // module. Nothing in such a file can be executed; sizes are checked against the file before memory is taken. Files are
@@ -72,8 +87,9 @@ struct CheckpointSaveOptions {
   /// alone are deleted: saving step-300.ckpt may delete step-100.ckpt, but not best.ckpt.
   std::optional<std::size_t> keep{};
   /// The path becomes a folder with a file for each rank and an index. Each rank writes its own state: add_per_rank's
-  /// objects and its share of a ZeroOptimizer, which no rank has to hold as a whole; the rest is in rank 0's file. All
-  /// ranks must see the folder.
+  /// objects, its share of a ZeroOptimizer and its parts of distributed tensors, which no rank has to hold as a whole;
+  /// the rest is in rank 0's file. All ranks must see the folder, and all ranks of a mesh save its tensors. Without it, a
+  /// distributed tensor is a CheckpointError unless rank 0 holds all of it.
   bool sharded = false;
   /// How long the other ranks wait while rank 0 writes to disk; default: the group's timeout.
   Timeout timeout{};
@@ -86,7 +102,8 @@ struct CheckpointLoadOptions {
   /// Objects that were added but are not in the file are left as they are; otherwise they are a CheckpointError.
   bool allow_missing = false;
   /// Every rank reads the file itself, and it is checked that all read the same one. Otherwise only rank 0 needs the
-  /// file and sends it to the others. A folder is always read by every rank.
+  /// file and sends it to the others. A folder is always read by every rank: of its files, those that have something for
+  /// this rank.
   bool all_ranks_read = false;
   Timeout timeout{};
 };
@@ -124,9 +141,11 @@ class COHORT_API Checkpoint {
     std::function<StateDict()> save{};
     /// Checks what is to be loaded and returns the action that loads it.
     std::function<std::function<void()>(const StateDict&, const CheckpointLoadOptions&)> stage{};
-    std::function<void()> prepare{};                     ///< before save, on all ranks
-    std::function<StateDict()> save_share{};             ///< this rank's part, if the state is spread over the ranks
-    std::function<bool(const std::string&)> needs{};     ///< whether this rank loads that key; empty: all
+    std::function<void()> prepare{};                  ///< before save, on all ranks
+    std::function<StateDict()> save_share{};          ///< this rank's part, if the state is spread over the ranks
+    std::function<bool(const std::string&)> needs{};  ///< whether this rank loads that key; empty: all
+    /// Finds the tensor into which a key is loaded: undefined if that is not known.
+    std::function<std::function<at::Tensor(const std::string&)>()> targets{};
     std::function<std::vector<at::Device>()> devices{};  ///< whose random state matters
     bool is_module = false;
     bool per_rank = false;
@@ -152,7 +171,7 @@ class COHORT_API Checkpoint {
   void save_file(const std::string& path, ProcessGroup* group, const CheckpointSaveOptions& options);
   void save_folder(const std::string& path, ProcessGroup* group, const CheckpointSaveOptions& options);
   Loaded read(const std::string& path, ProcessGroup* group, const CheckpointLoadOptions& options) const;
-  Loaded read_folder(const std::string& path, int rank) const;
+  Loaded read_folder(const std::string& path, int rank, int ranks) const;
   StateDict part_for(const Entry& entry, const Loaded& loaded, int rank) const;
 
   CheckpointOptions options_;
@@ -202,7 +221,7 @@ Checkpoint::Entry Checkpoint::entry_of(T&& object) {
     auto* const pointer = module.get();
     if (pointer == nullptr) throw ValueError("checkpoint: a null module");
     return module_entry(std::move(module), *pointer);
-  } else if constexpr (std::is_same_v<Plain, at::Tensor>) {
+  } else if constexpr (std::derived_from<Plain, at::Tensor>) {
     return tensor_entry(object);
   } else if constexpr (std::is_same_v<Plain, at::Generator>) {
     return generator_entry(object);

@@ -46,7 +46,11 @@ std::unique_ptr<LocalParameters> LocalParameters::make(::torch::nn::Module& modu
     if (group != nullptr) check_ranks(each.name, distributed.device_mesh(), *group, distributed.device_mesh().rank());
     auto local = distributed.to_local().detach();
     local.set_requires_grad(distributed.requires_grad());
-    parameters.push_back({.handles = std::move(each.handles), .distributed = distributed, .local = std::move(local)});
+    dtensor::KnownPart known(local, distributed);
+    parameters.push_back({.handles = std::move(each.handles),
+                          .distributed = distributed,
+                          .local = std::move(local),
+                          .known = std::move(known)});
   }
   // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): the constructor is private
   std::unique_ptr<LocalParameters> made(new LocalParameters(std::move(parameters)));

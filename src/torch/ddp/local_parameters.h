@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "torch/dtensor/layout.h"
+#include "torch/dtensor/known_parts.h"
 
 namespace cohort::ddp {
 
@@ -34,6 +34,7 @@ class LocalParameters {
     std::vector<at::Tensor*> handles;
     at::Tensor distributed;
     at::Tensor local;  ///< a leaf that shares memory with it
+    dtensor::KnownPart known;
   };
   explicit LocalParameters(std::vector<Parameter> parameters) : parameters_(std::move(parameters)) {}
 

@@ -67,9 +67,9 @@ const DTensorImpl& distributed_gradient(const at::Tensor& gradient, const char* 
 }
 
 at::Tensor redistribute_gradient(const at::Tensor& gradient, const LayoutPtr& layout, const char* of,
-                                 bool may_stay_partial) {
+                                 bool may_stay_partial, const RedistributeOptions& options = {}) {
   const auto& impl = distributed_gradient(gradient, of);
-  return redistribute(gradient, gradient_target(layout, *impl.layout(), may_stay_partial), {});
+  return redistribute(gradient, gradient_target(layout, *impl.layout(), may_stay_partial), options);
 }
 
 struct FromLocal : torch::autograd::Function<FromLocal> {
@@ -108,7 +108,9 @@ at::Tensor redistributed(const at::Tensor& tensor, const LayoutPtr& target, cons
   auto local = impl.local();
   if (options.forward_dtype) local = local.to(*options.forward_dtype);
   if (equal(impl.layout(), target)) return wrap(at::alias(local), impl.layout(), tensor.sizes(), tensor.strides());
-  return wrap(redistribute_local(local, tensor.sizes(), *impl.layout(), *target), target, tensor.sizes());
+  const auto completion = options.async_op ? functional::Completion::async : functional::Completion::blocking;
+  return wrap(redistribute_local(local, tensor.sizes(), *impl.layout(), *target, {}, completion), target,
+              tensor.sizes());
 }
 
 struct RedistributeFunction : torch::autograd::Function<RedistributeFunction> {
@@ -116,6 +118,7 @@ struct RedistributeFunction : torch::autograd::Function<RedistributeFunction> {
                             const RedistributeOptions& options) {
     keep(*context, "from", find_impl(tensor)->layout());
     context->saved_data["dtype"] = tensor.scalar_type();
+    context->saved_data["async_op"] = options.async_op;
     context->saved_data["backward_dtype"] =
         options.backward_dtype.value_or(options.forward_dtype ? *options.forward_dtype : tensor.scalar_type());
     return redistributed(tensor, target, options);
@@ -123,7 +126,8 @@ struct RedistributeFunction : torch::autograd::Function<RedistributeFunction> {
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     if (!gradients[0].defined()) return variable_list(3);
     auto gradient = gradients[0].to(context->saved_data["backward_dtype"].toScalarType());
-    gradient = redistribute_gradient(gradient, kept(*context, "from"), "redistribute", true);
+    gradient = redistribute_gradient(gradient, kept(*context, "from"), "redistribute", true,
+                                     {.async_op = context->saved_data["async_op"].toBool()});
     return {gradient.to(context->saved_data["dtype"].toScalarType()), at::Tensor(), at::Tensor()};
   }
 };

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string_view>
 
+#include "torch/dispatch/composite.h"
 #include "torch/dtensor/rule_table.h"
 
 namespace cohort::dtensor {
@@ -32,11 +33,6 @@ const OpInfo& info_of(const c10::OperatorHandle& op) {
   return *entry.info;
 }
 
-/// Composite operators are normally taken apart above this key, by autograd. In inference mode they arrive whole.
-bool is_composite(const c10::OperatorHandle& op) {
-  return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
-}
-
 /// What to do instead, by the name of the operator.
 std::string_view advice_without_rule(std::string_view op) {
   const auto is_about = [&](std::string_view part) { return op.find(part) != std::string_view::npos; };
@@ -55,9 +51,7 @@ std::string_view advice_without_rule(std::string_view op) {
 
 void dispatch(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto& info = info_of(op);
-  if (info.rule == nullptr && is_composite(op)) {
-    return op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
-  }
+  if (info.rule == nullptr && is_composite(op)) return run_composite(op, stack);
   OpCall call(op, info, *stack);
   if (info.rule == nullptr) {
     call.refuse(fmt::format("the operator has no rule for distributed tensors; {}", advice_without_rule(call.name())));

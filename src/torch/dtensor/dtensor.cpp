@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <cohort/error.h>
 #include <cohort/torch/dtensor.h>
 #include <cohort/torch/tensor.h>
@@ -7,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <memory>
 #include <ostream>
 #include <utility>
 
@@ -204,12 +206,10 @@ at::Tensor constrain(const at::Tensor& tensor, Placements placements) {
   return is_dtensor(tensor) ? DTensor(tensor).redistribute(std::move(placements)) : tensor;
 }
 
-ImplicitReplication::ImplicitReplication() noexcept
-    : before_(std::exchange(dtensor::replicates_plain_tensors(), true)) {}
+ImplicitReplication::ImplicitReplication()
+    : scope_(dtensor::PlainTensorsAreReplicated::kind, std::make_shared<dtensor::PlainTensorsAreReplicated>()) {}
 
-ImplicitReplication::~ImplicitReplication() {
-  dtensor::replicates_plain_tensors() = before_;
-}
+ImplicitReplication::~ImplicitReplication() = default;
 
 std::ostream& operator<<(std::ostream& out, const DTensor& tensor) {
   return out << to_string(tensor.placements()) << " on " << to_string(tensor.device_mesh()) << ", this rank's part:\n"

@@ -14,6 +14,7 @@
 #include "torch/dtensor/redistribute_local.h"
 #include "torch/dtensor/rule.h"
 #include "torch/dtensor/rules/common.h"
+#include "torch/functional/async_tensor.h"
 
 namespace cohort::dtensor {
 
@@ -139,7 +140,7 @@ at::Tensor OpCall::local_of(const TensorArgument& argument, const LayoutPtr& tar
         "no "
         "memory with its base any more; redistribute() the base before, or clone() the view");
   }
-  if (equal(from, target)) return argument.impl->local();
+  if (equal(from, target)) return functional::plain_if_done(argument.impl->local());
   if (argument.is_written) {
     refuse(
         fmt::format("the tensor that is written in place would have to lie as {}: redistribute() it before, or use "

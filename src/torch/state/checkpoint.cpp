@@ -15,6 +15,9 @@
 #include "torch/state/checkpoint_directory.h"
 #include "torch/state/checkpoint_file.h"
 #include "torch/state/checkpoint_names.h"
+#include "torch/state/distributed_state.h"
+#include "torch/state/read_folder.h"
+#include "torch/state/save_plan.h"
 #include "torch/state/state_bytes.h"
 #include "torch/state/value_text.h"
 
@@ -151,7 +154,11 @@ void Checkpoint::save_file(const std::string& path, ProcessGroup* group, const C
     StateDict state;
     for (const auto& entry : entries) {
       if (!entry.per_rank) continue;
-      checkpoint_step(path, entry.name, [&] { state.add(rank_name(entry.name, rank_of(group)), entry.save()); });
+      checkpoint_step(path, entry.name, [&] {
+        const auto own = entry.save();
+        refuse_distributed(own);
+        state.add(rank_name(entry.name, rank_of(group)), own);
+      });
     }
     mine = file_step(path, [&] { return state_to_bytes(state); });
   });
@@ -162,7 +169,7 @@ void Checkpoint::save_file(const std::string& path, ProcessGroup* group, const C
     if (rank_of(group) != 0) return;
     StateDict state;
     for (const auto& entry : entries) {
-      if (!entry.per_rank) checkpoint_step(path, entry.name, [&] { state.add(entry.name, entry.save()); });
+      if (!entry.per_rank) checkpoint_step(path, entry.name, [&] { state.add(entry.name, held_whole(entry.save())); });
       state.set(entry_key(entry.name), true);
     }
     for (auto& part : all) {
@@ -197,20 +204,40 @@ void Checkpoint::save_folder(const std::string& path, ProcessGroup* group, const
   const auto serial = text_to_unsigned(std::string_view(plan).substr(0, space)).value_or(0);
   const auto id = string_text(plan.substr(space + 1));
   try {
+    StateDict state;        // what this rank writes
+    StateDict distributed;  // of which it writes its part
+    StateDict shares;       // likewise; other ranks may have others
+    std::string held;
     agree(group, options.timeout, [&] {
-      StateDict state;
       for (const auto& entry : entries) {
         checkpoint_step(path, entry.name, [&] {
+          const auto own = split_state(entry.save_share ? entry.save_share() : entry.save());
           if (entry.per_rank) {
-            state.add(rank_name(entry.name, rank), entry.save());
-          } else if (entry.save_share) {
-            state.add(entry.name, entry.save_share());
-          } else if (rank == 0) {
-            state.add(entry.name, entry.save());
+            refuse_distributed(own.distributed);
+            state.add(rank_name(entry.name, rank), own.plain);
+          } else {
+            (entry.save_share ? shares : distributed).add(entry.name, own.distributed);
+            if (rank == 0 || entry.save_share) state.add(entry.name, own.plain);
           }
         });
         state.set(entry_key(entry.name), true);
       }
+      file_step(path, [&] {
+        auto all = held_tensors(distributed, /*everywhere=*/true);
+        all.merge(held_tensors(shares, /*everywhere=*/false));
+        held = held_to_text(all);
+      });
+      distributed.add("", shares);
+    });
+    const auto all_held =
+        group == nullptr ? std::vector<std::string>{held} : group->all_gather_bytes(held, {.timeout = options.timeout});
+    agree(group, options.timeout, [&] {
+      file_step(path, [&] {
+        std::vector<HeldTensors> all;
+        for (const auto& each : all_held) all.push_back(held_from_text(each));
+        add_parts(state, distributed, boxes_to_write(all, rank));
+        if (rank == 0) check_held(all);
+      });
       state.add("", description(serial, ranks));
       state.set_text(std::string(save_key), id);
       state.set(std::string(shard_key), rank);
@@ -227,43 +254,38 @@ void Checkpoint::save_folder(const std::string& path, ProcessGroup* group, const
   }
 }
 
-Checkpoint::Loaded Checkpoint::read_folder(const std::string& path, int rank) const {
-  Loaded loaded;
-  SaveCheck check;
-  bool first = true;
-  // Whether an object of this rank needs what is under this name.
+Checkpoint::Loaded Checkpoint::read_folder(const std::string& path, int rank, int ranks) const {
   const auto entries = all_entries();
-  const auto needed = [&](const std::string& name) {
-    for (const auto& entry : entries) {
-      const auto prefix = entry.per_rank ? rank_name(entry.name, rank) : entry.name;
-      if (name == prefix) return true;
-      if (!name.starts_with(prefix + ".")) continue;
-      return !entry.needs || entry.needs(name.substr(prefix.size() + 1));
+  std::vector<std::function<at::Tensor(const std::string&)>> targets;
+  for (const auto& entry : entries) targets.push_back(entry.targets ? entry.targets() : nullptr);
+  // The entry that a tensor of this name belongs to, and its key there; -1 if there is none on this rank.
+  const auto place_of = [&](const std::string& name) -> std::pair<std::ptrdiff_t, std::string> {
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      const auto prefix = entries[i].per_rank ? rank_name(entries[i].name, rank) : entries[i].name;
+      if (name == prefix) return {static_cast<std::ptrdiff_t>(i), ""};
+      if (name.starts_with(prefix + ".")) return {static_cast<std::ptrdiff_t>(i), name.substr(prefix.size() + 1)};
     }
-    return !loaded.ours;
+    return {-1, name};
   };
-  for (const auto& file : files_of_folder(path)) {
-    const CheckpointContent content(CheckpointContent::read_file(file, secret()), file, secret());
-    if (std::exchange(first, false)) loaded.ours = content.is_ours();
-    if (content.is_ours() != loaded.ours) throw CheckpointError(file + ": some files of the folder are not of Cohort");
-    // Order matters to the sum, and the order is that of the names.
-    loaded.checksum = loaded.checksum * 31 + content.checksum();
-    const auto state = file_step(file, [&] { return read_state(content); });
-    for (const auto& [name, tensor] : state.tensors()) {
-      if (!needed(name)) continue;  // so that the memory of files which this rank does not need is given back
-      if (loaded.all.tensors().contains(name)) {
-        throw CheckpointError(
-            fmt::format("{}: the tensor {} is in another file of the folder as well", file, printable(name)));
-      }
-      loaded.all.set(name, tensor);
-    }
-    for (const auto& [key, text] : state.values()) loaded.all.set_text(key, text);
-    if (!loaded.ours) continue;
-    check.add(content.header().metadata);
-    file_step(file, [&] { loaded.ranks = state.get<std::uint64_t>(std::string(ranks_key)); });
-  }
-  check.finish(path);
-  return loaded;
+  const FolderReader reader{.path = path,
+                            .secret = secret(),
+                            .rank = rank,
+                            .ranks = ranks,
+                            .needs =
+                                [&](const std::string& name, bool ours) {
+                                  const auto [entry, key] = place_of(name);
+                                  if (entry < 0) return !ours;
+                                  const auto& needs = entries[static_cast<std::size_t>(entry)].needs;
+                                  return key.empty() || !needs || needs(key);
+                                },
+                            .target_of = [&](const std::string& name) -> at::Tensor {
+                              const auto [entry, key] = place_of(name);
+                              if (entry >= 0 && targets[static_cast<std::size_t>(entry)])
+                                return targets[static_cast<std::size_t>(entry)](key);
+                              return {};
+                            }};
+  auto content = reader.read();
+  return {.all = std::move(content.state), .ours = content.ours, .ranks = content.ranks, .checksum = content.checksum};
 }
 
 Checkpoint::Loaded Checkpoint::read(const std::string& path, ProcessGroup* group,
@@ -288,7 +310,7 @@ Checkpoint::Loaded Checkpoint::read(const std::string& path, ProcessGroup* group
   };
   agree(group, options.timeout, [&] {
     if (folder) {
-      loaded = file_step(path, [&] { return read_folder(path, rank); });
+      loaded = file_step(path, [&] { return read_folder(path, rank, ranks); });
       return;
     }
     if (rank != 0 && !each_reads) return;

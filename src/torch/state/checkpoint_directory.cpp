@@ -23,6 +23,7 @@
 
 #include "core/file_descriptor.h"
 #include "torch/state/checkpoint_file.h"
+#include "torch/state/saved_parts.h"
 #include "torch/state/value_text.h"
 
 namespace cohort {
@@ -170,6 +171,16 @@ bool exists(const std::string& path) {
   return ::lstat(path.c_str(), &status) == 0;
 }
 
+/// Puts the folder's name in front of what `body` reports of its tensors.
+template <class F>
+void naming_folder(const std::string& path, F&& body) {
+  try {
+    body();
+  } catch (const CheckpointError& e) {
+    throw CheckpointError(path + ": " + e.message());
+  }
+}
+
 /// Renames; if there is a checkpoint of this name already, exchanges both.
 void replace_folder(const std::string& from, const std::string& to) {
   if (exists(to)) {
@@ -231,11 +242,15 @@ std::uint64_t next_serial(const std::string& folder) {
 void verify_checkpoint(const std::string& path, const Secret* secret) {
   if (!is_folder(path)) return verify_file(path, secret);
   SaveCheck check;
+  PartCatalog catalog;
   for (const auto& file : files_of_folder(path)) {
     verify_file(file, secret);
-    check.add(read_header(file).metadata);
+    const auto header = read_header(file);
+    check.add(header.metadata);
+    naming_folder(path, [&] { catalog.take_parts(0, header); });
   }
   check.finish(path);
+  naming_folder(path, [&] { catalog.check(); });
 }
 
 bool remove_checkpoint(const std::string& path) {

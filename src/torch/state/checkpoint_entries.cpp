@@ -12,7 +12,9 @@
 #include <mutex>
 #include <string_view>
 
+#include "torch/dtensor/known_parts.h"
 #include "torch/state/checkpoint_names.h"
+#include "torch/state/distributed_state.h"
 #include "torch/state/optimizer_state.h"
 #include "torch/state/value_text.h"
 
@@ -60,11 +62,15 @@ TensorPairs match_tensors(const NamedTensors& own, NamedTensors saved, bool igno
     const auto it = saved.find(name);
     if (it == saved.end()) {
       problems.push_back(fmt::format("{} is missing", name));
-    } else if (it->second.sizes() != tensor.sizes()) {
+    } else if (const auto whole = dtensor::whole_of(tensor); it->second.sizes() != whole.sizes()) {
       problems.push_back(fmt::format("{} has shape [{}] there and [{}] here", name, fmt::join(it->second.sizes(), ", "),
-                                     fmt::join(tensor.sizes(), ", ")));
+                                     fmt::join(whole.sizes(), ", ")));
     } else {
-      pairs.emplace_back(tensor, it->second);
+      try {
+        pairs.emplace_back(tensor, saved_for(tensor, it->second));
+      } catch (const CheckpointError& e) {
+        problems.push_back(fmt::format("{}: {}", name, e.message()));
+      }
     }
   }
   for (const auto& [name, tensor] : saved) {
@@ -72,6 +78,15 @@ TensorPairs match_tensors(const NamedTensors& own, NamedTensors saved, bool igno
   }
   if (!problems.empty()) throw CheckpointError(fmt::format("does not fit: {}", fmt::join(problems, "; ")));
   return pairs;
+}
+
+/// The tensor that a saved one of this name goes into, whichever of both is wrapped.
+at::Tensor target_in(const NamedTensors& own, const std::string& name) {
+  const auto bare = name.starts_with(wrapped_prefix) ? name.substr(wrapped_prefix.size()) : name;
+  for (const auto& each : {name, bare, std::string(wrapped_prefix) + bare}) {
+    if (const auto it = own.find(each); it != own.end()) return dtensor::whole_of(it->second);
+  }
+  return {};
 }
 
 /// An operation in place, so that autograd notices that a tensor which it has saved has changed.
@@ -123,13 +138,16 @@ Checkpoint::Entry Checkpoint::module_entry(std::shared_ptr<torch::nn::Module> ow
   entry.is_module = true;
   entry.save = [owned = std::move(owned), &module] {
     StateDict state;
-    for (const auto& [name, tensor] : module_tensors(module)) state.set(name, tensor);
+    for (const auto& [name, tensor] : module_tensors(module)) state.set(name, dtensor::whole_of(tensor));
     return state;
   };
   entry.stage = [&module](const StateDict& state, const CheckpointLoadOptions& options) -> std::function<void()> {
     return [pairs = match_tensors(module_tensors(module), state.tensors(), options.ignore_module_prefix)] {
       copy_pairs(pairs);
     };
+  };
+  entry.targets = [&module] {
+    return [own = module_tensors(module)](const std::string& key) { return target_in(own, key); };
   };
   // The module may still be moved to another device, so this is asked when it is needed.
   entry.devices = [&module] {
@@ -150,6 +168,7 @@ Checkpoint::Entry Checkpoint::optimizer_entry(torch::optim::Optimizer& optimizer
     const auto loaded = std::make_shared<LoadedOptimizerState>(optimizer, state);
     return [&optimizer, loaded] { loaded->install(optimizer, optimizer); };
   };
+  entry.targets = [&optimizer] { return parameters_by_key(optimizer); };
   return entry;
 }
 
@@ -172,12 +191,13 @@ Checkpoint::Entry Checkpoint::tensor_entry(at::Tensor tensor) {
   Entry entry;
   entry.save = [tensor] {
     StateDict state;
-    state.set("", tensor);
+    state.set("", dtensor::whole_of(tensor));
     return state;
   };
   entry.stage = [tensor](const StateDict& state, const CheckpointLoadOptions&) -> std::function<void()> {
     return [pairs = match_tensors({{"", tensor}}, state.tensors(), false)] { copy_pairs(pairs); };
   };
+  entry.targets = [tensor] { return [tensor](const std::string& /*key*/) { return dtensor::whole_of(tensor); }; };
   return entry;
 }
 

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "core/file_descriptor.h"
+#include "torch/state/input_file.h"
 #include "torch/state/value_text.h"
 
 namespace cohort {
@@ -41,53 +42,6 @@ auto naming(const std::string& path, F&& body) {
     throw CheckpointError(path + ": there is not enough memory to read it");
   }
 }
-
-/// A regular file, opened without following a link and without waiting for the other end of a pipe.
-class InputFile {
- public:
-  explicit InputFile(const std::string& path)
-      : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)) {
-    if (!fd_ && errno == ELOOP) throw CheckpointError("is a symbolic link; name the file itself");
-    struct stat status {};
-    if (!fd_ || ::fstat(fd_.get(), &status) != 0) throw CheckpointError("cannot be opened: " + errno_text());
-    if (!S_ISREG(status.st_mode)) throw CheckpointError("is not a regular file");
-    bytes_ = static_cast<std::uint64_t>(status.st_size);
-  }
-
-  std::uint64_t bytes() const { return bytes_; }
-
-  void read(std::uint64_t from, char* to, std::size_t count) const {
-    while (count > 0) {
-      const auto got = ::pread(fd_.get(), to, count, static_cast<off_t>(from));
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) throw CheckpointError("cannot be read: " + errno_text());
-      if (got == 0) throw CheckpointError("has become shorter while it was read");
-      from += static_cast<std::uint64_t>(got);
-      to += got;
-      count -= static_cast<std::size_t>(got);
-    }
-  }
-  std::string read(std::uint64_t from, std::uint64_t count) const {
-    std::string text(count, '\0');
-    read(from, text.data(), text.size());
-    return text;
-  }
-  /// Calls `use` with all bytes of a range, piece by piece.
-  template <class F>
-  void pass(std::uint64_t from, std::uint64_t to, F&& use) const {
-    std::vector<char> piece(std::min<std::uint64_t>(copy_bytes, to - from));
-    while (from < to) {
-      const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), to - from));
-      read(from, piece.data(), count);
-      use(piece.data(), count);
-      from += count;
-    }
-  }
-
- private:
-  FileDescriptor fd_;
-  std::uint64_t bytes_ = 0;
-};
 
 /// A file that does not fit into the machine's memory cannot be loaded; a file that claims to be that long, as a sparse
 /// one can, is refused before memory is taken for it.
@@ -115,7 +69,7 @@ void refuse_other_kinds(std::string_view start) {
   }
 }
 
-struct Layout {
+struct FileLayout {
   SafetensorsHeader header{};
   std::uint64_t data_begin = 0;
   const TensorInfo* seal = nullptr;
@@ -123,7 +77,7 @@ struct Layout {
 };
 
 /// Finds out whether the file is ours, and if so where its seal is.
-void find_seal(Layout& layout) {
+void find_seal(FileLayout& layout) {
   const auto& [tensors, metadata] = layout.header;
   if (!tensors.empty() && tensors.back().name.starts_with(seal_name)) layout.seal = &tensors.back();
   const auto format = metadata.find(std::string(format_key));
@@ -145,17 +99,17 @@ void find_seal(Layout& layout) {
 
 /// `read(from, count)` returns bytes of the file.
 template <class Read>
-Layout read_layout(std::uint64_t file_bytes, Read&& read) {
+FileLayout read_layout(std::uint64_t file_bytes, Read&& read) {
   const std::string start(read(0, std::min<std::uint64_t>(file_bytes, safetensors_length_bytes)));
   refuse_other_kinds(start);
   const auto length = safetensors_header_bytes(start, file_bytes);
-  Layout layout{.data_begin = safetensors_length_bytes + length};
+  FileLayout layout{.data_begin = safetensors_length_bytes + length};
   layout.header = parse_safetensors_header(read(safetensors_length_bytes, length), file_bytes - layout.data_begin);
   find_seal(layout);
   return layout;
 }
 
-Layout read_layout(const InputFile& file) {
+FileLayout read_layout(const InputFile& file) {
   return read_layout(file.bytes(), [&](std::uint64_t from, std::uint64_t count) { return file.read(from, count); });
 }
 
@@ -164,6 +118,13 @@ void require_hmac(bool good) {
     throw CheckpointError(
         "is not signed with this secret: somebody else wrote it, it was changed, or it was saved without a secret");
   }
+}
+
+/// Of the first bytes.
+std::uint64_t crc_of(const InputFile& file, std::uint64_t bytes) {
+  Crc64 crc;
+  file.pass(0, bytes, [&](const char* data, std::size_t count) { crc.add(data, count); });
+  return crc.value();
 }
 
 }  // namespace
@@ -303,6 +264,51 @@ SafetensorsHeader read_header(const std::string& path) {
   return naming(path, [&] { return read_layout(InputFile(path)).header; });
 }
 
+FileSummary summarize_file(const std::string& path, const Secret* secret) {
+  if (secret != nullptr) {  // nothing of it is interpreted before it is verified
+    const CheckpointContent content(CheckpointContent::read_file(path, secret), path, secret);
+    return {.path = path, .header = content.header(), .is_ours = content.is_ours(), .checksum = content.checksum()};
+  }
+  return naming(path, [&] {
+    const InputFile file(path);
+    require_loadable(file.bytes());
+    auto layout = read_layout(file);
+    FileSummary summary{.path = path, .is_ours = layout.ours};
+    if (layout.ours) {
+      summary.checksum = crc_number(file.read(layout.data_begin + layout.seal->begin, crc_bytes));
+      layout.header.tensors.pop_back();  // the seal
+    } else {
+      summary.checksum = crc_of(file, file.bytes());
+    }
+    summary.header = std::move(layout.header);
+    return summary;
+  });
+}
+
+CheckpointPieces::CheckpointPieces(const FileSummary& summary, const Secret* secret) : path_(summary.path) {
+  const auto require_same = [&](std::uint64_t checksum) {
+    if (checksum != summary.checksum) throw CheckpointError("is damaged: its checksum differs");
+  };
+  if (secret != nullptr) content_.emplace(CheckpointContent::read_file(path_, secret), path_, secret);
+  naming(path_, [&] {
+    if (content_.has_value()) return require_same(content_->checksum());
+    file_.emplace(path_);
+    const auto layout = read_layout(*file_);
+    data_begin_ = layout.data_begin;
+    if (layout.ours != summary.is_ours) throw CheckpointError("was replaced while it was read");
+    // The checksum covers the header too: it is the one in the summary.
+    if (layout.ours) require_same(crc_of(*file_, layout.data_begin + layout.seal->begin));
+  });
+}
+
+void CheckpointPieces::read(const TensorInfo& tensor, std::uint64_t from, char* to, std::size_t count) const {
+  if (content_.has_value()) {
+    content_->data(tensor).copy(to, count, static_cast<std::size_t>(from));
+    return;
+  }
+  naming(path_, [&] { file_->read(data_begin_ + tensor.begin + from, to, count); });
+}
+
 void verify_file(const std::string& path, const Secret* secret) {
   naming(path, [&] {
     const InputFile file(path);
@@ -316,9 +322,7 @@ void verify_file(const std::string& path, const Secret* secret) {
     }
     if (layout.seal == nullptr) return;
     const auto seal = layout.data_begin + layout.seal->begin;
-    Crc64 crc;
-    file.pass(0, seal, [&](const char* data, std::size_t count) { crc.add(data, count); });
-    if (file.read(seal, crc_bytes) != crc_text(crc.value())) {
+    if (file.read(seal, crc_bytes) != crc_text(crc_of(file, seal))) {
       throw CheckpointError("is damaged: its checksum differs");
     }
   });

@@ -9,9 +9,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
+#include "torch/state/input_file.h"
 #include "torch/state/safetensors.h"
 #include "torch/state/seal.h"
 
@@ -75,6 +77,35 @@ class CheckpointContent {
   SafetensorsHeader header_;
   bool ours_ = false;
   std::uint64_t checksum_ = 0;
+};
+
+/// What is known of a file before its tensors are read.
+struct FileSummary {
+  std::string path{};
+  SafetensorsHeader header{};  ///< without the seal
+  bool is_ours = false;
+  /// The one in the file's seal, which nobody has compared with the bytes yet; of a file without a seal, that of its
+  /// bytes.
+  std::uint64_t checksum = 0;
+};
+/// Checks the header against the size of the file. With a secret it reads and verifies the whole file first.
+FileSummary summarize_file(const std::string& path, const Secret* secret);
+
+/// A file whose tensors are read in pieces, so that memory is taken for these alone.
+class CheckpointPieces {
+ public:
+  /// Checks everything, which reads the whole file once, and that it is the file of the summary. With a secret the file is
+  /// kept in memory: what is read is what was verified.
+  CheckpointPieces(const FileSummary& summary, const Secret* secret);
+
+  /// Bytes of one of the summary's tensors; the caller stays within it.
+  void read(const TensorInfo& tensor, std::uint64_t from, char* to, std::size_t count) const;
+
+ private:
+  std::string path_;
+  std::optional<InputFile> file_;
+  std::optional<CheckpointContent> content_;
+  std::uint64_t data_begin_ = 0;
 };
 
 /// The header of a regular file, checked against the file's size. The tensors are not read.

@@ -14,6 +14,10 @@ namespace cohort {
 inline constexpr std::string_view reserved_name = "cohort";
 inline constexpr std::string_view random_name = "cohort.random_state";
 
+/// Keys of the metadata, followed by the name of a tensor: that it was complex, and the shape of a distributed one.
+inline constexpr std::string_view complex_key = "cohort.complex.";
+inline constexpr std::string_view shape_key = "cohort.shape.";
+
 inline std::string rank_name(const std::string& entry, int rank) {
   return fmt::format("{}.rank{}", entry, rank);
 }

@@ -19,7 +19,9 @@
 #include <tuple>
 #include <typeinfo>
 
+#include "torch/dtensor/known_parts.h"
 #include "torch/optim/state_key.h"
+#include "torch/state/distributed_state.h"
 #include "torch/state/value_text.h"
 
 namespace cohort {
@@ -199,12 +201,12 @@ class FieldReader {
     const auto it = from_.tensors().find(key);
     if (it == from_.tensors().end()) return {};
     if (!shaped_) return it->second.clone().to(parameter_.device());
-    if (it->second.sizes() != parameter_.sizes()) {
+    if (it->second.sizes() != dtensor::whole_of(parameter_).sizes()) {
       throw CheckpointError(fmt::format("the tensor '{}' does not have the shape of its parameter", key));
     }
     // In the memory format of the parameter, as the optimizer would make it.
     auto tensor = at::empty_like(parameter_, parameter_.options().dtype(it->second.scalar_type()).requires_grad(false));
-    return tensor.copy_(it->second);
+    return tensor.copy_(saved_for(parameter_, it->second));
   }
 
   const StateDict& from_;
@@ -219,8 +221,9 @@ std::vector<std::int64_t> optimizer_shapes(const optim::Optimizer& optimizer) {
   for (const auto& group : optimizer.param_groups()) {
     numbers.push_back(static_cast<std::int64_t>(group.params().size()));
     for (const auto& param : group.params()) {
-      numbers.push_back(param.dim());
-      numbers.insert(numbers.end(), param.sizes().begin(), param.sizes().end());
+      const auto whole = dtensor::whole_of(param);
+      numbers.push_back(whole.dim());
+      numbers.insert(numbers.end(), whole.sizes().begin(), whole.sizes().end());
     }
   }
   return numbers;
@@ -229,8 +232,9 @@ std::vector<std::int64_t> optimizer_shapes(const optim::Optimizer& optimizer) {
 std::string group_prefix(std::size_t group) {
   return fmt::format("groups.{}.", group);
 }
+constexpr std::string_view state_start = "state.";
 std::string state_prefix(std::size_t parameter) {
-  return fmt::format("state.{}.", parameter);
+  return fmt::format("{}{}.", state_start, parameter);
 }
 
 }  // namespace
@@ -265,12 +269,30 @@ StateDict optimizer_state_dict(const optim::Optimizer& optimizer, const optim::O
               fmt::format("state of class {} in an optimizer of class {}", class_name(typeid(state)), kind.name));
         }
         result.set(here + "saved", true);  // also without a tensor, as SGD's before its momentum
-        each_field(static_cast<const typename K::State&>(state),
-                   [&](const char* name, const auto& field) { write_field(result, here + name, field); });
+        each_field(static_cast<const typename K::State&>(state), [&](const char* name, const auto& field) {
+          if constexpr (std::same_as<std::remove_cvref_t<decltype(field)>, at::Tensor>) {
+            if (field.defined()) result.set(here + name, dtensor::whole_of(field, parameter));
+          } else {
+            write_field(result, here + name, field);
+          }
+        });
       }
     }
   });
   return result;
+}
+
+std::function<at::Tensor(const std::string&)> parameters_by_key(const optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> all;
+  for (const auto& group : optimizer.param_groups()) {
+    all.insert(all.end(), group.params().begin(), group.params().end());
+  }
+  return [all](const std::string& key) -> at::Tensor {
+    if (!key.starts_with(state_start)) return {};
+    const auto rest = std::string_view(key).substr(state_start.size());
+    const auto number = text_to_unsigned(rest.substr(0, rest.find('.')));
+    return number.has_value() && *number < all.size() ? dtensor::whole_of(all[*number]) : at::Tensor();
+  };
 }
 
 void check_optimizer_state(const optim::Optimizer& optimizer, const StateDict& state) {

@@ -29,6 +29,10 @@ void require_known_optimizer(const torch::optim::Optimizer& optimizer);
 /// The groups are those of `optimizer`, the states those of `holder`, which has the same parameters or some of them.
 StateDict optimizer_state_dict(const torch::optim::Optimizer& optimizer, const torch::optim::Optimizer& holder);
 
+/// Finds the parameter that a key belongs to, which its tensors are like: that of number 3 for "state.3.exp_avg".
+/// Undefined for other keys.
+std::function<at::Tensor(const std::string& key)> parameters_by_key(const torch::optim::Optimizer& optimizer);
+
 /// A CheckpointError if the state belongs to another class or to other parameters.
 void check_optimizer_state(const torch::optim::Optimizer& optimizer, const StateDict& state);
 

@@ -76,6 +76,12 @@ std::string crc_text(std::uint64_t crc) {
   return bytes;
 }
 
+std::uint64_t crc_number(std::string_view text) {
+  std::uint64_t crc = 0;
+  text.copy(reinterpret_cast<char*>(&crc), sizeof crc);
+  return crc;
+}
+
 std::string Seal::finish() {
   auto bytes = crc_text(crc_.value());
   if (hmac_ == nullptr) return bytes;

@@ -65,5 +65,7 @@ class Seal {
 };
 
 std::string crc_text(std::uint64_t crc);
+/// The reverse.
+std::uint64_t crc_number(std::string_view text);
 
 }  // namespace cohort

@@ -15,6 +15,7 @@
 #include <string_view>
 #include <utility>
 
+#include "torch/state/checkpoint_names.h"
 #include "torch/state/value_text.h"
 
 namespace cohort {
@@ -22,9 +23,6 @@ namespace cohort {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "tensors are written as memory is");
-
-/// Followed by the name of a tensor that was complex.
-constexpr std::string_view complex_key = "cohort.complex.";
 
 struct DtypeName {
   at::ScalarType type;
@@ -67,17 +65,26 @@ at::Tensor row_major(const at::Tensor& tensor) {
   return plain.is_complex() ? at::view_as_real(plain) : plain;
 }
 
-at::Tensor tensor_in(const CheckpointContent& content, const TensorInfo& info) {
-  const auto* const known = std::find_if(dtype_names.begin(), dtype_names.end(),
-                                         [&](const DtypeName& each) { return each.name == info.dtype; });
+at::ScalarType type_in_file(const std::string& tensor, const std::string& dtype) {
+  const auto* const known =
+      std::find_if(dtype_names.begin(), dtype_names.end(), [&](const DtypeName& each) { return each.name == dtype; });
   if (known == dtype_names.end()) {
     throw CheckpointError(fmt::format("the tensor {} is of dtype {}, which this version of libtorch does not have",
-                                      printable(info.name), info.dtype));
+                                      printable(tensor), dtype));
   }
+  return known->type;
+}
+
+/// A byte that is neither 0 nor 1 is no bool to the compiler, so bools are read as bytes.
+at::ScalarType type_to_read(at::ScalarType type) {
+  return type == at::kBool ? at::kByte : type;
+}
+
+at::Tensor tensor_in(const CheckpointContent& content, const TensorInfo& info) {
+  const auto type_there = type_in_file(info.name, info.dtype);
   std::vector<std::int64_t> sizes;
   for (const auto size : info.shape) sizes.push_back(static_cast<std::int64_t>(size));
-  // A byte that is neither 0 nor 1 is no bool to the compiler.
-  const auto type = known->type == at::kBool ? at::kByte : known->type;
+  const auto type = type_to_read(type_there);
   const auto data = content.data(info);
   const auto options = at::TensorOptions(type);
   at::Tensor tensor;
@@ -90,10 +97,37 @@ at::Tensor tensor_in(const CheckpointContent& content, const TensorInfo& info) {
     tensor = at::empty(sizes, options);
     if (!data.empty()) std::memcpy(tensor.data_ptr(), data.data(), data.size());
   }
-  return known->type == at::kBool ? tensor.ne(0) : tensor;
+  return type_there == at::kBool ? tensor.ne(0) : tensor;
 }
 
 }  // namespace
+
+at::ScalarType scalar_type_of(const SavedParts& saved) {
+  const auto type = type_in_file(saved.parts.front().info.name, saved.dtype);
+  return saved.is_complex ? c10::toComplexType(type) : type;
+}
+
+at::Tensor read_box(const CheckpointPieces& pieces, const TensorInfo& part, const SavedParts& saved, const Box& box) {
+  auto sizes = box.sizes;
+  if (saved.is_complex) sizes.push_back(2);
+  std::vector<std::int64_t> strides(sizes.size());
+  std::int64_t first = 0;
+  std::int64_t last = 0;
+  std::int64_t stride = 1;
+  for (auto dim = sizes.size(); dim-- > 0;) {
+    strides[dim] = stride;
+    if (dim < box.offsets.size()) first += box.offsets[dim] * stride;
+    last += (sizes[dim] - 1) * stride;
+    stride *= static_cast<std::int64_t>(part.shape[dim]);
+  }
+  const auto type_there = type_in_file(part.name, saved.dtype);
+  const auto span = at::empty({last + 1}, at::TensorOptions(type_to_read(type_there)));
+  pieces.read(part, static_cast<std::uint64_t>(first) * span.element_size(), static_cast<char*>(span.data_ptr()),
+              span.nbytes());
+  const auto values = span.as_strided(sizes, strides);
+  if (saved.is_complex) return at::view_as_complex(values.contiguous());
+  return type_there == at::kBool ? values.ne(0) : values;
+}
 
 void write_state(const StateDict& state, const std::string& seal, std::size_t seal_bytes,
                  const std::function<void(const void*, std::size_t)>& sink) {

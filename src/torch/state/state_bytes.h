@@ -4,13 +4,16 @@
 // 2, since few readers know complex types; the metadata lists them. Layouts other than strided are refused.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <cohort/torch/state_dict.h>
 
 #include <cstddef>
 #include <functional>
 #include <string>
 
+#include "torch/state/box.h"
 #include "torch/state/checkpoint_file.h"
+#include "torch/state/saved_parts.h"
 
 namespace cohort {
 
@@ -20,6 +23,12 @@ void write_state(const StateDict& state, const std::string& seal, std::size_t se
                  const std::function<void(const void*, std::size_t)>& sink);
 /// The tensors use the memory of the content, which they keep alive.
 StateDict read_state(const CheckpointContent& content);
+
+/// The type of the values of a tensor in files. A CheckpointError if this version of libtorch does not have it.
+at::ScalarType scalar_type_of(const SavedParts& saved);
+/// A box of one of its parts, counted from the part's first element, in memory of its own. From the file it reads what
+/// lies between the first and the last of the elements.
+at::Tensor read_box(const CheckpointPieces& pieces, const TensorInfo& part, const SavedParts& saved, const Box& box);
 
 /// For a state that is sent between ranks: without a seal.
 std::string state_to_bytes(const StateDict& state);

@@ -6,7 +6,7 @@
 
 #include "torch/dtensor/rule_table.h"
 #include "torch/dtensor/rules/common.h"
-#include "torch/functional/blocking.h"
+#include "torch/functional/on_group.h"
 
 namespace cohort::dtensor {
 
@@ -164,7 +164,7 @@ void run_equal(OpCall& call) {
   const auto is_equal = at::equal(call.argument(0).toTensor(), call.argument(1).toTensor());
   auto answer = at::scalar_tensor(is_equal ? 1 : 0, call.argument(0).toTensor().options().dtype(at::kInt));
   for (std::int64_t dim = 0; dim < call.mesh().ndim(); ++dim) {
-    answer = functional::blocking::all_reduce(answer, ReduceOp::Kind::min, call.mesh().group(dim));
+    answer = functional::on_group::all_reduce(answer, ReduceOp::Kind::min, call.mesh().group(dim));
   }
   call.finish({answer.item<int>() == 1});
 }

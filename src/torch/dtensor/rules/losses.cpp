@@ -11,7 +11,7 @@
 #include "torch/dtensor/redistribute_local.h"
 #include "torch/dtensor/rule_table.h"
 #include "torch/dtensor/rules/common.h"
-#include "torch/functional/blocking.h"
+#include "torch/functional/on_group.h"
 
 namespace cohort::dtensor {
 
@@ -117,7 +117,7 @@ void run_nll_loss(OpCall& call) {
   if (!keeps_batch) {
     // Every rank of a row of classes has the same targets: only the batch is summed over.
     for (const auto dim : batch_dims) {
-      total = functional::blocking::all_reduce(total, ReduceOp::Kind::sum, call.mesh().group(dim));
+      total = functional::on_group::all_reduce(total, ReduceOp::Kind::sum, call.mesh().group(dim));
     }
     if (reduction == at::Reduction::Mean) loss = loss / total;
   }

@@ -9,7 +9,7 @@
 
 #include "torch/dtensor/rule_table.h"
 #include "torch/dtensor/rules/common.h"
-#include "torch/functional/blocking.h"
+#include "torch/functional/on_group.h"
 
 namespace cohort::dtensor {
 
@@ -145,7 +145,7 @@ void run_norm(OpCall& call, bool has_dims) {
       if (is_power) result = result.pow(p);
       for (std::size_t dim = 0; dim < placements.size(); ++dim) {
         if (!placements[dim].is_partial()) continue;
-        result = functional::blocking::all_reduce(result, combines, call.mesh().group(static_cast<std::int64_t>(dim)));
+        result = functional::on_group::all_reduce(result, combines, call.mesh().group(static_cast<std::int64_t>(dim)));
         placements[dim] = Replicate();
       }
       if (is_power) result = result.pow(1 / p);

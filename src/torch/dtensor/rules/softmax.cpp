@@ -7,7 +7,7 @@
 
 #include "torch/dtensor/rule_table.h"
 #include "torch/dtensor/rules/common.h"
-#include "torch/functional/blocking.h"
+#include "torch/functional/on_group.h"
 
 namespace cohort::dtensor {
 
@@ -25,7 +25,7 @@ Strategies alike_strategies(const OpCall& call) {
 }
 
 at::Tensor reduced(at::Tensor tensor, ReduceOp::Kind op, const DeviceMesh& mesh, const MeshDims& mesh_dims) {
-  for (const auto dim : mesh_dims) tensor = functional::blocking::all_reduce(tensor, op, mesh.group(dim));
+  for (const auto dim : mesh_dims) tensor = functional::on_group::all_reduce(tensor, op, mesh.group(dim));
   return tensor;
 }
 

@@ -223,8 +223,9 @@ void run_split(OpCall& call, std::size_t dim_position, bool removes_dim) {
   call.localize_as_they_are();
   call.run_local();
   c10::List<at::Tensor> parts;
-  const auto locals = call.take_list_result();
-  for (const at::Tensor& local : locals) {
+  // As a vector: what a List's iterator refers to differs between versions of libtorch.
+  const auto locals = call.take_list_result().vec();
+  for (const auto& local : locals) {
     auto part = whole;
     if (removes_dim) {
       part.erase(dim);
