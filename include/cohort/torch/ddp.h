@@ -201,6 +201,18 @@ class COHORT_API Wrapper : public ::torch::nn::Module, public Joinable {
   ~Wrapper() override = default;
 
   void before_forward();
+  /// While it lives, the module's parameters are those that forward computes with. They are the others again however
+  /// forward ends.
+  class COHORT_API ForwardScope {
+   public:
+    explicit ForwardScope(const Wrapper& wrapper);
+    ~ForwardScope();
+    ForwardScope(const ForwardScope&) = delete;
+    ForwardScope& operator=(const ForwardScope&) = delete;
+
+   private:
+    const Wrapper& wrapper_;
+  };
   bool moves_inputs() const;
   void move_input(at::Tensor& tensor) const;
   at::TensorOptions input_options() const;
@@ -280,13 +292,18 @@ class DistributedDataParallel : public ddp::Wrapper {
 
  private:
   template <class Run>
+  decltype(auto) in_scope(Run&& run) {
+    const ForwardScope scope(*this);
+    return run();
+  }
+  template <class Run>
   auto finish(Run&& run) {
     using Result = decltype(run());
     if constexpr (std::is_void_v<Result>) {
-      run();
+      in_scope(run);
       after_forward({}, true);
     } else {
-      std::decay_t<Result> result = run();
+      std::decay_t<Result> result = in_scope(run);
       std::vector<at::Tensor*> outputs;
       visit_tensors(result, [&](at::Tensor& tensor) { outputs.push_back(&tensor); });
       after_forward(outputs, detail::is_traversable<std::decay_t<Result>>());

@@ -21,6 +21,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorOptions.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <cohort/export.h>
 #include <cohort/torch/mesh.h>
 #include <cohort/torch/placement.h>
@@ -53,6 +54,11 @@ struct ToLocalOptions {
 };
 
 struct RedistributeOptions {
+  /// Return as soon as the last collective is under way, forward and backward: the first use of the elements waits, as
+  /// for the results of functional.h (an operator, to_local().data_ptr(), printing; not to_local() and views). If the
+  /// collective fails, that use throws its error. Of a redistribution in several steps only the last collective is
+  /// asynchronous.
+  bool async_op = false;
   /// The dtype to convert to before communicating forward, and in which to communicate backward; the gradient is converted back.
   std::optional<at::ScalarType> forward_dtype{};
   std::optional<at::ScalarType> backward_dtype{};
@@ -101,16 +107,17 @@ COHORT_API at::Tensor constrain(const at::Tensor& tensor, Placements placements)
 
 /// While it exists, plain tensors count as replicated ones in operators that this thread calls with distributed tensors.
 /// They must then be equal on all ranks, which is not checked. For masks and positions that a model makes in forward. A
-/// plain tensor that requires gradients is still refused: its gradient would be a distributed tensor.
+/// plain tensor that requires gradients is still refused: its gradient would be a distributed tensor. Call backward within
+/// it as well, since masks are used there again.
 class COHORT_API ImplicitReplication {
  public:
-  ImplicitReplication() noexcept;
+  ImplicitReplication();
   ~ImplicitReplication();
   ImplicitReplication(const ImplicitReplication&) = delete;
   ImplicitReplication& operator=(const ImplicitReplication&) = delete;
 
  private:
-  bool before_;
+  c10::DebugInfoGuard scope_;
 };
 
 /// "[S(0), R] on DeviceMesh(...), this rank's part:" and the part. Printing an at::Tensor that is distributed is an error of

@@ -57,7 +57,7 @@ inline ParallelStyle SequenceParallel() {
 }
 
 /// Names of modules, as named_modules() has them, with the style for each. "*" stands for any one part of a name between
-/// dots. The first entry that matches counts.
+/// dots, and "" for the module itself. The first entry that matches counts.
 using ParallelPlan = std::vector<std::pair<std::string, ParallelStyle>>;
 
 struct ParallelizeOptions {

@@ -72,7 +72,7 @@ void LocalParameters::distribute() {
   }
 }
 
-void LocalParameters::localize() {
+void LocalParameters::localize() noexcept {
   for (const auto& each : parameters_) {
     for (auto* handle : each.handles) *handle = each.local;
   }

@@ -26,8 +26,8 @@ class LocalParameters {
 
   /// For forward: distributed tensors that lead to the parts.
   void distribute();
-  /// After forward. (If forward throws, the next call of distribute() begins with the parts as well.)
-  void localize();
+  /// After forward.
+  void localize() noexcept;
 
  private:
   struct Parameter {

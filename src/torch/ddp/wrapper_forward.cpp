@@ -56,7 +56,6 @@ void Wrapper::sync_buffers() {
 
 void Wrapper::before_forward() {
   auto& impl = *impl_;
-  if (impl.local_parameters) impl.local_parameters->distribute();
   const bool has_gradients = at::GradMode::is_enabled();
   if (impl.delayed && has_gradients) impl.delayed->set_sync(impl.syncs);
   if (impl.reducer == nullptr) return;
@@ -79,9 +78,16 @@ void Wrapper::before_forward() {
   if (low_precision != nullptr) low_precision->swap_in();
 }
 
+Wrapper::ForwardScope::ForwardScope(const Wrapper& wrapper) : wrapper_(wrapper) {
+  if (wrapper.impl_->local_parameters) wrapper.impl_->local_parameters->distribute();
+}
+
+Wrapper::ForwardScope::~ForwardScope() {
+  if (wrapper_.impl_->local_parameters) wrapper_.impl_->local_parameters->localize();
+}
+
 void Wrapper::after_forward(const std::vector<at::Tensor*>& outputs, bool sees_outputs) {
   auto& impl = *impl_;
-  if (impl.local_parameters) impl.local_parameters->localize();
   if (impl.delayed) impl.delayed->attach_gradients();
   if (impl.reducer == nullptr) return;
   impl.logged([&] {

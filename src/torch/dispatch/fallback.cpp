@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <optional>
 
+#include "torch/dispatch/composite.h"
 #include "torch/dtensor/dispatch.h"
 #include "torch/functional/async_tensor.h"
 
@@ -73,10 +74,12 @@ void fall_back(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   static constexpr c10::DispatchKeySet below(c10::DispatchKeySet::FULL_AFTER, wrapper_key);
   const auto found = wrappers_among(op, *stack);
   std::optional<functional::AwaitedArguments> awaited;
-  if (found.are_async) [[unlikely]] {
-    if (!found.are_distributed && functional::run_view_of_async(op, keys & below, stack)) return;
-    awaited.emplace(op, stack);
+  if (found.are_async && !found.are_distributed) [[unlikely]] {
+    if (is_composite(op)) return run_composite(op, stack);  // which may be made of views, such as narrow()
+    if (functional::run_view_of_async(op, keys & below, stack)) return;
   }
+  if (found.are_async) [[unlikely]]
+    awaited.emplace(op, stack);
   if (found.are_distributed) return dtensor::dispatch(op, stack);
   // The key came from this thread's state and not from an argument, or the arguments are plain by now.
   const c10::impl::ExcludeDispatchKeyGuard guard(wrapper_key);

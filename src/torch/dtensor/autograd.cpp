@@ -41,12 +41,13 @@ at::Tensor alias_of(const at::Tensor& tensor, const c10::VariableVersion& versio
 }
 
 /// Where a gradient goes on its way to a tensor that lies as `layout`. Every summand of a Partial has the gradient of the
-/// sum, so there it is replicated, unless it is that Partial already.
-LayoutPtr gradient_target(const LayoutPtr& layout, const Layout& gradient) {
+/// sum, so there it is replicated; a distributed tensor that is that Partial already may remain it.
+LayoutPtr gradient_target(const LayoutPtr& layout, const Layout& gradient, bool may_stay_partial) {
   auto placements = layout->placements;
   bool is_changed = false;
   for (std::size_t dim = 0; dim < placements.size(); ++dim) {
-    if (!placements[dim].is_partial() || placements[dim] == gradient.placements[dim]) continue;
+    if (!placements[dim].is_partial()) continue;
+    if (may_stay_partial && placements[dim] == gradient.placements[dim]) continue;
     placements[dim] = Replicate();
     is_changed = true;
   }
@@ -65,9 +66,10 @@ const DTensorImpl& distributed_gradient(const at::Tensor& gradient, const char* 
   return *impl;
 }
 
-at::Tensor redistribute_gradient(const at::Tensor& gradient, const LayoutPtr& layout, const char* of) {
+at::Tensor redistribute_gradient(const at::Tensor& gradient, const LayoutPtr& layout, const char* of,
+                                 bool may_stay_partial, const RedistributeOptions& options = {}) {
   const auto& impl = distributed_gradient(gradient, of);
-  return redistribute(gradient, gradient_target(layout, *impl.layout()), {});
+  return redistribute(gradient, gradient_target(layout, *impl.layout(), may_stay_partial), options);
 }
 
 struct FromLocal : torch::autograd::Function<FromLocal> {
@@ -81,7 +83,8 @@ struct FromLocal : torch::autograd::Function<FromLocal> {
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     if (!gradients[0].defined()) return variable_list(3);
-    const auto gradient = redistribute_gradient(gradients[0], kept(*context, "layout"), "from_local");
+    // Autograd does not know that the local tensors of the ranks are summands of one: each gets the whole gradient.
+    const auto gradient = redistribute_gradient(gradients[0], kept(*context, "layout"), "from_local", false);
     return {to_local(gradient, find_impl(gradient)->layout()), at::Tensor(), at::Tensor()};
   }
 };
@@ -105,7 +108,9 @@ at::Tensor redistributed(const at::Tensor& tensor, const LayoutPtr& target, cons
   auto local = impl.local();
   if (options.forward_dtype) local = local.to(*options.forward_dtype);
   if (equal(impl.layout(), target)) return wrap(at::alias(local), impl.layout(), tensor.sizes(), tensor.strides());
-  return wrap(redistribute_local(local, tensor.sizes(), *impl.layout(), *target), target, tensor.sizes());
+  const auto completion = options.async_op ? functional::Completion::async : functional::Completion::blocking;
+  return wrap(redistribute_local(local, tensor.sizes(), *impl.layout(), *target, {}, completion), target,
+              tensor.sizes());
 }
 
 struct RedistributeFunction : torch::autograd::Function<RedistributeFunction> {
@@ -113,6 +118,7 @@ struct RedistributeFunction : torch::autograd::Function<RedistributeFunction> {
                             const RedistributeOptions& options) {
     keep(*context, "from", find_impl(tensor)->layout());
     context->saved_data["dtype"] = tensor.scalar_type();
+    context->saved_data["async_op"] = options.async_op;
     context->saved_data["backward_dtype"] =
         options.backward_dtype.value_or(options.forward_dtype ? *options.forward_dtype : tensor.scalar_type());
     return redistributed(tensor, target, options);
@@ -120,12 +126,25 @@ struct RedistributeFunction : torch::autograd::Function<RedistributeFunction> {
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     if (!gradients[0].defined()) return variable_list(3);
     auto gradient = gradients[0].to(context->saved_data["backward_dtype"].toScalarType());
-    gradient = redistribute_gradient(gradient, kept(*context, "from"), "redistribute");
+    gradient = redistribute_gradient(gradient, kept(*context, "from"), "redistribute", true,
+                                     {.async_op = context->saved_data["async_op"].toBool()});
     return {gradient.to(context->saved_data["dtype"].toScalarType()), at::Tensor(), at::Tensor()};
   }
 };
 
 }  // namespace
+
+void redistribute_gradients_of(const at::Tensor& tensor) {
+  const auto& impl = *find_impl(tensor);
+  if (impl.has_gradient_hook() || !tensor.requires_grad() || !tensor.is_leaf()) return;
+  impl.set_gradient_hook();
+  tensor.register_hook([layout = impl.layout()](const at::Tensor& gradient) -> at::Tensor {
+    const auto* distributed = find_impl(gradient);
+    if (distributed == nullptr) return gradient;
+    const auto target = gradient_target(layout, *distributed->layout(), true);
+    return equal(distributed->layout(), target) ? gradient : redistribute(gradient, target, {});
+  });
+}
 
 at::Tensor from_local(const at::Tensor& local, const LayoutPtr& layout, at::IntArrayRef sizes) {
   return FromLocal::apply(local, layout, c10::DimVector(sizes));
@@ -134,6 +153,7 @@ at::Tensor from_local(const at::Tensor& local, const LayoutPtr& layout, at::IntA
 at::Tensor to_local(const at::Tensor& tensor, const LayoutPtr& gradient) {
   const auto& impl = *find_impl(tensor);
   if (!at::GradMode::is_enabled()) return impl.local();
+  redistribute_gradients_of(tensor);
   return ToLocal::apply(tensor, gradient);
 }
 

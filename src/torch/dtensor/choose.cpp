@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <limits>
+#include <span>
 
+#include "torch/dtensor/plan.h"
 #include "torch/dtensor/rule.h"
 
 namespace cohort::dtensor {
@@ -37,21 +39,6 @@ Placement with_factor(const Placement& placement, std::int64_t factor) {
   return factor > 1 && placement.is_shard() ? Placement(StridedShard(placement.dim(), factor)) : placement;
 }
 
-Cost cost_of(const Strategy& strategy, std::int64_t factor, const OpCall& call, std::size_t mesh_dim) {
-  Cost cost;
-  const auto& tensors = call.tensors();
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const auto& each = tensors[i];
-    const auto& from = each.impl == nullptr ? replicated : each.impl->layout()->placements[mesh_dim];
-    const auto to = with_factor(strategy.arguments[i], factor);
-    if (from == to) continue;
-    if (each.is_written || each.impl == nullptr) return {.bytes = impossible};
-    cost.bytes += cost_per_byte(from, to) * static_cast<double>(each.impl->numel());
-    ++cost.changes;
-  }
-  return cost;
-}
-
 /// A layout with these placements; one that an argument has already, if possible.
 LayoutPtr layout_with(const OpCall& call, Placements&& placements) {
   for (const auto& each : call.tensors()) {
@@ -68,6 +55,39 @@ struct Choice {
   Placement result(std::size_t i) const { return with_factor(strategy->results[i], factor); }
 };
 
+/// Whether a tensor can stay Partial on a mesh dimension, after what was chosen for the earlier ones: see commute().
+bool can_stay_partial(const Placements& placements, std::span<const Choice> earlier, std::size_t argument) {
+  const auto reduction = placements[earlier.size()].reduction();
+  for (std::size_t dim = 0; dim < earlier.size(); ++dim) {
+    const auto& before = placements[dim];
+    if (!before.is_partial() || commute(before.reduction(), reduction)) continue;
+    if (!(earlier[dim].argument(argument) == before)) return false;
+  }
+  return true;
+}
+
+/// `earlier`: what was chosen for the mesh dimensions before this one.
+Cost cost_of(const Strategy& strategy, std::int64_t factor, const OpCall& call, std::span<const Choice> earlier) {
+  Cost cost;
+  const auto mesh_dim = earlier.size();
+  const auto& tensors = call.tensors();
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto& each = tensors[i];
+    const auto& from = each.impl == nullptr ? replicated : each.impl->layout()->placements[mesh_dim];
+    const auto to = with_factor(strategy.arguments[i], factor);
+    if (from == to) {
+      if (!from.is_partial() || can_stay_partial(each.impl->layout()->placements, earlier, i)) continue;
+      return {.bytes = impossible};
+    }
+    if (each.is_written || each.impl == nullptr) return {.bytes = impossible};
+    // Sharding a dimension of one element saves nothing, and views cannot remove it any more.
+    const bool is_pointless = to.is_shard() && each.sizes[static_cast<std::size_t>(to.dim())] <= 1;
+    cost.bytes += cost_per_byte(from, is_pointless ? replicated : to) * static_cast<double>(each.impl->numel());
+    ++cost.changes;
+  }
+  return cost;
+}
+
 /// The factor of the strided shards among the arguments; 1 if there are none.
 std::int64_t factor_among(const OpCall& call, std::size_t mesh_dim) {
   for (const auto& each : call.tensors()) {
@@ -78,12 +98,12 @@ std::int64_t factor_among(const OpCall& call, std::size_t mesh_dim) {
   return 1;
 }
 
-Choice cheapest(const OpCall& call, const Strategies& strategies, bool takes_strided, std::size_t mesh_dim) {
+Choice cheapest(const OpCall& call, const Strategies& strategies, bool takes_strided, std::span<const Choice> earlier) {
   Cost least{.bytes = impossible};
   Choice best;
   const auto consider = [&](std::int64_t factor) {
     for (const auto& each : strategies) {
-      const auto cost = cost_of(each, factor, call, mesh_dim);
+      const auto cost = cost_of(each, factor, call, earlier);
       if (!(cost < least)) continue;
       least = cost;
       best = {.strategy = &each, .factor = factor};
@@ -91,7 +111,7 @@ Choice cheapest(const OpCall& call, const Strategies& strategies, bool takes_str
     }
   };
   consider(1);
-  const auto factor = takes_strided ? factor_among(call, mesh_dim) : 1;
+  const auto factor = takes_strided ? factor_among(call, earlier.size()) : 1;
   if (factor > 1) consider(factor);
   return best;
 }
@@ -102,7 +122,7 @@ Decision choose(const OpCall& call, const Strategies& strategies, bool takes_str
   const auto mesh_dims = call.layout().placements.size();
   c10::SmallVector<Choice, 4> chosen;
   for (std::size_t dim = 0; dim < mesh_dims; ++dim) {
-    chosen.push_back(cheapest(call, strategies, takes_strided, dim));
+    chosen.push_back(cheapest(call, strategies, takes_strided, {chosen.data(), chosen.size()}));
     if (chosen.back().strategy == nullptr) {
       call.refuse("the operator has no rule for these placements; redistribute() an argument before");
     }

@@ -2,11 +2,14 @@
 #include "torch/dtensor/dispatch.h"
 
 #include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
 
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
+#include "torch/dispatch/composite.h"
 #include "torch/dtensor/rule_table.h"
 
 namespace cohort::dtensor {
@@ -30,28 +33,34 @@ const OpInfo& info_of(const c10::OperatorHandle& op) {
   return *entry.info;
 }
 
-/// Composite operators are normally taken apart above this key, by autograd. In inference mode they arrive whole.
-bool is_composite(const c10::OperatorHandle& op) {
-  return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+/// What to do instead, by the name of the operator.
+std::string_view advice_without_rule(std::string_view op) {
+  const auto is_about = [&](std::string_view part) { return op.find(part) != std::string_view::npos; };
+  if (is_about("batch_norm")) {
+    return "SyncBatchNorm normalizes a batch that is sharded: give it the local part, to_local(), and wrap its result "
+           "with "
+           "DTensor::from_local()";
+  }
+  if (is_about("attention")) {
+    return "attention that is written with matmul() and softmax() works, also if the heads are sharded";
+  }
+  return "redistribute() and to_local() give plain ones, and register_dtensor_rule() adds a rule";
 }
 
 }  // namespace
 
 void dispatch(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto& info = info_of(op);
-  if (info.rule == nullptr && is_composite(op)) {
-    return op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
-  }
+  if (info.rule == nullptr && is_composite(op)) return run_composite(op, stack);
   OpCall call(op, info, *stack);
   if (info.rule == nullptr) {
-    call.refuse(
-        "the operator has no rule for distributed tensors; redistribute() and to_local() give plain ones, and "
-        "register_dtensor_rule() adds a rule");
+    call.refuse(fmt::format("the operator has no rule for distributed tensors; {}", advice_without_rule(call.name())));
   }
   // A view of a tensor made outside inference mode shares its version counter, which tensors made inside do not have.
   std::optional<c10::InferenceMode> outside;
   if (info.returns_view && c10::InferenceMode::is_enabled() && !call.is_inference()) outside.emplace(false);
   info.rule->run(call);
+  if (info.returns_view) call.mark_views_of_copies();
 }
 
 }  // namespace cohort::dtensor

@@ -13,7 +13,7 @@
 
 #include "torch/dtensor/parts.h"
 #include "torch/dtensor/transitions.h"
-#include "torch/functional/blocking.h"
+#include "torch/functional/on_group.h"
 
 namespace cohort::dtensor {
 
@@ -51,7 +51,7 @@ at::Tensor scatter_from(const at::Tensor& whole, const Placement& to, int root, 
     }
     parts = packed_for_ranks(whole, to, sent);
   }
-  return functional::blocking::all_to_all(parts, received, sent, group).view(own);
+  return functional::on_group::all_to_all(parts, received, sent, group).view(own);
 }
 
 /// Whether the ranks of my group on this mesh dimension hold values that reach anybody: on the later mesh dimensions
@@ -81,7 +81,7 @@ at::Tensor distribute_local(const at::Tensor& full, const Layout& layout, std::o
     } else {
       const auto& group = layout.mesh.group(static_cast<std::int64_t>(dim));
       local = placement.is_shard() ? scatter_from(local, placement, static_cast<int>(*src), group)
-                                   : functional::blocking::broadcast(local.contiguous(), static_cast<int>(*src), group);
+                                   : functional::on_group::broadcast(local.contiguous(), static_cast<int>(*src), group);
       is_own = true;
     }
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <cohort/error.h>
 #include <cohort/torch/dtensor.h>
 #include <cohort/torch/tensor.h>
@@ -7,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <memory>
 #include <ostream>
 #include <utility>
 
@@ -82,16 +84,6 @@ std::vector<std::int64_t> inferred_global_sizes(const at::Tensor& local, const L
       sizes[static_cast<std::size_t>(each.dim())] *= layout.mesh.size(static_cast<std::int64_t>(dim));
   }
   return sizes;
-}
-
-/// Brings the gradient of a parameter to the parameter's own layout before it is accumulated: one collective for each
-/// parameter and backward, where otherwise every use of the gradient in an optimizer would pay for one.
-void redistribute_gradients_of(const at::Tensor& leaf) {
-  leaf.register_hook([layout = impl_of(leaf).layout()](const at::Tensor& gradient) -> at::Tensor {
-    const auto* impl = find_impl(gradient);
-    if (impl == nullptr || dtensor::equal(impl->layout(), layout)) return gradient;
-    return dtensor::redistribute(gradient, layout, {});
-  });
 }
 
 at::Device device_of(const DeviceMesh& mesh) {
@@ -205,7 +197,7 @@ DTensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, Plac
   auto result = dtensor::wrap(std::move(part), layout, tensor.sizes());
   if (tensor.requires_grad()) {
     result.set_requires_grad(true);
-    redistribute_gradients_of(result);
+    dtensor::redistribute_gradients_of(result);
   }
   return DTensor(std::move(result));
 }
@@ -214,12 +206,10 @@ at::Tensor constrain(const at::Tensor& tensor, Placements placements) {
   return is_dtensor(tensor) ? DTensor(tensor).redistribute(std::move(placements)) : tensor;
 }
 
-ImplicitReplication::ImplicitReplication() noexcept
-    : before_(std::exchange(dtensor::replicates_plain_tensors(), true)) {}
+ImplicitReplication::ImplicitReplication()
+    : scope_(dtensor::PlainTensorsAreReplicated::kind, std::make_shared<dtensor::PlainTensorsAreReplicated>()) {}
 
-ImplicitReplication::~ImplicitReplication() {
-  dtensor::replicates_plain_tensors() = before_;
-}
+ImplicitReplication::~ImplicitReplication() = default;
 
 std::ostream& operator<<(std::ostream& out, const DTensor& tensor) {
   return out << to_string(tensor.placements()) << " on " << to_string(tensor.device_mesh()) << ", this rank's part:\n"

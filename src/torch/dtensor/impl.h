@@ -31,6 +31,10 @@ class DTensorImpl final : public c10::TensorImpl {
   bool is_copied_view() const noexcept { return is_copied_view_; }
   void set_copied_view() noexcept { is_copied_view_ = true; }
 
+  /// That its gradients are redistributed (autograd.h): of this tensor alone, not of those detached from it.
+  bool has_gradient_hook() const noexcept { return has_gradient_hook_; }
+  void set_gradient_hook() const noexcept { has_gradient_hook_ = true; }
+
   c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version,
                                                               bool allow_tensor_metadata_change) const override;
   c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(c10::VariableVersion&& version,
@@ -43,6 +47,7 @@ class DTensorImpl final : public c10::TensorImpl {
   at::Tensor local_;
   LayoutPtr layout_;
   bool is_copied_view_ = false;
+  mutable bool has_gradient_hook_ = false;
 };
 
 /// Strides of a dense tensor of these sizes, in row-major order or with the dimensions in the order of `like` in memory. An

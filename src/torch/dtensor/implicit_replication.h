@@ -1,12 +1,20 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <c10/util/ThreadLocalDebugInfo.h>
+
 namespace cohort::dtensor {
 
-/// Whether plain tensors count as replicated on this thread (ImplicitReplication in dtensor.h).
-inline bool& replicates_plain_tensors() noexcept {
-  thread_local bool replicates = false;
-  return replicates;
+/// Says that plain tensors count as replicated (ImplicitReplication in dtensor.h). It is kept where libtorch keeps what
+/// belongs to a thread's work and carries it along: for CUDA tensors backward runs on a thread of the autograd engine,
+/// and there too a mask that forward took for replicated must be one. The kind is one that libtorch itself leaves alone.
+struct PlainTensorsAreReplicated : c10::DebugInfoBase {
+  static constexpr auto kind = c10::DebugInfoKind::TEST_INFO_2;
+};
+
+inline bool replicates_plain_tensors() {
+  return dynamic_cast<PlainTensorsAreReplicated*>(c10::ThreadLocalDebugInfo::get(PlainTensorsAreReplicated::kind)) !=
+         nullptr;
 }
 
 }  // namespace cohort::dtensor

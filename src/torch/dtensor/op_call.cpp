@@ -4,28 +4,61 @@
 #include <cohort/error.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/csrc/autograd/graph_task.h>
 
+#include <algorithm>
 #include <utility>
 
+#include "torch/dtensor/autograd.h"
 #include "torch/dtensor/implicit_replication.h"
 #include "torch/dtensor/redistribute_local.h"
 #include "torch/dtensor/rule.h"
 #include "torch/dtensor/rules/common.h"
+#include "torch/functional/async_tensor.h"
 
 namespace cohort::dtensor {
 
 namespace {
 
-/// Puts a replicated tensor in place of each plain one that has dimensions.
-void replicate_plain(torch::jit::Stack& stack, std::size_t begin, const DeviceMesh& mesh) {
+/// Whether a plain tensor may count as a replicated one.
+bool is_replicable(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.dim() > 0 && find_impl(tensor) == nullptr && !tensor.requires_grad();
+}
+
+/// Puts a replicated tensor in place of each plain one that has dimensions, also in lists, where `may_replace` says so, which
+/// gets the position of the argument and the tensor.
+template <class MayReplace>
+void replicate_plain(std::span<c10::IValue> arguments, const DeviceMesh& mesh, MayReplace&& may_replace) {
   LayoutPtr layout;
-  for (auto i = begin; i < stack.size(); ++i) {
-    if (!stack[i].isTensor()) continue;
-    const auto& tensor = stack[i].toTensor();
-    if (!tensor.defined() || tensor.dim() == 0 || find_impl(tensor) != nullptr || tensor.requires_grad()) continue;
+  const auto as_replicated = [&](const at::Tensor& tensor) {
     if (layout == nullptr) layout = replicated_layout(mesh);
-    stack[i] = wrap(tensor, layout, tensor.sizes(), tensor.strides());
+    return wrap(tensor, layout, tensor.sizes(), tensor.strides());
+  };
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const auto is_wanted = [&](const c10::IValue& value) {
+      return value.isTensor() && is_replicable(value.toTensor()) && may_replace(i, value.toTensor());
+    };
+    auto& argument = arguments[i];
+    if (is_wanted(argument)) argument = as_replicated(argument.toTensor());
+    if (!argument.isTensorList() && !argument.isOptionalTensorList()) continue;
+    const auto items = argument.toListRef().vec();
+    if (std::none_of(items.begin(), items.end(), is_wanted)) continue;
+    auto list = argument.toList().copy();  // the list is the caller's, who may still use it
+    for (std::size_t item = 0; item < items.size(); ++item) {
+      if (is_wanted(items[item])) list.set(item, as_replicated(items[item].toTensor()));
+    }
+    argument = std::move(list);
   }
+}
+
+bool is_in_backward() {
+  return ::torch::autograd::get_current_graph_task_exec_info() != nullptr;
+}
+
+/// What libtorch, in the backward of split() and unbind(), puts in place of the gradient of a part that was not used.
+bool is_missing_gradient(const at::Tensor& tensor) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return is_in_backward() && !tensor.any().item<bool>();
 }
 
 }  // namespace
@@ -33,8 +66,12 @@ void replicate_plain(torch::jit::Stack& stack, std::size_t begin, const DeviceMe
 OpCall::OpCall(const c10::OperatorHandle& op, const OpInfo& info, torch::jit::Stack& stack)
     : op_(op), info_(info), stack_(stack), begin_(stack.size() - info.arguments), arguments_(info.arguments) {
   auto plain = collect();
-  if (plain && replicates_plain_tensors()) {
-    replicate_plain(stack_, begin_, mesh());
+  if (info.rule == nullptr) return;  // only to be refused, and that should not be for a plain tensor
+  if (plain && (replicates_plain_tensors() || is_in_backward())) {
+    const auto may_replace = [&](std::size_t position, const at::Tensor& tensor) {
+      return replicates_plain_tensors() || (!info_.writes[position] && is_missing_gradient(tensor));
+    };
+    replicate_plain({stack_.data() + begin_, arguments_}, mesh(), may_replace);
     tensors_.clear();
     plain = collect();
   }
@@ -60,6 +97,7 @@ std::optional<at::IntArrayRef> OpCall::collect() {
     const bool has_gradient = impl == nullptr && tensor.requires_grad() && at::GradMode::is_enabled();
     if (impl == nullptr && (tensor.dim() > 0 || info_.writes[position] || has_gradient)) plain = tensor.sizes();
     if (impl != nullptr && first_ == nullptr) first_ = impl;
+    if (impl != nullptr && impl->requires_grad() && at::GradMode::is_enabled()) redistribute_gradients_of(tensor);
     tensors_.push_back({.position = position,
                         .in_list = in_list,
                         .impl = impl,
@@ -102,7 +140,7 @@ at::Tensor OpCall::local_of(const TensorArgument& argument, const LayoutPtr& tar
         "no "
         "memory with its base any more; redistribute() the base before, or clone() the view");
   }
-  if (equal(from, target)) return argument.impl->local();
+  if (equal(from, target)) return functional::plain_if_done(argument.impl->local());
   if (argument.is_written) {
     refuse(
         fmt::format("the tensor that is written in place would have to lie as {}: redistribute() it before, or use "
@@ -149,6 +187,11 @@ void OpCall::run_local() {
   finish(std::vector<c10::IValue>(info_.results, first_->local().new_empty({0})));
 }
 
+const c10::IValue& OpCall::given(std::size_t position) const {
+  return std::find_if(given_.begin(), given_.end(), [&](const Given& each) { return each.position == position; })
+      ->value;
+}
+
 at::Tensor OpCall::take_result() {
   auto result = std::move(stack_.back()).toTensor();
   stack_.pop_back();
@@ -179,6 +222,20 @@ void OpCall::wrap_results(std::span<const LayoutPtr> layouts, std::span<const c1
 void OpCall::wrap_result(const LayoutPtr& layout, at::IntArrayRef sizes, at::IntArrayRef strides) {
   if (info_.result_is_argument[0] >= 0) return wrap_results({}, {});
   stack_.back() = wrap(std::move(stack_.back()).toTensor(), layout, sizes, strides);
+}
+
+void OpCall::mark_views_of_copies() {
+  if (!first_->is_copied_view() || name() == "aten::detach") return;
+  const auto mark = [](const at::Tensor& view) {
+    static_cast<DTensorImpl*>(view.unsafeGetTensorImpl())->set_copied_view();
+  };
+  for (auto i = begin_; i < stack_.size(); ++i) {
+    if (stack_[i].isTensor()) {
+      mark(stack_[i].toTensor());
+    } else {
+      for (const at::Tensor& view : stack_[i].toTensorVector()) mark(view);
+    }
+  }
 }
 
 void OpCall::finish(std::vector<c10::IValue> results) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "torch/dtensor/shard_ranges.h"
+#include "torch/functional/async_tensor.h"
 
 namespace cohort::dtensor {
 
@@ -42,12 +43,13 @@ inline at::Tensor pack_evenly(const at::Tensor& whole, std::int64_t dim, std::in
   return whole.view(sizes).movedim(dim, 0).contiguous();
 }
 
-/// The reverse: `parts` is contiguous and has the elements of a tensor of `sizes`.
+/// The reverse: `parts` is contiguous and has the elements of a tensor of `sizes`. If it is in flight, so is the result.
 inline at::Tensor unpack_evenly(const at::Tensor& parts, at::IntArrayRef sizes, std::int64_t dim, std::int64_t ranks) {
   auto split = sizes.vec();
   split[static_cast<std::size_t>(dim)] /= ranks;
   split.insert(split.begin(), ranks);
-  return parts.view(split).movedim(0, dim).contiguous().view(sizes);
+  const auto in_order = parts.view(split).movedim(0, dim);
+  return (in_order.is_contiguous() ? in_order : functional::copy_of(in_order)).view(sizes);
 }
 
 /// Copies what `rank` holds of dimension `dim` out of the whole to the beginning of its part.

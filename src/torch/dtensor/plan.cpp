@@ -25,10 +25,6 @@ bool is_linear(Placement::Reduction reduction) {
   return reduction == Placement::Reduction::sum || reduction == Placement::Reduction::avg;
 }
 
-bool commute(Placement::Reduction a, Placement::Reduction b) {
-  return a == b || (is_linear(a) && is_linear(b));
-}
-
 void check_reachable(const Placements& from, const Placements& to, c10::IntArrayRef mesh_shape) {
   if (from.size() != mesh_shape.size() || to.size() != mesh_shape.size()) {
     throw ValueError(
@@ -214,6 +210,10 @@ std::optional<Plan> Search::run() {
 }
 
 }  // namespace
+
+bool commute(Placement::Reduction a, Placement::Reduction b) {
+  return a == b || (is_linear(a) && is_linear(b));
+}
 
 bool divides_evenly(const Placements& from, const Placements& to, c10::IntArrayRef mesh_shape, c10::IntArrayRef sizes) {
   for (std::size_t dim = 0; dim < sizes.size(); ++dim) {

@@ -11,7 +11,7 @@
 #include <unordered_map>
 
 #include "core/immortal.h"
-#include "torch/functional/blocking.h"
+#include "torch/functional/on_group.h"
 
 namespace cohort::dtensor {
 
@@ -70,7 +70,7 @@ std::uint64_t agreed_seed(const DeviceMesh& mesh, const at::Tensor& like) {
   }
   auto agreed = at::full({1}, seed, like.options().dtype(at::kLong));
   for (std::int64_t dim = 0; dim < mesh.ndim(); ++dim) {
-    agreed = functional::blocking::broadcast(agreed, 0, mesh.group(dim));
+    agreed = functional::on_group::broadcast(agreed, 0, mesh.group(dim));
   }
   return static_cast<std::uint64_t>(agreed.item<std::int64_t>());
 }

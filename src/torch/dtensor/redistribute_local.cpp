@@ -12,6 +12,7 @@
 #include "torch/dtensor/plan.h"
 #include "torch/dtensor/shard_ranges.h"
 #include "torch/dtensor/transitions.h"
+#include "torch/functional/async_tensor.h"
 
 namespace cohort::dtensor {
 
@@ -44,21 +45,25 @@ void log_redistribution(std::string_view why, const at::Tensor& local, const Pla
 }  // namespace
 
 at::Tensor redistribute_local(const at::Tensor& local, at::IntArrayRef sizes, const Layout& from, const Layout& to,
-                              std::string_view why) {
+                              std::string_view why, Completion completion) {
   if (from.placements == to.placements || to.mesh.coordinate() == nullptr) return local;
   const auto& mesh = from.mesh;
   const auto steps = plan(from.placements, to.placements, mesh.shape(), sizes);
   auto result = local;
   std::size_t moved = 0;
   bool is_own = false;  // whether the result has memory of its own
+  const auto last_collective =
+      std::find_if(steps->rbegin(), steps->rend(), [](const Transition& step) { return !step.from.is_replicate(); });
   for (const auto& step : *steps) {
     const auto before = result.nbytes();
-    result = perform(step.from, step.to, result, elements_at(step, sizes, mesh), mesh.group(step.mesh_dim));
+    const bool is_awaited = last_collective == steps->rend() || &step != &*last_collective;
+    result = perform(step.from, step.to, result, elements_at(step, sizes, mesh), mesh.group(step.mesh_dim),
+                     is_awaited ? Completion::blocking : completion);
     is_own = !step.from.is_replicate() || !step.to.is_shard() || !is_consecutive(step.to);
     if (!step.from.is_replicate()) moved += std::max(before, result.nbytes());
   }
   if (!why.empty() && debug_level() == DebugLevel::detail) log_redistribution(why, local, *steps, from, to, moved);
-  return is_own ? result : result.clone(at::MemoryFormat::Contiguous);
+  return is_own ? result : functional::copy_of(result);
 }
 
 }  // namespace cohort::dtensor

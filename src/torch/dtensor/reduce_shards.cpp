@@ -5,7 +5,8 @@
 
 #include "torch/dtensor/parts.h"
 #include "torch/dtensor/transitions.h"
-#include "torch/functional/blocking.h"
+#include "torch/functional/async_tensor.h"
+#include "torch/functional/on_group.h"
 
 namespace cohort::dtensor {
 
@@ -46,23 +47,24 @@ at::Tensor packed_parts(const at::Tensor& local, const Placement& to, std::int64
 
 }  // namespace
 
-at::Tensor reduce_all(const at::Tensor& local, Placement::Reduction reduction, const ProcessGroupPtr& group) {
+at::Tensor reduce_all(const at::Tensor& local, Placement::Reduction reduction, const ProcessGroupPtr& group,
+                      Completion completion) {
   if (local.numel() == 0) return at::empty_like(local);
-  return functional::blocking::all_reduce(local.contiguous(), reduce_kind(reduction), group);
+  return functional::on_group::all_reduce(local.contiguous(), reduce_kind(reduction), group, completion);
 }
 
 at::Tensor reduce_to_shard(const at::Tensor& local, Placement::Reduction reduction, const Placement& to,
-                           const ProcessGroupPtr& group) {
+                           const ProcessGroupPtr& group, Completion completion) {
   const auto dim = to.dim();
   const auto ranks = group->size();
   const auto own = shard_size(to, local.size(dim), ranks, group->rank());
   if (local.numel() == 0) return at::empty(with_size(local.sizes(), dim, own), local.options());
 
   const auto rows = shard_size(to, local.size(dim), ranks, 0);
-  const auto part =
-      functional::blocking::reduce_scatter(packed_parts(local, to, rows, ranks), reduce_kind(reduction), group);
+  const auto part = functional::on_group::reduce_scatter(packed_parts(local, to, rows, ranks), reduce_kind(reduction),
+                                                         group, completion);
   const auto padded = part.view(with_size(local.sizes(), dim, rows));
-  return own == rows ? padded : padded.narrow(dim, 0, own).contiguous();
+  return own == rows ? padded : functional::copy_of(padded.narrow(dim, 0, own));
 }
 
 }  // namespace cohort::dtensor

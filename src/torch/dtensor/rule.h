@@ -19,6 +19,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
+#include <c10/core/WrapDimMinimal.h>
 #include <c10/util/DimVector.h>
 #include <c10/util/SmallVector.h>
 
@@ -115,9 +116,15 @@ class OpCall {
 
   /// A local result, after run_local().
   const c10::IValue& result(std::size_t i) const { return stack_[stack_.size() - info_.results + i]; }
+  /// The argument that was given, after localize().
+  const c10::IValue& given(std::size_t position) const;
   /// Takes the one result off the stack.
   at::Tensor take_result();
   c10::List<at::Tensor> take_list_result();
+
+  /// After a view: a view of a copied view (impl.h) must not be written either. What is detached from one may be: autograd
+  /// keeps gradients so, and adds to them.
+  void mark_views_of_copies();
 
   at::Tensor local_of(const TensorArgument& argument, const LayoutPtr& target) const;
   /// Throws NotSupportedError with the operator's name, the arguments' placements, and `why`.
@@ -164,9 +171,14 @@ Decision choose(const OpCall& call, const Strategies& strategies, bool takes_str
 /// Chooses, localizes, runs and wraps.
 void run_by_strategies(OpCall& call, const Strategies& strategies, const SizesList& result_sizes);
 
-/// Normalizes a dimension that may be negative.
+/// Normalizes a dimension that may be negative; throws as libtorch does for one that is not there. A tensor without
+/// dimensions takes 0 and -1, and the result is then 0.
 inline std::int64_t wrapped_dim(std::int64_t dim, std::size_t dims) {
-  return dim < 0 ? dim + static_cast<std::int64_t>(dims == 0 ? 1 : dims) : dim;
+  return c10::maybe_wrap_dim(dim, static_cast<std::int64_t>(dims));
+}
+/// The same for operators that do not take tensors without dimensions.
+inline std::int64_t existing_dim(std::int64_t dim, std::size_t dims) {
+  return c10::maybe_wrap_dim(dim, static_cast<std::int64_t>(dims), false);
 }
 
 }  // namespace cohort::dtensor

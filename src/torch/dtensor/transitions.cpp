@@ -50,14 +50,14 @@ at::Tensor take_shard(const at::Tensor& whole, const Placement& to, std::int64_t
 }
 
 at::Tensor perform(const Placement& from, const Placement& to, const at::Tensor& local, std::int64_t elements,
-                   const ProcessGroupPtr& group) {
+                   const ProcessGroupPtr& group, Completion completion) {
   if (from.is_shard()) {
     check_part(local, from, elements, group);
-    if (to.is_replicate()) return gather_shards(local, from, elements, group);
-    if (to.is_shard() && to.dim() != from.dim()) return exchange_shards(local, from, elements, to, group);
+    if (to.is_replicate()) return gather_shards(local, from, elements, group, completion);
+    if (to.is_shard() && to.dim() != from.dim()) return exchange_shards(local, from, elements, to, group, completion);
   } else if (from.is_partial()) {
-    if (to.is_replicate()) return reduce_all(local, from.reduction(), group);
-    if (to.is_shard()) return reduce_to_shard(local, from.reduction(), to, group);
+    if (to.is_replicate()) return reduce_all(local, from.reduction(), group, completion);
+    if (to.is_shard()) return reduce_to_shard(local, from.reduction(), to, group, completion);
   } else {
     if (to.is_shard()) return take_shard(local, to, group->size(), group->rank());
     if (to.is_partial(Placement::Reduction::sum)) return as_summand(local, group->size(), group->rank());

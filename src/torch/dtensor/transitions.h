@@ -15,7 +15,9 @@
 //       all-gather pads parts that are smaller than others, which copies these on the ranks that hold them.
 // ```
 //
-// Results are contiguous, except those of R -> S(i). Parts that are empty on all ranks are not communicated.
+// Results are contiguous, except those of R -> S(i). Parts that are empty on all ranks are not communicated. With
+// Completion::async the result is a tensor in flight, and a copy that belongs behind the collective is made at its first
+// use.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,24 +26,29 @@
 
 #include <cstdint>
 
+#include "torch/functional/on_group.h"
+
 namespace cohort::dtensor {
+
+using functional::Completion;
 
 /// The ranks of `group` are those of a mesh dimension. `elements`: if `from` is a shard, the size of its dimension
 /// before this sharding.
 at::Tensor perform(const Placement& from, const Placement& to, const at::Tensor& local, std::int64_t elements,
-                   const ProcessGroupPtr& group);
+                   const ProcessGroupPtr& group, Completion completion = Completion::blocking);
 
 /// S(i) -> R.
 at::Tensor gather_shards(const at::Tensor& local, const Placement& from, std::int64_t elements,
-                         const ProcessGroupPtr& group);
+                         const ProcessGroupPtr& group, Completion completion = Completion::blocking);
 /// S(i) -> S(j).
 at::Tensor exchange_shards(const at::Tensor& local, const Placement& from, std::int64_t elements, const Placement& to,
-                           const ProcessGroupPtr& group);
+                           const ProcessGroupPtr& group, Completion completion = Completion::blocking);
 /// P -> R.
-at::Tensor reduce_all(const at::Tensor& local, Placement::Reduction reduction, const ProcessGroupPtr& group);
+at::Tensor reduce_all(const at::Tensor& local, Placement::Reduction reduction, const ProcessGroupPtr& group,
+                      Completion completion = Completion::blocking);
 /// P -> S(i).
 at::Tensor reduce_to_shard(const at::Tensor& local, Placement::Reduction reduction, const Placement& to,
-                           const ProcessGroupPtr& group);
+                           const ProcessGroupPtr& group, Completion completion = Completion::blocking);
 /// R -> S(i): a view, unless the shard is a strided one.
 at::Tensor take_shard(const at::Tensor& whole, const Placement& to, std::int64_t ranks, std::int64_t rank);
 

@@ -3,6 +3,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/List.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
 #include <cohort/torch/tensor.h>
 
@@ -20,18 +21,30 @@ AsyncResult::~AsyncResult() {
   if (memory_ == ResultMemory::fresh && !is_done()) WorkRegistry::instance().forget(whole_);
 }
 
+void AsyncResult::wait_for_all() {
+  if (source_ != nullptr) {
+    source_->wait();
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    fill_();
+    return;
+  }
+  ops::wait_tensor(whole_);
+  auto* const stream = current_stream(whole_);
+  for (const auto& work : works_) work.wait_on(stream);
+}
+
 void AsyncResult::wait() {
-  if (is_done() && !error_) return;
+  if (has_succeeded()) return;
   const std::lock_guard lock(mutex_);
   if (!is_done()) {
     try {
-      ops::wait_tensor(whole_);
-      auto* const stream = current_stream(whole_);
-      for (const auto& work : works_) work.wait_on(stream);
+      wait_for_all();
     } catch (...) {
       error_ = std::current_exception();
     }
     works_.clear();
+    fill_ = nullptr;
+    source_ = nullptr;
     is_done_.store(true, std::memory_order_release);
   }
   if (error_) std::rethrow_exception(error_);
@@ -116,6 +129,23 @@ at::Tensor as_async(const at::Tensor& result, ResultMemory memory) {
   auto works = WorkRegistry::instance().works_of(result);
   if (works.empty()) return result;
   return view_in_flight(result, std::make_shared<AsyncResult>(result, std::move(works), memory));
+}
+
+at::Tensor filled_from(const at::Tensor& source, const at::Tensor& result,
+                       std::function<void(const at::Tensor&)> fill) {
+  const auto* const async = find_async(source);
+  if (async == nullptr || async->is_done()) {
+    fill(plain_if_done(source));
+    return result;
+  }
+  auto filled = std::make_shared<AsyncResult>(
+      async->result(), [fill = std::move(fill), plain = async->plain_in_flight()] { fill(plain); });
+  return view_in_flight(result, filled);
+}
+
+at::Tensor copy_of(const at::Tensor& source) {
+  const auto copy = at::empty(source.sizes(), source.options());
+  return filled_from(source, copy, [copy](const at::Tensor& plain) { copy.copy_(plain); });
 }
 
 bool run_view_of_async(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {

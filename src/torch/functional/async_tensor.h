@@ -22,6 +22,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <typeinfo>
@@ -31,8 +32,9 @@
 namespace cohort::functional {
 
 enum class ResultMemory : std::uint8_t {
-  fresh,    ///< made by the operator: if nobody waits for it, nobody can see it
-  of_user,  ///< written in place: the user may still wait for the tensor itself
+  fresh,      ///< made by the operator: if nobody waits for it, nobody can see it
+  of_user,    ///< written in place: the user may still wait for the tensor itself
+  of_source,  ///< made from the result of another one, which has the Works
 };
 
 /// Shared by all tensors over one result. Thread-safe.
@@ -40,20 +42,28 @@ class AsyncResult {
  public:
   AsyncResult(at::Tensor whole, std::vector<Work> works, ResultMemory memory)
       : whole_(std::move(whole)), works_(std::move(works)), memory_(memory) {}
+  /// A tensor that `fill` writes, on the thread that waits first, after `source` has ended.
+  AsyncResult(std::shared_ptr<AsyncResult> source, std::function<void()> fill)
+      : memory_(ResultMemory::of_source), source_(std::move(source)), fill_(std::move(fill)) {}
   ~AsyncResult();
   AsyncResult(const AsyncResult&) = delete;
   AsyncResult& operator=(const AsyncResult&) = delete;
 
   bool is_done() const noexcept { return is_done_.load(std::memory_order_acquire); }
+  bool has_succeeded() const noexcept { return is_done() && !error_; }
   /// The first call waits, by the operator wait_tensor. If the collective has failed, every call throws its error.
   void wait();
 
  private:
+  void wait_for_all();
+
   const at::Tensor whole_;
   // Those of the registry when the result was made. Whoever waits for another tensor over the same storage takes them
   // from there, with their errors.
   std::vector<Work> works_;
   const ResultMemory memory_;
+  std::shared_ptr<AsyncResult> source_;
+  std::function<void()> fill_;
   std::atomic<bool> is_done_{false};
   std::mutex mutex_;
   std::exception_ptr error_;
@@ -67,6 +77,8 @@ class AsyncTensorImpl final : public c10::TensorImpl {
   const at::Tensor& plain_in_flight() const noexcept { return plain_; }
   const std::shared_ptr<AsyncResult>& result() const noexcept { return result_; }
   const at::Tensor& wait() const;
+  /// Whether somebody has waited, without an error.
+  bool is_done() const noexcept { return result_ != nullptr && result_->has_succeeded(); }
   /// Takes over the sizes of the plain tensor, after an operator such as resize_ has changed them.
   void refresh();
 
@@ -99,6 +111,18 @@ inline AsyncTensorImpl* find_async(const at::Tensor& tensor) noexcept {
 
 /// A tensor in flight for the result of an operator; the result itself if nothing is in flight on its storage.
 at::Tensor as_async(const at::Tensor& result, ResultMemory memory);
+
+/// `result`, which `fill` makes from the plain `source`: at once, or, if `source` is in flight, at the first use of the
+/// tensor that is returned.
+at::Tensor filled_from(const at::Tensor& source, const at::Tensor& result, std::function<void(const at::Tensor&)> fill);
+/// A contiguous copy of `source`, made at once or likewise.
+at::Tensor copy_of(const at::Tensor& source);
+
+/// The plain tensor if the collective is known to have ended: operators on it do not pass through the fallback any more.
+inline const at::Tensor& plain_if_done(const at::Tensor& tensor) noexcept {
+  const auto* const async = find_async(tensor);
+  return async != nullptr && async->is_done() ? async->plain_in_flight() : tensor;
+}
 
 // --- for the fallback -----------------------------------------------------------------------------------------------
 

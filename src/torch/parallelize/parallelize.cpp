@@ -15,13 +15,14 @@ namespace cohort {
 
 namespace {
 
-/// "blocks.*.mix" matches "blocks.3.mix".
+/// "blocks.*.mix" matches "blocks.3.mix". The outermost module has no name, which "*" does not match.
 bool matches(std::string_view pattern, std::string_view name) {
   for (;;) {
     const auto pattern_end = std::min(pattern.find('.'), pattern.size());
     const auto name_end = std::min(name.find('.'), name.size());
-    const auto part = pattern.substr(0, pattern_end);
-    if (part != "*" && part != name.substr(0, name_end)) return false;
+    const auto pattern_part = pattern.substr(0, pattern_end);
+    const auto name_part = name.substr(0, name_end);
+    if (pattern_part == "*" ? name_part.empty() : pattern_part != name_part) return false;
     if (pattern_end == pattern.size() || name_end == name.size()) {
       return pattern_end == pattern.size() && name_end == name.size();
     }
@@ -44,12 +45,13 @@ Placement placement_for(const ModuleTensor& tensor, ParallelStyle style) {
 }
 
 void check_plan(const torch::nn::Module& module, const ParallelPlan& plan) {
-  const auto names = module.named_modules({}, false).keys();
+  auto names = module.named_modules({}, false).keys();
+  names.emplace_back();  // the module itself
   for (const auto& [pattern, style] : plan) {
     const auto is_match = [&, &text = pattern](const std::string& name) { return matches(text, name); };
     if (std::none_of(names.begin(), names.end(), is_match)) {
-      throw ValueError(
-          fmt::format("parallelize_module: no module is called \"{}\"; there are {}", pattern, fmt::join(names, ", ")));
+      throw ValueError(fmt::format("parallelize_module: no module is called \"{}\"; there are \"{}\"", pattern,
+                                   fmt::join(names, "\", \"")));
     }
   }
 }

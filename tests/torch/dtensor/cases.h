@@ -27,8 +27,22 @@ struct Case {
   }
 };
 
+/// Whether two mesh dimensions can be reduced in either order.
+inline bool can_swap(const Placement& a, const Placement& b) {
+  const auto adds = [](const Placement& each) { return each == Partial() || each == Partial("avg"); };
+  return a == b || (adds(a) && adds(b));
+}
+
 /// Whether the target can be reached: see plan.h. Restated here, so that a refusal too many or too few is noticed.
 inline bool is_allowed(const Case& each) {
+  for (std::size_t dim = 0; dim < each.to.size(); ++dim) {
+    const auto& reduced = each.from[dim].is_partial() ? each.from[dim] : each.to[dim];
+    if (each.shape[dim] == 1 || !reduced.is_partial() || each.from[dim] == each.to[dim]) continue;
+    for (auto later = dim + 1; later < each.to.size(); ++later) {
+      const bool stays = each.from[later].is_partial() && each.from[later] == each.to[later];
+      if (stays && each.shape[later] > 1 && !can_swap(reduced, each.from[later])) return false;
+    }
+  }
   for (std::size_t dim = 0; dim < each.to.size(); ++dim) {
     const auto& from = each.from[dim];
     const auto& to = each.to[dim];
@@ -64,20 +78,21 @@ inline std::vector<Case> all_cases(const Sizes& shape, const Sizes& sizes, const
 
 inline const Placements plain_placements{Replicate(), Shard(0), Shard(1), Partial()};
 
-/// A case that is allowed, on a mesh of this shape. Reductions are equal on all mesh dimensions.
+/// A case that is allowed, on a mesh of this shape.
 inline Case random_case(const Sizes& shape, std::mt19937& random) {
   const auto below = [&](std::size_t limit) { return static_cast<std::int64_t>(random() % limit); };
   Case each{.shape = shape, .sizes = {}, .from = {}, .to = {}};
   const auto dims = 1 + below(3);
   for (std::int64_t dim = 0; dim < dims; ++dim) each.sizes.push_back(below(4) == 0 ? 12 : below(9));
   const std::vector<Partial> reductions{Partial(), Partial("avg"), Partial("product"), Partial("max"), Partial("min")};
-  const auto reduction = reductions[static_cast<std::size_t>(below(reductions.size()))];
+  const auto any_reduction = [&] { return reductions[static_cast<std::size_t>(below(reductions.size()))]; };
+  const auto usual = any_reduction();
   const auto any = [&]() -> Placement {
     switch (below(6)) {
       case 0:
         return Replicate();
       case 1:
-        return reduction;
+        return below(2) == 0 ? usual : any_reduction();
       case 2:
         return StridedShard(below(static_cast<std::size_t>(dims)), 1 + below(3));
       default:

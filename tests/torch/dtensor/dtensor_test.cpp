@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // Distributed tensors: how they are made, what they refuse, and training with them.
+#include <ATen/ThreadLocalState.h>
 #include <cohort/error.h>
 #include <cohort/torch/dtensor.h>
 #include <cohort/torch/dtensor_rule.h>
@@ -8,7 +9,9 @@
 #include <torch/torch.h>
 
 #include <mutex>
+#include <optional>
 #include <sstream>
+#include <thread>
 #include <vector>
 
 #include "torch/dtensor/laid_out.h"
@@ -261,6 +264,25 @@ TEST(DTensors, WhatHasNoRuleIsRefusedByName) {
       EXPECT_TRUE(at::equal(DTensor(x + torch::ones({4, 4})).full_tensor(), counting({4, 4}) + 1));
       EXPECT_ERROR(NotSupportedError, x + torch::ones({4, 4}, torch::requires_grad()), "a plain tensor");
     }
+  });
+}
+
+/// Backward of CUDA tensors runs on a thread of the autograd engine, with the state of the thread that called it.
+TEST(DTensors, ImplicitReplicationGoesAlongWithTheStateOfAThread) {
+  on_mesh({1}, [](const DeviceMesh& mesh) {
+    const auto x = distribute_tensor(counting({4}), mesh);
+    const auto plain = torch::ones({4});
+    std::optional<at::ThreadLocalState> state;
+    {
+      const ImplicitReplication scope;
+      state.emplace();
+    }
+    EXPECT_ERROR(NotSupportedError, x + plain, "a plain tensor");
+    std::thread([&] {
+      EXPECT_ERROR(NotSupportedError, x + plain, "a plain tensor");
+      const at::ThreadLocalStateGuard guard(*state);
+      EXPECT_TRUE(at::equal(DTensor(x + plain).full_tensor(), counting({4}) + 1));
+    }).join();
   });
 }
 

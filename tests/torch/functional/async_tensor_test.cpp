@@ -165,6 +165,18 @@ TEST(AsyncTensors, MayBeInListsOfOptionalTensors) {
   });
 }
 
+TEST(AsyncTensors, DoNotWaitForComposedViewsBelowAutograd) {
+  with_result_in_flight([](const at::Tensor& sum, const auto& land) {
+    {
+      const at::AutoDispatchBelowADInplaceOrView below_autograd;
+      EXPECT_TRUE(is_in_flight(sum.narrow(0, 1, 2)));
+      EXPECT_TRUE(is_in_flight(sum.view({2, 2}).movedim(0, 1)));
+    }
+    land();
+    EXPECT_TRUE(sum.equal(expected()));
+  });
+}
+
 TEST(AsyncTensors, WorkInInferenceMode) {
   with_named_threads(2, [](const ProcessGroupPtr& group) {
     const auto before = all_reduce(at::ones({4}), "sum", group);

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "torch/functional/blocking.h"
+#include "torch/functional/on_group.h"
 #include "torch/functional/functional_ranks.h"
 #include "torch/functional/issuing_group.h"
 #include "torch/functional/values.h"
@@ -38,16 +38,16 @@ TEST_P(CollectiveOperators, BlockingResultsArePlainTensors) {
     const auto sum = at::stack(all).sum(0);
     const auto& registry = WorkRegistry::instance();
 
-    const auto reduced = blocking::all_reduce(mine, ReduceOp::Kind::sum, group);
+    const auto reduced = on_group::all_reduce(mine, ReduceOp::Kind::sum, group);
     EXPECT_TRUE(reduced.equal(sum));
     EXPECT_FALSE(registry.contains(reduced));
-    EXPECT_TRUE(blocking::all_reduce(mine, ReduceOp::Kind::max, group).equal(all.back()));
-    EXPECT_TRUE(blocking::all_gather(mine, group).equal(at::cat(all)));
-    EXPECT_TRUE(blocking::reduce_scatter(mine, ReduceOp::Kind::sum, group).equal(sum.narrow(0, group->rank(), 1)));
-    EXPECT_TRUE(blocking::broadcast(mine, ranks - 1, group).equal(all.back()));
+    EXPECT_TRUE(on_group::all_reduce(mine, ReduceOp::Kind::max, group).equal(all.back()));
+    EXPECT_TRUE(on_group::all_gather(mine, group).equal(at::cat(all)));
+    EXPECT_TRUE(on_group::reduce_scatter(mine, ReduceOp::Kind::sum, group).equal(sum.narrow(0, group->rank(), 1)));
+    EXPECT_TRUE(on_group::broadcast(mine, ranks - 1, group).equal(all.back()));
     std::vector<at::Tensor> column;
     for (const auto& each : all) column.push_back(each.narrow(0, group->rank(), 1));
-    EXPECT_TRUE(blocking::all_to_all(mine, {}, {}, group).equal(at::cat(column)));
+    EXPECT_TRUE(on_group::all_to_all(mine, {}, {}, group).equal(at::cat(column)));
     // Rank r sends r + 1 rows to rank 0, and nothing else.
     std::vector<std::int64_t> in(static_cast<std::size_t>(ranks), 0);
     std::vector<std::int64_t> out(static_cast<std::size_t>(ranks), 0);
@@ -58,7 +58,7 @@ TEST_P(CollectiveOperators, BlockingResultsArePlainTensors) {
       rows.push_back(values_of(rank, {rank + 1, 2}).narrow(0, 0, group->rank() == 0 ? rank + 1 : 0));
     }
     EXPECT_TRUE(
-        blocking::all_to_all(values_of(group->rank(), {group->rank() + 1, 2}), out, in, group).equal(at::cat(rows)));
+        on_group::all_to_all(values_of(group->rank(), {group->rank() + 1, 2}), out, in, group).equal(at::cat(rows)));
     EXPECT_TRUE(mine.equal(before)) << "an input was modified";
   });
 }

@@ -11,7 +11,7 @@
 
 #include "backends/nccl/gpu/gpu_world.h"
 #include "torch/functional/async_tensor.h"
-#include "torch/functional/blocking.h"
+#include "torch/functional/on_group.h"
 #include "torch/functional/values.h"
 
 namespace cohort::test {
@@ -42,7 +42,7 @@ TEST_P(FunctionalOn, GpusGiveTheValuesOfAllRanks) {
     for (const auto& each : all) rows.push_back(each.narrow(0, 2 * rank, 2));
     EXPECT_TRUE(functional::all_to_all_single(mine, {}, {}, group).cpu().equal(at::cat(rows)));
     EXPECT_TRUE(functional::shard_dim_alltoall(mine, 1, 0, group).cpu().equal(at::cat(rows, 1)));
-    EXPECT_TRUE(functional::blocking::all_reduce(mine, ReduceOp::Kind::max, group).cpu().equal(all.back()));
+    EXPECT_TRUE(functional::on_group::all_reduce(mine, ReduceOp::Kind::max, group).cpu().equal(all.back()));
     const auto both = functional::all_reduce_coalesced({mine, mine + 1}, "sum", group);
     EXPECT_TRUE(both[1].cpu().equal(sum + ranks));
     EXPECT_TRUE(mine.cpu().equal(all[static_cast<std::size_t>(rank)]));

@@ -57,9 +57,16 @@ c10::SmallVector<Placement::Reduction, 2> partial_reductions_of(const OpCall& ca
   return reductions;
 }
 
-bool may_leave_ranks_empty(const OpCall& call, std::int64_t size) {
-  const auto ranks = call.mesh().size();
-  return shard_range(size, ranks, ranks - 1).size == 0;
+bool may_leave_ranks_empty(const TensorArgument& tensor, std::int64_t dim) {
+  const auto& layout = *tensor.impl->layout();
+  // The first part of a strided shard is the largest: who has nothing of it has nothing.
+  std::int64_t parts = 1;
+  for (const auto& each : layout.placements) {
+    if (each.is_shard(dim)) parts = std::max(parts, each.split_factor());
+  }
+  const auto largest = shard_range(tensor.sizes[static_cast<std::size_t>(dim)], parts, 0).size;
+  const auto ranks = layout.mesh.size();
+  return shard_range(largest, ranks, ranks - 1).size == 0;
 }
 
 MeshDims mesh_dims_that_cut(const Layout& layout, std::int64_t dim) {

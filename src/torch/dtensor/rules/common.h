@@ -27,8 +27,8 @@ inline Strategy all_replicated(const OpCall& call, std::size_t results = 1) {
           .results = PlacementVector(results, Replicate())};
 }
 
-/// Whether some rank may hold no part of a dimension of this size: reductions like max have no value there.
-bool may_leave_ranks_empty(const OpCall& call, std::int64_t size);
+/// Whether some rank may hold no part of this dimension if it is sharded: reductions like max have no value there.
+bool may_leave_ranks_empty(const TensorArgument& tensor, std::int64_t dim);
 
 /// The mesh dimensions that shard this tensor dimension among several ranks. One rank alone holds it whole.
 using MeshDims = c10::SmallVector<std::int64_t, 2>;
@@ -36,6 +36,11 @@ MeshDims mesh_dims_that_cut(const Layout& layout, std::int64_t dim);
 
 /// The layout of a tensor that every rank of the mesh holds.
 LayoutPtr replicated_layout(const DeviceMesh& mesh);
+
+/// Whether the argument asks for the row-major memory format.
+inline bool is_contiguous_format(const c10::IValue& format) {
+  return !format.isNone() && format.toMemoryFormat() == at::MemoryFormat::Contiguous;
+}
 
 /// Whether this rank is in the mesh: outside, the parts are empty and nothing is computed.
 inline bool takes_part(const OpCall& call) {

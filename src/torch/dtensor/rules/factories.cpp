@@ -4,6 +4,8 @@
 // not a sum of ones.
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "torch/dtensor/redistribute_local.h"
 #include "torch/dtensor/rule_table.h"
 #include "torch/dtensor/rules/common.h"
@@ -27,9 +29,12 @@ LayoutPtr without_partial(const LayoutPtr& layout) {
 void run_like(OpCall& call) {
   const auto layout = without_partial(call.layout_pointer());
   const auto& like = call.tensors()[0];
+  const bool is_row_major = is_contiguous_format(call.argument(call.arguments() - 1)) ||
+                            std::find(like.strides.begin(), like.strides.end(), 0) != like.strides.end();
   call.localize_as_they_are();
   call.run_local();
-  call.wrap_result(layout, like.sizes, dense_strides(like.sizes, like.strides));
+  call.wrap_result(layout, like.sizes,
+                   is_row_major ? dense_strides(like.sizes) : dense_strides(like.sizes, like.strides));
 }
 
 /// new_zeros(self, size, ...): as self if the sizes are equal (gradients are made so), otherwise replicated.

@@ -6,7 +6,7 @@
 
 #include "torch/dtensor/rule_table.h"
 #include "torch/dtensor/rules/common.h"
-#include "torch/functional/blocking.h"
+#include "torch/functional/on_group.h"
 
 namespace cohort::dtensor {
 
@@ -30,7 +30,7 @@ void add_all_partial(const OpCall& call, Strategies& strategies) {
 /// cat(tensors, dim)
 void run_cat(OpCall& call) {
   c10::DimVector sizes(call.tensors()[0].sizes);
-  const auto dim = wrapped_dim(call.argument(1).toInt(), sizes.size());
+  const auto dim = existing_dim(call.argument(1).toInt(), sizes.size());
   auto& size = sizes[static_cast<std::size_t>(dim)];
   size = 0;
   for (const auto& each : call.tensors()) {
@@ -61,7 +61,7 @@ void run_stack(OpCall& call) {
 /// index_select(self, dim, index)
 void run_index_select(OpCall& call) {
   c10::DimVector sizes(call.tensors()[0].sizes);
-  const auto dim = wrapped_dim(call.argument(1).toInt(), sizes.size());
+  const auto dim = existing_dim(call.argument(1).toInt(), sizes.size());
   sizes[static_cast<std::size_t>(dim)] = call.tensors()[1].sizes.empty() ? 1 : call.tensors()[1].sizes[0];
   auto strategies = alike_but(call, dim, sizes.size());
   for (auto& each : strategies) each.arguments[1] = Replicate();
@@ -89,12 +89,39 @@ void run_gather(OpCall& call) {
   run_by_strategies(call, strategies, {sizes});
 }
 
+/// scatter_add_(self, dim, index, src): what the gradient of gather() is made of.
+void run_scatter_add(OpCall& call) {
+  const auto& tensors = call.tensors();
+  const c10::DimVector sizes(tensors[0].sizes);
+  const auto dim = wrapped_dim(call.argument(1).toInt(), sizes.size());
+  Strategies strategies;
+  strategies.push_back(all_replicated(call));
+  for (std::size_t d = 0; d < sizes.size(); ++d) {
+    const bool is_whole = std::all_of(tensors.begin(), tensors.end(), [&](const TensorArgument& each) {
+      return each.sizes.size() == sizes.size() && each.sizes[d] == sizes[d];
+    });
+    if (static_cast<std::int64_t>(d) == dim || !is_whole) continue;
+    const Shard shard(static_cast<std::int64_t>(d));
+    strategies.push_back({.arguments = PlacementVector(tensors.size(), shard), .results = {shard}});
+  }
+  run_by_strategies(call, strategies, {sizes});
+}
+
+/// index_add_(self, dim, index, source, alpha): what the gradient of index_select() is made of.
+void run_index_add(OpCall& call) {
+  const c10::DimVector sizes(call.tensors()[0].sizes);
+  const auto dim = wrapped_dim(call.argument(1).toInt(), sizes.size());
+  auto strategies = alike_but(call, dim, sizes.size());
+  for (auto& each : strategies) each.arguments[1] = Replicate();
+  run_by_strategies(call, strategies, {sizes});
+}
+
 /// flip(self, dims)
 void run_flip(OpCall& call) {
   const c10::DimVector sizes(call.tensors()[0].sizes);
   c10::SmallVector<bool, 5> is_flipped(sizes.size(), false);
   for (const auto dim : call.argument(1).toIntVector()) {
-    is_flipped[static_cast<std::size_t>(wrapped_dim(dim, sizes.size()))] = true;
+    is_flipped[static_cast<std::size_t>(existing_dim(dim, sizes.size()))] = true;
   }
   Strategies strategies;
   strategies.push_back(all_replicated(call));
@@ -137,7 +164,7 @@ void run_equal(OpCall& call) {
   const auto is_equal = at::equal(call.argument(0).toTensor(), call.argument(1).toTensor());
   auto answer = at::scalar_tensor(is_equal ? 1 : 0, call.argument(0).toTensor().options().dtype(at::kInt));
   for (std::int64_t dim = 0; dim < call.mesh().ndim(); ++dim) {
-    answer = functional::blocking::all_reduce(answer, ReduceOp::Kind::min, call.mesh().group(dim));
+    answer = functional::on_group::all_reduce(answer, ReduceOp::Kind::min, call.mesh().group(dim));
   }
   call.finish({answer.item<int>() == 1});
 }
@@ -150,6 +177,8 @@ void add_indexing_rules(RuleTable& table) {
   table.add("aten::stack", family, run_stack);
   table.add("aten::index_select", family, run_index_select);
   table.add("aten::gather", family, run_gather);
+  table.add("aten::scatter_add_", family, run_scatter_add);
+  table.add("aten::index_add_", family, run_index_add);
   table.add("aten::flip", family, run_flip);
   table.add({"aten::tril", "aten::triu"}, family, run_triangle);
   table.add("aten::_local_scalar_dense", family, run_item);

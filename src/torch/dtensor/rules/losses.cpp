@@ -6,10 +6,12 @@
 // rank, libtorch's kernel computes the sums.
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "torch/dtensor/redistribute_local.h"
 #include "torch/dtensor/rule_table.h"
 #include "torch/dtensor/rules/common.h"
-#include "torch/functional/blocking.h"
+#include "torch/functional/on_group.h"
 
 namespace cohort::dtensor {
 
@@ -51,10 +53,14 @@ void check_nll(const OpCall& call, const TensorArgument& scores) {
   if (scores.sizes.size() != 2) call.refuse("the rule is for scores of two dimensions, batch and classes");
 }
 
-void check_classes(const OpCall& call, const Layout& scores) {
-  for (const auto& each : scores.placements) {
-    if (each.is_strided_shard() && each.is_shard(1)) call.refuse("the classes are a strided shard");
-  }
+/// A strided shard of the batch is as good as a plain one; of the classes each rank needs consecutive ones.
+Decision choose_for_nll(const OpCall& call, const Strategies& strategies, std::size_t scores) {
+  auto decision = choose(call, strategies);
+  const auto& placements = decision.arguments[scores]->placements;
+  const bool has_strided_classes = std::any_of(placements.begin(), placements.end(), [](const Placement& each) {
+    return each.is_strided_shard() && each.is_shard(1);
+  });
+  return has_strided_classes ? choose(call, strategies, false) : decision;
 }
 
 at::Tensor tensor_or_undefined(const c10::IValue& value) {
@@ -95,9 +101,8 @@ void run_nll_loss(OpCall& call) {
   const bool keeps_batch = reduction == at::Reduction::None;
   const auto strategies = nll_strategies(
       call, 0, 1, {keeps_batch ? Placement(Shard(0)) : Placement(partial), Replicate()}, {partial, Replicate()});
-  const auto decision = choose(call, strategies);
+  const auto decision = choose_for_nll(call, strategies, 0);
   const auto& layout = *decision.arguments[0];
-  check_classes(call, layout);
   const SizesList sizes{keeps_batch ? c10::DimVector{scores.sizes[0]} : c10::DimVector{}, c10::DimVector{}};
   const bool has_all_classes = mesh_dims_that_cut(layout, 1).empty();
   const auto batch_dims = mesh_dims_that_cut(layout, 0);
@@ -112,7 +117,7 @@ void run_nll_loss(OpCall& call) {
   if (!keeps_batch) {
     // Every rank of a row of classes has the same targets: only the batch is summed over.
     for (const auto dim : batch_dims) {
-      total = functional::blocking::all_reduce(total, ReduceOp::Kind::sum, call.mesh().group(dim));
+      total = functional::on_group::all_reduce(total, ReduceOp::Kind::sum, call.mesh().group(dim));
     }
     if (reduction == at::Reduction::Mean) loss = loss / total;
   }
@@ -128,8 +133,7 @@ void run_nll_loss_backward(OpCall& call) {
   const auto reduction = call.argument(4).toInt();
   auto strategies = nll_strategies(call, 1, 2, {Shard(0)}, {Shard(1)});
   if (reduction == at::Reduction::None) strategies[1].arguments[0] = Shard(0);
-  const auto decision = choose(call, strategies);
-  check_classes(call, *decision.arguments[1]);
+  const auto decision = choose_for_nll(call, strategies, 1);
   const auto first = local_offsets(sizes, *decision.arguments[1])[1];
   const bool has_all_classes = mesh_dims_that_cut(*decision.arguments[1], 1).empty();
   call.localize(decision.arguments);

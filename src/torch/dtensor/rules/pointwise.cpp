@@ -22,16 +22,25 @@ enum class Linear : std::uint8_t {
   separately,  ///< in each tensor while the others are fixed: mul
   in_first,    ///< div
   copy,        ///< as `together`, and for every reduction, because the elements do not change
+  monotonic,   ///< as `together`, but for max and min only: keeps the order of elements, and does not add up
 };
 
 /// Whether a Partial with this reduction passes through an operator that is linear in some tensor: -max(x, y) is not
 /// max(-x, -y).
 bool passes(Linear linear, Placement::Reduction reduction) {
+  using enum Placement::Reduction;
+  if (linear == Linear::monotonic) return reduction == max || reduction == min;
   return linear == Linear::copy || is_sum(reduction);
 }
 
 bool is_linear_in_all(Linear linear) {
-  return linear == Linear::together || linear == Linear::copy;
+  return linear == Linear::together || linear == Linear::copy || linear == Linear::monotonic;
+}
+
+/// A sum of integers that were cut off is not the sum, cut off.
+Linear linear_in_conversion(at::ScalarType from, at::ScalarType to) {
+  if (from == to || !at::isIntegralType(to, true) || at::isIntegralType(from, true)) return Linear::copy;
+  return to == at::kBool ? Linear::nowhere : Linear::monotonic;
 }
 
 bool fits_as_it_is(const OpCall& call, Linear linear) {
@@ -92,13 +101,22 @@ void add_once(OpCall& call, const Decision& decision) {
   }
 }
 
-void run_pointwise(OpCall& call, Linear linear) {
+/// Where a tensor has gaps or repetitions, the result has none.
+c10::DimVector packed_strides(const TensorArgument& tensor, bool is_row_major) {
+  const bool is_expanded = std::find(tensor.strides.begin(), tensor.strides.end(), 0) != tensor.strides.end();
+  return is_row_major || is_expanded ? dense_strides(tensor.sizes) : dense_strides(tensor.sizes, tensor.strides);
+}
+
+/// `is_row_major`: the result is, whatever the strides of the tensor.
+void run_pointwise(OpCall& call, Linear linear, bool is_row_major = false) {
   const auto& tensors = call.tensors();
   if (fits_as_it_is(call, linear)) {
     call.localize_as_they_are();
     call.run_local();
     const auto& first = tensors.front();
-    return call.wrap_result(call.layout_pointer(), first.sizes, first.strides);
+    const bool is_dense = call.info().returns_view || first.impl->is_non_overlapping_and_dense();
+    if (is_dense && !is_row_major) return call.wrap_result(call.layout_pointer(), first.sizes, first.strides);
+    return call.wrap_result(call.layout_pointer(), first.sizes, packed_strides(first, is_row_major));
   }
   const auto sizes = broadcast_sizes(call);
   auto strategies = broadcast_strategies(call, sizes);
@@ -108,6 +126,30 @@ void run_pointwise(OpCall& call, Linear linear) {
   if (linear == Linear::together && tensors[0].is_written) add_once(call, decision);
   call.run_local();
   call.wrap_results(decision.results, SizesList{sizes});
+}
+
+/// log_sigmoid_forward(self) -> (output, buffer) and log_sigmoid_backward(grad, self, buffer): the buffer is like self on
+/// the host, and empty on a device.
+void run_log_sigmoid(OpCall& call, std::size_t results) {
+  const auto& tensors = call.tensors();
+  const c10::DimVector sizes(tensors[0].sizes);
+  Strategies strategies;
+  strategies.push_back(all_replicated(call, results));
+  for (std::size_t d = 0; d < sizes.size(); ++d) {
+    const Shard shard(static_cast<std::int64_t>(d));
+    Strategy strategy{.arguments = PlacementVector(tensors.size(), shard), .results = PlacementVector(results, shard)};
+    if (tensors.back().sizes != at::IntArrayRef(sizes)) strategy.arguments.back() = Replicate();
+    strategies.push_back(std::move(strategy));
+  }
+  auto decision = choose(call, strategies);
+  call.localize(decision.arguments);
+  call.run_local();
+  SizesList result_sizes(results, sizes);
+  if (results == 2 && call.result(1).toTensor().sizes() != call.result(0).toTensor().sizes()) {
+    decision.results[1] = replicated_layout(call.mesh());
+    result_sizes[1] = {0};
+  }
+  call.wrap_results(decision.results, result_sizes);
 }
 
 void add(RuleTable& table, std::initializer_list<const char*> names, std::initializer_list<const char*> overloads,
@@ -146,8 +188,19 @@ void add_pointwise_rules(RuleTable& table) {
   add(table, {"div"}, binary, Linear::in_first);
   add(table, {"mul", "div"}, {".Scalar", "_.Scalar"}, Linear::together);
   add(table, {"div"}, {".Tensor_mode", "_.Tensor_mode", ".Scalar_mode", "_.Scalar_mode"}, Linear::nowhere);
-  add(table, {"copy_", "_to_copy", "clone", "detach", "detach_", "alias", "lift_fresh", "positive", "zero_"}, {""},
-      Linear::copy);
+  add(table, {"detach", "detach_", "alias", "lift_fresh", "positive", "zero_"}, {""}, Linear::copy);
+  table.add("aten::copy_", "pointwise", [](OpCall& call) {
+    const auto dtype = [&](std::size_t i) { return call.argument(i).toTensor().scalar_type(); };
+    run_pointwise(call, linear_in_conversion(dtype(1), dtype(0)));
+  });
+  table.add("aten::clone", "pointwise",
+            [](OpCall& call) { run_pointwise(call, Linear::copy, is_contiguous_format(call.argument(1))); });
+  // _to_copy(self, dtype, layout, device, pin_memory, non_blocking, memory_format)
+  table.add("aten::_to_copy", "pointwise", [](OpCall& call) {
+    const auto from = call.argument(0).toTensor().scalar_type();
+    const auto to = call.argument(1).toOptional<at::ScalarType>().value_or(from);
+    run_pointwise(call, linear_in_conversion(from, to), is_contiguous_format(call.argument(6)));
+  });
   add(table, {"_conj", "_neg_view"}, {""}, Linear::together);
   add(table, {"fill_"}, {".Scalar", ".Tensor"}, Linear::nowhere);
   add(table, {"pow"},
@@ -174,8 +227,10 @@ void add_pointwise_rules(RuleTable& table) {
   add(table,
       {"gelu_backward", "silu_backward", "sigmoid_backward", "tanh_backward", "threshold_backward", "elu_backward",
        "leaky_relu_backward", "hardtanh_backward", "hardswish_backward", "hardsigmoid_backward", "softplus_backward",
-       "mish_backward", "logit_backward", "log_sigmoid_backward", "native_dropout_backward"},
+       "mish_backward", "logit_backward", "native_dropout_backward"},
       {""}, Linear::nowhere);
+  table.add("aten::log_sigmoid_forward", "pointwise", [](OpCall& call) { run_log_sigmoid(call, 2); });
+  table.add("aten::log_sigmoid_backward", "pointwise", [](OpCall& call) { run_log_sigmoid(call, 1); });
 }
 
 }  // namespace cohort::dtensor

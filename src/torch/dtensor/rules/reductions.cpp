@@ -9,7 +9,7 @@
 
 #include "torch/dtensor/rule_table.h"
 #include "torch/dtensor/rules/common.h"
-#include "torch/functional/blocking.h"
+#include "torch/functional/on_group.h"
 
 namespace cohort::dtensor {
 
@@ -21,7 +21,10 @@ struct Reduced {
   bool keeps_dims = false;
 
   Reduced(std::size_t count, at::IntArrayRef given, bool keeps) : dims(count, given.empty()), keeps_dims(keeps) {
-    for (const auto dim : given) dims[static_cast<std::size_t>(wrapped_dim(dim, count))] = true;
+    for (const auto dim : given) {
+      const auto wrapped = static_cast<std::size_t>(wrapped_dim(dim, count));
+      if (count > 0) dims[wrapped] = true;
+    }
   }
 
   c10::DimVector result_sizes(at::IntArrayRef sizes) const {
@@ -50,7 +53,7 @@ Strategies reduction_strategies(const OpCall& call, const Reduced& reduced,
     const Shard shard(static_cast<std::int64_t>(d));
     if (!reduced.dims[d]) {
       strategies.push_back({.arguments = {shard}, .results = PlacementVector(results, Shard(reduced.result_dim(d)))});
-    } else if (combines && (is_linear || !may_leave_ranks_empty(call, sizes[d]))) {
+    } else if (combines && (is_linear || !may_leave_ranks_empty(call.tensors()[0], static_cast<std::int64_t>(d)))) {
       strategies.push_back({.arguments = {shard}, .results = PlacementVector(results, Partial(*combines))});
     }
   }
@@ -120,10 +123,11 @@ void run_norm(OpCall& call, bool has_dims) {
   const auto given =
       has_dims && !call.argument(2).isNone() ? call.argument(2).toIntVector() : std::vector<std::int64_t>{};
   const Reduced reduced(count, given, has_dims && call.argument(3).toBool());
-  const bool is_max = std::isinf(p);
-  if (is_max && p < 0) call.refuse("the norm of order -inf has no rule");
-  const auto combines = is_max ? Placement::Reduction::max : Placement::Reduction::sum;
-  auto strategies = reduction_strategies(call, reduced, combines, !is_max);
+  const bool is_extreme = std::isinf(p);
+  const auto combines = !is_extreme ? ReduceOp::Kind::sum : p > 0 ? ReduceOp::Kind::max : ReduceOp::Kind::min;
+  // Of no elements, only the norms from 0 up to any number have a value. Which Partial stands for the sharded
+  // dimensions does not matter: it is reduced here.
+  auto strategies = reduction_strategies(call, reduced, Placement::Reduction::sum, p >= 0 && !is_extreme);
   // A sum of summands does not have the sum of their norms.
   strategies.erase(std::remove_if(strategies.begin(), strategies.end(),
                                   [](const Strategy& each) { return each.arguments[0].is_partial(); }),
@@ -137,14 +141,14 @@ void run_norm(OpCall& call, bool has_dims) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const auto partial = [](const Placement& each) { return each.is_partial(); };
     if (takes_part(call) && std::any_of(placements.begin(), placements.end(), partial)) {
-      if (!is_max) result = result.pow(p);
+      const bool is_power = !is_extreme && p != 0;  // the norm of order 0 counts elements
+      if (is_power) result = result.pow(p);
       for (std::size_t dim = 0; dim < placements.size(); ++dim) {
         if (!placements[dim].is_partial()) continue;
-        result = functional::blocking::all_reduce(result, is_max ? ReduceOp::Kind::max : ReduceOp::Kind::sum,
-                                                  call.mesh().group(static_cast<std::int64_t>(dim)));
+        result = functional::on_group::all_reduce(result, combines, call.mesh().group(static_cast<std::int64_t>(dim)));
         placements[dim] = Replicate();
       }
-      if (!is_max) result = result.pow(1 / p);
+      if (is_power) result = result.pow(1 / p);
     }
   }
   const auto layout = std::make_shared<const Layout>(Layout{.mesh = call.mesh(), .placements = std::move(placements)});

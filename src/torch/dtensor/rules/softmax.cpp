@@ -7,7 +7,7 @@
 
 #include "torch/dtensor/rule_table.h"
 #include "torch/dtensor/rules/common.h"
-#include "torch/functional/blocking.h"
+#include "torch/functional/on_group.h"
 
 namespace cohort::dtensor {
 
@@ -25,7 +25,7 @@ Strategies alike_strategies(const OpCall& call) {
 }
 
 at::Tensor reduced(at::Tensor tensor, ReduceOp::Kind op, const DeviceMesh& mesh, const MeshDims& mesh_dims) {
-  for (const auto dim : mesh_dims) tensor = functional::blocking::all_reduce(tensor, op, mesh.group(dim));
+  for (const auto dim : mesh_dims) tensor = functional::on_group::all_reduce(tensor, op, mesh.group(dim));
   return tensor;
 }
 
@@ -37,10 +37,12 @@ at::Tensor max_along(const at::Tensor& x, std::int64_t dim) {
   return at::full(sizes, -std::numeric_limits<double>::infinity(), x.options());
 }
 
-/// _softmax(self, dim, half_to_float)
-void run_softmax(OpCall& call, bool is_log) {
+/// Runs on the parts where every rank has the whole of the dimension that argument `dim_position` names. Otherwise `compute`
+/// gets that dimension and the mesh dimensions that cut it, and returns the local result.
+template <class Compute>
+void run_normalizing(OpCall& call, std::size_t dim_position, Compute&& compute) {
   const c10::DimVector sizes(call.tensors()[0].sizes);
-  const auto dim = wrapped_dim(call.argument(1).toInt(), sizes.size());
+  const auto dim = wrapped_dim(call.argument(dim_position).toInt(), sizes.size());
   const auto decision = choose(call, alike_strategies(call));
   const auto mesh_dims = mesh_dims_that_cut(*decision.results[0], dim);
   call.localize(decision.arguments);
@@ -49,38 +51,36 @@ void run_softmax(OpCall& call, bool is_log) {
     return call.wrap_results(decision.results, SizesList{sizes});
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  auto x = call.argument(0).toTensor();
-  if (call.argument(2).toBool()) x = x.to(at::kFloat);
-  const auto dtype = x.scalar_type();
-  // As the kernels do, the sums are made in float.
-  if (dtype == at::kHalf || dtype == at::kBFloat16) x = x.to(at::kFloat);
-  const auto& mesh = call.mesh();
-  x = x - reduced(max_along(x, dim), ReduceOp::Kind::max, mesh, mesh_dims);
-  auto result = x.exp();
-  const auto sum = reduced(result.sum(dim, true), ReduceOp::Kind::sum, mesh, mesh_dims);
-  result = is_log ? x.sub_(sum.log()) : result.div_(sum);
-  call.finish({wrap(result.to(dtype), decision.results[0], sizes)});
+  call.finish({wrap(compute(dim, mesh_dims), decision.results[0], sizes)});
+}
+
+/// _softmax(self, dim, half_to_float)
+void run_softmax(OpCall& call, bool is_log) {
+  run_normalizing(call, 1, [&](std::int64_t dim, const MeshDims& mesh_dims) {
+    auto x = call.argument(0).toTensor();
+    if (call.argument(2).toBool()) x = x.to(at::kFloat);
+    const auto dtype = x.scalar_type();
+    // As the kernels do, the sums are made in float.
+    if (dtype == at::kHalf || dtype == at::kBFloat16) x = x.to(at::kFloat);
+    const auto& mesh = call.mesh();
+    x = x - reduced(max_along(x, dim), ReduceOp::Kind::max, mesh, mesh_dims);
+    auto result = x.exp();
+    const auto sum = reduced(result.sum(dim, true), ReduceOp::Kind::sum, mesh, mesh_dims);
+    result = is_log ? x.sub_(sum.log()) : result.div_(sum);
+    return result.to(dtype);
+  });
 }
 
 /// _softmax_backward_data(grad_output, output, dim, input_dtype)
 void run_softmax_backward(OpCall& call, bool is_log) {
-  const c10::DimVector sizes(call.tensors()[0].sizes);
-  const auto dim = wrapped_dim(call.argument(2).toInt(), sizes.size());
-  const auto decision = choose(call, alike_strategies(call));
-  const auto mesh_dims = mesh_dims_that_cut(*decision.results[0], dim);
-  call.localize(decision.arguments);
-  if (mesh_dims.empty() || !takes_part(call)) {
-    call.run_local();
-    return call.wrap_results(decision.results, SizesList{sizes});
-  }
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const auto grad = call.argument(0).toTensor();
-  const auto output = call.argument(1).toTensor();
-  const auto dtype = call.argument(3).toScalarType();
-  const auto weighted = is_log ? grad : grad * output;
-  const auto sum = reduced(weighted.sum(dim, true), ReduceOp::Kind::sum, call.mesh(), mesh_dims);
-  const auto result = is_log ? grad - output.exp() * sum : weighted - output * sum;
-  call.finish({wrap(result.to(dtype), decision.results[0], sizes)});
+  run_normalizing(call, 2, [&](std::int64_t dim, const MeshDims& mesh_dims) {
+    const auto grad = call.argument(0).toTensor();
+    const auto output = call.argument(1).toTensor();
+    const auto weighted = is_log ? grad : grad * output;
+    const auto sum = reduced(weighted.sum(dim, true), ReduceOp::Kind::sum, call.mesh(), mesh_dims);
+    const auto result = is_log ? grad - output.exp() * sum : weighted - output * sum;
+    return result.to(call.argument(3).toScalarType());
+  });
 }
 
 }  // namespace

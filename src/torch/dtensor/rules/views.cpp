@@ -111,14 +111,17 @@ void run_unsqueeze(OpCall& call) {
            shape);
 }
 
-/// squeeze, squeeze.dim and squeeze.dims. A sharded dimension of size 1 stays whole on one rank only, so it cannot go.
+/// squeeze, squeeze.dim and squeeze.dims, and those that change the tensor itself. A sharded dimension of size 1 stays whole on one rank only, so it cannot go.
 void run_squeeze(OpCall& call) {
   const auto sizes = call.tensors()[0].sizes;
   c10::SmallVector<bool, 5> goes(sizes.size(), call.arguments() == 1);
   if (call.arguments() > 1) {
     const auto& dims = call.argument(1);
     const auto given = dims.isInt() ? std::vector<std::int64_t>{dims.toInt()} : dims.toIntVector();
-    for (const auto d : given) goes[static_cast<std::size_t>(wrapped_dim(d, sizes.size()))] = true;
+    for (const auto d : given) {
+      const auto dim = static_cast<std::size_t>(wrapped_dim(d, sizes.size()));
+      if (!sizes.empty()) goes[dim] = true;
+    }
   }
   c10::DimVector gone;
   for (std::size_t d = 0; d < sizes.size(); ++d) {
@@ -139,7 +142,11 @@ void run_squeeze(OpCall& call) {
     for (auto each = gone.rbegin(); each != gone.rend(); ++each) local = local.squeeze(*each);
     if (gone.empty()) local = local.alias();
   }
-  call.finish({wrap(std::move(local), layout, left.sizes, left.strides)});
+  auto result = wrap(std::move(local), layout, left.sizes, left.strides);
+  if (call.info().result_is_argument[0] < 0) return call.finish({std::move(result)});
+  auto self = call.given(0).toTensor();
+  self.unsafeGetTensorImpl()->shallow_copy_from(result.getIntrusivePtr());
+  call.finish({std::move(self)});
 }
 
 void run_expand(OpCall& call) {
@@ -171,7 +178,7 @@ void run_expand(OpCall& call) {
 /// slice.Tensor(self, dim, start, end, step)
 void run_slice(OpCall& call) {
   Shape shape(call.tensors()[0]);
-  const auto dim = wrapped_dim(call.argument(1).toInt(), shape.sizes.size());
+  const auto dim = existing_dim(call.argument(1).toInt(), shape.sizes.size());
   auto& size = shape.sizes[static_cast<std::size_t>(dim)];
   const auto bound = [&](const c10::IValue& value, std::int64_t otherwise) {
     const auto given = value.isNone() ? otherwise : value.toInt();
@@ -194,7 +201,7 @@ void run_slice(OpCall& call) {
 
 void run_select(OpCall& call) {
   Shape shape(call.tensors()[0]);
-  const auto dim = wrapped_dim(call.argument(1).toInt(), shape.sizes.size());
+  const auto dim = existing_dim(call.argument(1).toInt(), shape.sizes.size());
   shape.erase(dim);
   run_view(call,
            mapped_layout(call,
@@ -208,7 +215,7 @@ void run_select(OpCall& call) {
 /// split.Tensor, split_with_sizes, unbind.int: a list of views along a dimension that must be whole on every rank.
 void run_split(OpCall& call, std::size_t dim_position, bool removes_dim) {
   const Shape whole(call.tensors()[0]);
-  const auto dim = wrapped_dim(call.argument(dim_position).toInt(), whole.sizes.size());
+  const auto dim = existing_dim(call.argument(dim_position).toInt(), whole.sizes.size());
   const auto layout = mapped_layout(call, [&](std::int64_t each) -> std::optional<std::int64_t> {
     if (each == dim) return std::nullopt;
     return removes_dim && each > dim ? each - 1 : each;
@@ -216,8 +223,9 @@ void run_split(OpCall& call, std::size_t dim_position, bool removes_dim) {
   call.localize_as_they_are();
   call.run_local();
   c10::List<at::Tensor> parts;
-  const auto locals = call.take_list_result();
-  for (const at::Tensor& local : locals) {
+  // As a vector: what a List's iterator refers to differs between versions of libtorch.
+  const auto locals = call.take_list_result().vec();
+  for (const auto& local : locals) {
     auto part = whole;
     if (removes_dim) {
       part.erase(dim);
@@ -263,7 +271,7 @@ void run_reshape(OpCall& call) {
 /// slice_backward(grad, input_sizes, dim, ...) and select_backward: a new tensor of the sizes of the forward's input.
 void run_placed_gradient(OpCall& call, bool adds_dim) {
   const c10::DimVector sizes(call.argument(1).toIntVector());
-  const auto dim = wrapped_dim(call.argument(2).toInt(), sizes.size());
+  const auto dim = existing_dim(call.argument(2).toInt(), sizes.size());
   const auto layout = mapped_layout(call, [&](std::int64_t each) -> std::optional<std::int64_t> {
     if (adds_dim) return each >= dim ? each + 1 : each;
     if (each == dim && call.tensors()[0].sizes[static_cast<std::size_t>(dim)] != sizes[static_cast<std::size_t>(dim)]) {
@@ -292,7 +300,9 @@ void add_view_rules(RuleTable& table) {
   table.add("aten::transpose.int", family, run_transpose);
   table.add("aten::t", family, run_t);
   table.add("aten::unsqueeze", family, run_unsqueeze);
-  table.add({"aten::squeeze", "aten::squeeze.dim", "aten::squeeze.dims"}, family, run_squeeze);
+  table.add({"aten::squeeze", "aten::squeeze.dim", "aten::squeeze.dims", "aten::squeeze_", "aten::squeeze_.dim",
+             "aten::squeeze_.dims"},
+            family, run_squeeze);
   table.add("aten::expand", family, run_expand);
   table.add("aten::slice.Tensor", family, run_slice);
   table.add("aten::select.int", family, run_select);
