@@ -5,6 +5,7 @@
 // the way from the call to the kernel and back.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 #include <cohort/current_group.h>
 #include <cohort/hash_store.h>
 #include <cohort/new_group.h>

@@ -19,6 +19,7 @@ struct COHORT_API Capabilities {
   bool splitting = false;            ///< split()
   bool shrinking = false;            ///< shrink()
   bool regrouping = false;           ///< the group can be made again with other members: grow()
+  bool without_peers = false;        ///< there are no other ranks to agree with: fake
   bool aborting = false;             ///< abort() ends operations that wait
   bool premul_sum = false;           ///< ReduceOp::premul_sum
   bool user_reductions = false;      ///< Reduction; set by the group, not by the backend

@@ -78,7 +78,12 @@ ProcessGroupPtr ProcessGroup::shrink(const ShrinkOptions& options) {
   const auto backend = default_backend();
   const auto deadline = options.timeout.deadline_or(timeout());
   const std::vector<int> out(excluded.begin(), excluded.end());
-  const bool is_native = backends.size() == 1 && backend->capabilities().shrinking;
+  // Several backends might come to different survivors, unless there is nobody to agree with.
+  const auto can_alone = [](const BackendPtr& each) {
+    return each->capabilities().shrinking && each->capabilities().without_peers;
+  };
+  const bool is_native = backends.size() == 1 ? backend->capabilities().shrinking
+                                              : std::all_of(backends.begin(), backends.end(), can_alone);
   const auto store = this->store();
   if (!is_native) {
     for (const auto& each : backends) {
@@ -111,7 +116,10 @@ ProcessGroupPtr ProcessGroup::shrink(const ShrinkOptions& options) {
     group = std::make_shared<ProcessGroup>(store == nullptr ? nullptr : std::make_shared<PrefixStore>(name, store),
                                            shrunk.backend->rank(), shrunk.backend->size(), timeout(),
                                            fmt::format("{}/{}", id(), name));
-    for (const auto type : device_types()) group->add_backend(type, shrunk.backend);
+    for (const auto type : device_types()) {
+      const auto& of_type = state_->backends[static_cast<std::size_t>(type)];
+      group->add_backend(type, of_type == backend ? shrunk.backend : of_type->shrink(out, deadline).backend);
+    }
   } else {
     if (excluded.contains(rank_)) return nullptr;
     const SurvivorAgreement::Self self{

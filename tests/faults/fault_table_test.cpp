@@ -83,6 +83,11 @@ constexpr Phase phases[] = {
        std::iota(all.begin(), all.end(), 0);
        group.split_group(all);
      }},
+    // The victim shares its part with rank 0, but all ranks take part in making both.
+    {"partition",
+     [](ProcessGroup& group, Scratch&) {
+       group.partition({{0, victim}, {2}});
+     }},
 };
 
 struct Cell {

@@ -8,11 +8,13 @@
 #include <vector>
 
 #include "faults/fault_scenario.h"
+#include "faults/where.h"
 
 namespace cohort::test {
 namespace {
 
 using namespace std::chrono_literals;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 using Call = void (*)(ProcessGroup& group);
@@ -130,6 +132,38 @@ TEST_F(AbsenceTest, OfALivingRankEndsAtTheDeadlineAndIsNamed) {
     scenario.expect_end();
   }
 }
+
+/// Parts are not compared, which a mesh does before (mesh.h). Ranks wait for members that do not come, or notice that these
+/// do something else.
+class OtherParts : public FaultTest, public ::testing::WithParamInterface<Where> {};
+
+TEST_P(OtherParts, EndAtTheDeadlineForRanksThatWaitForOneAnother) {
+  constexpr auto deadline = 500ms;
+  FaultScenario scenario(store(), 3, [&](Member& me) {
+    const auto group = GetParam().join(me);
+    group->set_timeout(deadline);
+    me.say("made");
+    me.await_go();
+    const std::vector<std::vector<int>> parts{{0, 1}, {2}};
+    const std::vector<std::vector<int>> others{{0}, {1, 2}};
+    me.attempt("partition", [&] { group->partition(me.rank() == 1 ? others : parts); });
+    me.await_go();
+  });
+  scenario.hear_all("made");
+  const auto start = Clock::now();
+  scenario.go_all();
+  for (const auto& word : scenario.hear_all("partition", 2)) {
+    EXPECT_THAT(word.type, AnyOf("OperationTimeoutError", "MismatchError")) << word;
+    EXPECT_GE(word.at_fault, 0) << word;
+    EXPECT_LT(milliseconds_between(start, word.when), 2000 + std::chrono::milliseconds(deadline).count()) << word;
+  }
+  scenario.hear(2, "partition");  // its part is itself alone, so it may have one
+  scenario.go_all();
+  scenario.expect_end();
+}
+
+INSTANTIATE_TEST_SUITE_P(Everywhere, OtherParts, ::testing::ValuesIn(everywhere),
+                         [](const auto& each) { return to_string(each.param); });
 
 }  // namespace
 }  // namespace cohort::test

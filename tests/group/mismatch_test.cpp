@@ -324,6 +324,8 @@ TEST_P(MismatchAtOff, IsFoundAndBreaksTheGroup) {
     run_breakable(ranks, [&](const ProcessGroupPtr& group) {
       std::vector<int> x{1};
       group->all_reduce(x);
+      // An engine tells a broken group to ranks that are still at the end of the operation before.
+      if (!is_told_at_once) meet(group, "begin");
       const auto took = time_of([&] {
         try {
           (group->rank() == odd ? what.one : what.others)(*group, elements);

@@ -17,14 +17,14 @@
 // on all ranks or throw on all. Rank 0's state is saved; with DistributedDataParallel modules, buffers and optimizers
 // are the same on all ranks. Loading copies into the modules' tensors, which autograd sees as a change in place.
 //
-// The random state of each rank is part of the checkpoint (the host's default generator, and those of the devices on
-// which the modules are), so that a resumed run computes the same bits as an uninterrupted one, dropout included. If a
-// run is resumed with another number of ranks, each rank keeps its current random state.
+// The random state of each rank is part of the checkpoint (the host's default generator, and those of the devices and
+// meshes on which the modules are), so that a resumed run computes the same bits as an uninterrupted one, dropout
+// included. If a run is resumed with another number of ranks, each rank keeps its current random state.
 //
-// Distributed tensors (dtensor.h), be they parameters, buffers, moments of an optimizer or tensors of their own, are saved
-// with `sharded`, which makes the path a folder: each rank writes its parts, and parts that several ranks hold are
-// written once. Whatever mesh and placements the tensors have when they are loaded, or none in a single process, each rank
-// takes its part of them, with the same bits; and a checkpoint of plain tensors loads into distributed ones.
+// Distributed tensors (dtensor.h), be they parameters, buffers, moments of an optimizer or tensors of their own, are
+// saved with `sharded`, which makes the path a folder: each rank writes its parts, and parts that several ranks hold
+// are written once. Whatever mesh and placements the tensors have when they are loaded, or none in a single process,
+// each rank takes its part of them, with the same bits; and a checkpoint of plain tensors loads into distributed ones.
 //
 //   auto mesh = cohort::init_device_mesh("cpu", {2, 2}, {"dp", "tp"});
 //   cohort::parallelize_module(*net, mesh["tp"], {{"widen", cohort::ColwiseParallel()}});
@@ -33,8 +33,9 @@
 //   if (auto last = cohort::Checkpoint::latest("run")) parallel.load(*last, pg);       // saved on 4 x 1, say
 //   parallel.save("run/step-100", pg, {.sharded = true});
 //
-// No rank ever holds a whole distributed tensor for this, and while DistributedDataParallel wraps the module, its parameters
-// and their optimizer's state are saved as what they are, distributed. A Partial tensor is a CheckpointError: no rank has its values.
+// No rank ever holds a whole distributed tensor for this, and while DistributedDataParallel wraps the module, its
+// parameters and their optimizer's state are saved as what they are, distributed. A Partial tensor is a
+// CheckpointError: no rank has its values.
 //
 // Format. A checkpoint is a safetensors file: a JSON header and bytes. Python's safetensors opens it, with tensors
 // named "model.layer1.weight" and numbers in the metadata; and a safetensors file from elsewhere can be loaded into a
@@ -88,8 +89,8 @@ struct CheckpointSaveOptions {
   std::optional<std::size_t> keep{};
   /// The path becomes a folder with a file for each rank and an index. Each rank writes its own state: add_per_rank's
   /// objects, its share of a ZeroOptimizer and its parts of distributed tensors, which no rank has to hold as a whole;
-  /// the rest is in rank 0's file. All ranks must see the folder, and all ranks of a mesh save its tensors. Without it, a
-  /// distributed tensor is a CheckpointError unless rank 0 holds all of it.
+  /// the rest is in rank 0's file. All ranks must see the folder, and all ranks of a mesh save its tensors. Without it,
+  /// a distributed tensor is a CheckpointError unless rank 0 holds all of it.
   bool sharded = false;
   /// How long the other ranks wait while rank 0 writes to disk; default: the group's timeout.
   Timeout timeout{};
@@ -102,8 +103,8 @@ struct CheckpointLoadOptions {
   /// Objects that were added but are not in the file are left as they are; otherwise they are a CheckpointError.
   bool allow_missing = false;
   /// Every rank reads the file itself, and it is checked that all read the same one. Otherwise only rank 0 needs the
-  /// file and sends it to the others. A folder is always read by every rank: of its files, those that have something for
-  /// this rank.
+  /// file and sends it to the others. A folder is always read by every rank: of its files, those that have something
+  /// for this rank.
   bool all_ranks_read = false;
   Timeout timeout{};
 };
@@ -146,7 +147,7 @@ class COHORT_API Checkpoint {
     std::function<bool(const std::string&)> needs{};  ///< whether this rank loads that key; empty: all
     /// Finds the tensor into which a key is loaded: undefined if that is not known.
     std::function<std::function<at::Tensor(const std::string&)>()> targets{};
-    std::function<std::vector<at::Device>()> devices{};  ///< whose random state matters
+    std::function<std::vector<at::Tensor>()> tensors{};  ///< the random state of their devices and meshes matters
     bool is_module = false;
     bool per_rank = false;
   };

@@ -22,8 +22,8 @@
 // Optionally `void check_state_dict(const cohort::StateDict&) const` throws if the state does not fit. A checkpoint
 // calls it on all ranks before it changes anything.
 //
-// In a checkpoint that is a folder state_dict is called on all ranks. Rank 0's plain tensors and values are saved, and every
-// rank's part of distributed tensors (dtensor.h); load_state_dict then gets these as whole tensors, of which
+// In a checkpoint that is a folder state_dict is called on all ranks. Rank 0's plain tensors and values are saved, and
+// every rank's part of distributed tensors (dtensor.h); load_state_dict then gets these as whole tensors, of which
 // distribute_tensor(whole, mesh, placements, {.src_data_rank = std::nullopt}) takes this rank's part.
 //
 // Keys are names with dots between their parts, as in "layer1.weight". Values keep their bits, apart from those of a

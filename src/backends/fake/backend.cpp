@@ -42,6 +42,7 @@ Capabilities FakeBackend::capabilities() const {
           .group_memory = true,
           .splitting = true,
           .shrinking = true,
+          .without_peers = true,
           .aborting = true,
           .premul_sum = true,
           .deterministic_order = true,

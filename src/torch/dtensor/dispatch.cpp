@@ -60,6 +60,7 @@ void dispatch(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   std::optional<c10::InferenceMode> outside;
   if (info.returns_view && c10::InferenceMode::is_enabled() && !call.is_inference()) outside.emplace(false);
   info.rule->run(call);
+  if (info.returns_view) call.mark_views_of_copies();
 }
 
 }  // namespace cohort::dtensor

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Plain tensors that are known to be this rank's part of a distributed tensor. While DistributedDataParallel wraps a module
-// with distributed parameters, the module's parameters are such parts (torch/ddp/local_parameters.h), and so are the
-// tensors that an optimizer keeps for them; a checkpoint has to know what they are parts of.
+// Plain tensors that are known to be this rank's part of a distributed tensor. While DistributedDataParallel wraps a
+// module with distributed parameters, the module's parameters are such parts (torch/ddp/local_parameters.h), and so are
+// the tensors that an optimizer keeps for them; a checkpoint has to know what they are parts of.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,8 +26,8 @@ class KnownPart {
   at::Tensor local_;  ///< undefined after it was moved from
 };
 
-/// The distributed tensor whose part on this rank is `tensor`, or like `known` if that is a part of which `tensor` is an
-/// image, as an optimizer's moments are. It shares memory with it. What is no part is returned as it is.
+/// The distributed tensor whose part on this rank is `tensor`, or like `known` if that is a part of which `tensor` is
+/// an image, as an optimizer's moments are. It shares memory with it. What is no part is returned as it is.
 at::Tensor whole_of(const at::Tensor& tensor, const at::Tensor& known);
 inline at::Tensor whole_of(const at::Tensor& tensor) {
   return whole_of(tensor, tensor);

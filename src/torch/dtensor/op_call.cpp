@@ -224,6 +224,20 @@ void OpCall::wrap_result(const LayoutPtr& layout, at::IntArrayRef sizes, at::Int
   stack_.back() = wrap(std::move(stack_.back()).toTensor(), layout, sizes, strides);
 }
 
+void OpCall::mark_views_of_copies() {
+  if (!first_->is_copied_view() || name() == "aten::detach") return;
+  const auto mark = [](const at::Tensor& view) {
+    static_cast<DTensorImpl*>(view.unsafeGetTensorImpl())->set_copied_view();
+  };
+  for (auto i = begin_; i < stack_.size(); ++i) {
+    if (stack_[i].isTensor()) {
+      mark(stack_[i].toTensor());
+    } else {
+      for (const at::Tensor& view : stack_[i].toTensorVector()) mark(view);
+    }
+  }
+}
+
 void OpCall::finish(std::vector<c10::IValue> results) {
   stack_.resize(begin_);
   for (auto& each : results) stack_.push_back(std::move(each));

@@ -17,11 +17,6 @@ namespace cohort::dtensor {
 
 namespace {
 
-struct RandomState {
-  std::uint64_t seed = 0;
-  std::uint64_t draws = 0;
-};
-
 /// By the groups' ids and this rank's place: equal meshes that are made anew continue the sequence, ranks that are threads
 /// of one process have their own, and no mesh is kept alive.
 struct RandomStates {
@@ -92,30 +87,36 @@ std::uint64_t seed_of_part(std::uint64_t seed, std::uint64_t draw, const Layout&
   return mixed(mixed(mixed(seed) + draw) + part);
 }
 
-at::Generator next_generator(const Layout& layout, const at::Tensor& like) {
-  const auto key = key_of(layout.mesh);
+std::optional<RandomState> random_state_of(const DeviceMesh& mesh) {
+  if (mesh.coordinate() == nullptr) return std::nullopt;
   auto& all = random_states();
-  std::optional<RandomState> state;
-  {
-    const std::lock_guard lock(all.mutex);
-    const auto found = all.states.find(key);
-    if (found != all.states.end()) state = found->second;
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.states.find(key_of(mesh));
+  return found == all.states.end() ? std::nullopt : std::optional(found->second);
+}
+
+void set_random_state(const DeviceMesh& mesh, const std::optional<RandomState>& state) {
+  if (mesh.coordinate() == nullptr) return;
+  auto& all = random_states();
+  const std::lock_guard lock(all.mutex);
+  if (state.has_value()) {
+    all.states[key_of(mesh)] = *state;
+  } else {
+    all.states.erase(key_of(mesh));
   }
+}
+
+at::Generator next_generator(const Layout& layout, const at::Tensor& like) {
+  auto state = random_state_of(layout.mesh);
   if (!state) state = RandomState{.seed = agreed_seed(layout.mesh, like), .draws = 0};
-  {
-    const std::lock_guard lock(all.mutex);
-    all.states[key] = {.seed = state->seed, .draws = state->draws + 1};
-  }
+  set_random_state(layout.mesh, RandomState{.seed = state->seed, .draws = state->draws + 1});
   auto& generator = own_generator(like.device());
   generator.set_current_seed(seed_of_part(state->seed, state->draws, layout));
   return generator;
 }
 
 void manual_seed(std::uint64_t seed, const DeviceMesh& mesh) {
-  if (mesh.coordinate() == nullptr) return;
-  auto& all = random_states();
-  const std::lock_guard lock(all.mutex);
-  all.states[key_of(mesh)] = {.seed = seed, .draws = 0};
+  set_random_state(mesh, RandomState{.seed = seed, .draws = 0});
 }
 
 }  // namespace cohort::dtensor

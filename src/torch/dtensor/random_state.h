@@ -9,10 +9,21 @@
 #include <ATen/core/Generator.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "torch/dtensor/layout.h"
 
 namespace cohort::dtensor {
+
+/// Where a mesh's sequence of random numbers stands, equal on all its ranks.
+struct RandomState {
+  std::uint64_t seed = 0;
+  std::uint64_t draws = 0;
+};
+/// Nothing before the first draw, and on a rank outside the mesh.
+std::optional<RandomState> random_state_of(const DeviceMesh& mesh);
+/// Nothing: the next draw takes a new seed. Does nothing on a rank outside the mesh.
+void set_random_state(const DeviceMesh& mesh, const std::optional<RandomState>& state);
 
 /// A generator for the next draw of a tensor with this layout. `like` gives the device. A Partial tensor has no numbers
 /// of its own to draw; the caller refuses it.

@@ -122,6 +122,10 @@ class OpCall {
   at::Tensor take_result();
   c10::List<at::Tensor> take_list_result();
 
+  /// After a view: a view of a copied view (impl.h) must not be written either. What is detached from one may be: autograd
+  /// keeps gradients so, and adds to them.
+  void mark_views_of_copies();
+
   at::Tensor local_of(const TensorArgument& argument, const LayoutPtr& target) const;
   /// Throws NotSupportedError with the operator's name, the arguments' placements, and `why`.
   [[noreturn]] void refuse(std::string_view why) const;

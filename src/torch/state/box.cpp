@@ -127,8 +127,8 @@ void check_tiling(const std::vector<std::int64_t>& shape, const std::vector<Box>
   }
   if (*total == 0) return;
   // How often an element is covered is a sum of products of steps, one for each box and dimension, which is determined
-  // by where the steps are: the boxes cover everything once if and only if their corners, with signs, add up to those of
-  // the whole.
+  // by where the steps are: the boxes cover everything once if and only if their corners, with signs, add up to those
+  // of the whole.
   const auto dims = cut_dimensions(shape, boxes);
   if (dims.size() > most_cut_dimensions) {
     throw CheckpointError(

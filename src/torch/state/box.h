@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A box of a tensor: consecutive indices in each dimension. The ranks' parts of a distributed tensor are saved as boxes,
-// each as a tensor of its own, whose name says which box of which tensor it is, in the notation of Python's slices:
+// A box of a tensor: consecutive indices in each dimension. The ranks' parts of a distributed tensor are saved as
+// boxes, each as a tensor of its own, whose name says which box of which tensor it is, in the notation of Python's
+// slices:
 //
 //   model.weight[0:4,8:16]        rows 0 to 3 and columns 8 to 15 of model.weight
 //   model.scale[]                 a tensor without dimensions
@@ -42,8 +43,8 @@ struct PartName {
 std::optional<PartName> parse_part_name(std::string_view name);
 
 /// Throws a CheckpointError unless each element of a tensor of this shape is in exactly one of the boxes, which have as
-/// many dimensions. It says what is wrong, without the name of the tensor. Takes time in proportion to the number of the
-/// boxes (times its logarithm).
+/// many dimensions. It says what is wrong, without the name of the tensor. Takes time in proportion to the number of
+/// the boxes (times its logarithm).
 void check_tiling(const std::vector<std::int64_t>& shape, const std::vector<Box>& boxes);
 
 }  // namespace cohort

@@ -4,15 +4,18 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <cohort/torch/checkpoint.h>
+#include <cohort/torch/dtensor.h>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
 #include <string_view>
 
 #include "torch/dtensor/known_parts.h"
+#include "torch/dtensor/random_state.h"
 #include "torch/state/checkpoint_names.h"
 #include "torch/state/distributed_state.h"
 #include "torch/state/optimizer_state.h"
@@ -111,6 +114,36 @@ std::string generator_name(std::size_t number) {
   return fmt::format("generator{}", number);
 }
 
+std::string mesh_name(std::size_t number) {
+  return fmt::format("mesh{}", number);
+}
+
+/// Where the sequence of random numbers of distributed tensors stands.
+StateDict mesh_state(const DeviceMesh& mesh) {
+  StateDict state;
+  state.set("shape", mesh.shape());
+  if (const auto random = dtensor::random_state_of(mesh)) {
+    state.set("seed", random->seed);
+    state.set("draws", random->draws);
+  }
+  return state;
+}
+
+/// Empty if it was another mesh: then its numbers would be others anyway.
+std::function<void()> stage_mesh_state(const DeviceMesh& mesh, const StateDict& state) {
+  if (!state.has("shape") || state.get<std::vector<std::int64_t>>("shape") != mesh.shape()) return nullptr;
+  std::optional<dtensor::RandomState> random;
+  if (state.has("seed")) {
+    random = {.seed = state.get<std::uint64_t>("seed"), .draws = state.get<std::uint64_t>("draws")};
+  }
+  return [mesh, random] { dtensor::set_random_state(mesh, random); };
+}
+
+template <class T>
+void add_new(std::vector<T>& list, const T& item) {
+  if (std::find(list.begin(), list.end(), item) == list.end()) list.push_back(item);
+}
+
 /// libtorch lets derived classes alone see the count.
 struct StepCount : torch::optim::LRScheduler {
   static unsigned& of(torch::optim::LRScheduler& scheduler) { return scheduler.*(&StepCount::step_count_); }
@@ -150,11 +183,9 @@ Checkpoint::Entry Checkpoint::module_entry(std::shared_ptr<torch::nn::Module> ow
     return [own = module_tensors(module)](const std::string& key) { return target_in(own, key); };
   };
   // The module may still be moved to another device, so this is asked when it is needed.
-  entry.devices = [&module] {
-    std::vector<at::Device> all;
-    for (const auto& [name, tensor] : module_tensors(module)) {
-      if (std::find(all.begin(), all.end(), tensor.device()) == all.end()) all.push_back(tensor.device());
-    }
+  entry.tensors = [&module] {
+    std::vector<at::Tensor> all;
+    for (const auto& [name, tensor] : module_tensors(module)) all.push_back(dtensor::whole_of(tensor));
     return all;
   };
   return entry;
@@ -210,31 +241,39 @@ Checkpoint::Entry Checkpoint::generator_entry(at::Generator generator) {
   return entry;
 }
 
-/// Stored by number and not by name: rank 1's cuda:1 may be another device the next time.
+/// Stored by number and not by name: rank 1's cuda:1 may be another device the next time, and the groups of a mesh are
+/// others.
 Checkpoint::Entry Checkpoint::random_entry() const {
   std::vector<at::Device> devices{at::Device(at::kCPU)};
+  std::vector<DeviceMesh> meshes;
   for (const auto& each : entries_) {
-    if (!each.devices) continue;
-    for (const auto device : each.devices()) {
-      if (std::find(devices.begin(), devices.end(), device) == devices.end()) devices.push_back(device);
+    if (!each.tensors) continue;
+    for (const auto& tensor : each.tensors()) {
+      add_new(devices, tensor.device());
+      if (is_dtensor(tensor)) add_new(meshes, DTensor(tensor).device_mesh());
     }
   }
   Entry entry{.name = std::string(random_name), .per_rank = true};
-  entry.save = [devices] {
+  entry.save = [devices, meshes] {
     StateDict state;
     for (std::size_t i = 0; i < devices.size(); ++i) {
       state.add(generator_name(i), generator_state(at::globalContext().defaultGenerator(devices[i])));
     }
+    for (std::size_t i = 0; i < meshes.size(); ++i) state.add(mesh_name(i), mesh_state(meshes[i]));
     return state;
   };
-  entry.stage = [devices](const StateDict& state, const CheckpointLoadOptions&) -> std::function<void()> {
-    std::vector<std::pair<at::Generator, at::Tensor>> saved;
+  entry.stage = [devices, meshes](const StateDict& state, const CheckpointLoadOptions&) -> std::function<void()> {
+    std::vector<std::function<void()>> actions;
     for (std::size_t i = 0; i < devices.size(); ++i) {
       if (!state.has(generator_name(i))) continue;
-      saved.emplace_back(at::globalContext().defaultGenerator(devices[i]), state.tensor(generator_name(i)));
+      actions.emplace_back([generator = at::globalContext().defaultGenerator(devices[i]),
+                            saved = state.tensor(generator_name(i))] { set_generator_state(generator, saved); });
     }
-    return [saved] {
-      for (const auto& [generator, tensor] : saved) set_generator_state(generator, tensor);
+    for (std::size_t i = 0; i < meshes.size(); ++i) {
+      if (auto action = stage_mesh_state(meshes[i], state.part(mesh_name(i)))) actions.push_back(std::move(action));
+    }
+    return [actions] {
+      for (const auto& action : actions) action();
     };
   };
   return entry;

@@ -94,8 +94,8 @@ FileSummary summarize_file(const std::string& path, const Secret* secret);
 /// A file whose tensors are read in pieces, so that memory is taken for these alone.
 class CheckpointPieces {
  public:
-  /// Checks everything, which reads the whole file once, and that it is the file of the summary. With a secret the file is
-  /// kept in memory: what is read is what was verified.
+  /// Checks everything, which reads the whole file once, and that it is the file of the summary. With a secret the file
+  /// is kept in memory: what is read is what was verified.
   CheckpointPieces(const FileSummary& summary, const Secret* secret);
 
   /// Bytes of one of the summary's tensors; the caller stays within it.

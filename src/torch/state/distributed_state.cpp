@@ -119,14 +119,17 @@ void refuse_distributed(const StateDict& state) {
 at::Tensor saved_for(const at::Tensor& target, const at::Tensor& saved) {
   const auto whole = dtensor::whole_of(target);
   const auto* const impl = dtensor::find_impl(whole);
+  // It may have been read as this rank's part already (read_folder.h).
+  const auto* const saved_impl = dtensor::find_impl(saved);
+  if (saved_impl != nullptr && (impl == nullptr || !dtensor::equal(saved_impl->layout(), impl->layout()))) {
+    throw CheckpointError("it goes into several tensors, which lie differently");
+  }
   if (impl == nullptr) return saved;
   const auto& layout = impl->layout();
   if (is_partial_anywhere(layout->placements)) {
     throw CheckpointError(fmt::format("the tensor here is {}, whose values no rank has: nothing can be loaded into it",
                                       to_string(layout->placements)));
   }
-  // It may have been read as this rank's part already (read_folder.h).
-  const auto* const saved_impl = dtensor::find_impl(saved);
   auto local = saved_impl != nullptr ? saved_impl->local() : dtensor::distribute_local(saved, *layout, std::nullopt);
   return is_dtensor(target) ? dtensor::wrap(std::move(local), layout, whole.sizes()) : local;
 }

@@ -22,11 +22,11 @@ struct SplitState {
 };
 SplitState split_state(const StateDict& state);
 
-/// What this rank holds of distributed tensors; `everywhere`: all ranks have them. A CheckpointError that names the tensor
-/// for a Partial one.
+/// What this rank holds of distributed tensors; `everywhere`: all ranks have them. A CheckpointError that names the
+/// tensor for a Partial one.
 HeldTensors held_tensors(const StateDict& distributed, bool everywhere);
-/// Adds to `state` these boxes of this rank's parts, as tensors of their own (box.h), and the shapes of the wholes. They
-/// share memory.
+/// Adds to `state` these boxes of this rank's parts, as tensors of their own (box.h), and the shapes of the wholes.
+/// They share memory.
 void add_parts(StateDict& state, const StateDict& distributed, const std::map<std::string, std::vector<Box>>& boxes);
 
 /// For a file that this rank writes alone: distributed tensors of which it holds everything become plain ones. Others
@@ -35,9 +35,9 @@ StateDict held_whole(const StateDict& state);
 /// For what each rank has of its own.
 void refuse_distributed(const StateDict& state);
 
-/// `saved` as it is copied into `target`: if that is distributed, this rank's part with its layout; if it is known as a part
-/// (torch/dtensor/known_parts.h), this part. A CheckpointError for a Partial target. Nothing is communicated. The sizes
-/// are those of the target's whole.
+/// `saved` as it is copied into `target`: if that is distributed, this rank's part with its layout; if it is known as a
+/// part (torch/dtensor/known_parts.h), this part. A CheckpointError for a Partial target. Nothing is communicated. The
+/// sizes are those of the target's whole.
 at::Tensor saved_for(const at::Tensor& target, const at::Tensor& saved);
 
 }  // namespace cohort

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A file of a checkpoint that is read. Errors are CheckpointErrors without the name of the file, which the caller puts in
-// front.
+// A file of a checkpoint that is read. Errors are CheckpointErrors without the name of the file, which the caller puts
+// in front.
 #pragma once
 
 #include <cohort/torch/checkpoint_error.h>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Reads what one rank needs of a checkpoint that is a folder. It looks into the headers of all files, takes memory for what
-// it needs, and opens the files in which there is something of that: those it reads and verifies as a whole, one after
-// the other. (A checksum covers a file, so a rank that reads some bytes of a file passes over all of them.) Of the other
-// files each rank verifies its share, so that damage anywhere is noticed.
+// Reads what one rank needs of a checkpoint that is a folder. It looks into the headers of all files, takes memory for
+// what it needs, and opens the files in which there is something of that: those it reads and verifies as a whole, one
+// after the other. (A checksum covers a file, so a rank that reads some bytes of a file passes over all of them.) Of
+// the other files each rank verifies its share, so that damage anywhere is noticed.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -27,8 +27,8 @@ using HeldTensors = std::map<std::string, HeldTensor>;
 std::string held_to_text(const HeldTensors& held);
 HeldTensors held_from_text(const std::string& text);
 
-/// The boxes that `rank` writes, so that all write about as many bytes. `all` has what each rank holds. A CheckpointError
-/// that names tensor and rank if one that is to be everywhere is not, and if dtype or shape differ.
+/// The boxes that `rank` writes, so that all write about as many bytes. `all` has what each rank holds. A
+/// CheckpointError that names tensor and rank if one that is to be everywhere is not, and if dtype or shape differ.
 std::map<std::string, std::vector<Box>> boxes_to_write(const std::vector<HeldTensors>& all, int rank);
 
 /// A CheckpointError that names the tensor, unless what the ranks hold are parts that make each tensor whole.

@@ -121,5 +121,19 @@ TEST_F(FakeOnDevice, ErrorOnCollective) {
   EXPECT_NO_THROW(group->send(x.buffer(), 1));
 }
 
+TEST_F(FakeOnDevice, ShrinksWithBothKindsOfMemory) {
+  const auto smaller = fake(2, 3)->shrink({.excluded = {0}});
+  ASSERT_NE(smaller, nullptr);
+  EXPECT_EQ(smaller->rank(), 1);
+  OnDevice<float> x({1, 2});
+  OnDevice<float> all(std::vector<float>(4, -1));
+  smaller->all_gather(all.buffer(), x.buffer());
+  EXPECT_THAT(all.values(), ElementsAre(1, 2, 1, 2));
+  std::vector<float> on_host{3};
+  std::vector<float> gathered(2);
+  smaller->all_gather(gathered, on_host);
+  EXPECT_THAT(gathered, Each(3));
+}
+
 }  // namespace
 }  // namespace cohort::test

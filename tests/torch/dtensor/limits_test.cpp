@@ -93,6 +93,31 @@ TEST(PlainTensors, AreRefusedInBackwardAsWell) {
   });
 }
 
+TEST(CopiedViews, CannotBeWrittenThroughViewsOfThem) {
+  on_ranks(2, [](const DeviceMesh& mesh) {
+    const auto x = distribute_tensor(rows(3), mesh, {Shard(0)});
+    const auto copied = x.view({2, 3});
+    EXPECT_ERROR(NotSupportedError, copied.t().add_(1), "shares no memory");
+    EXPECT_ERROR(NotSupportedError, copied[0].fill_(1), "shares no memory");
+    EXPECT_ERROR(NotSupportedError, copied.unbind(1)[0].zero_(), "shares no memory");
+    EXPECT_ERROR(NotSupportedError, copied.variable_data().add_(1), "shares no memory");
+    EXPECT_TRUE(at::equal(DTensor(copied.t().clone().add_(1)).full_tensor(), rows(3).view({2, 3}).t() + 1));
+  });
+}
+
+/// The gradient of a reshaped tensor may be a copied view, and the second backward adds to it.
+TEST(CopiedViews, OfGradientsAreAddedTo) {
+  on_ranks(2, [](const DeviceMesh& mesh) {
+    auto leaf = distribute_tensor(rows(3), mesh, {Shard(0)});
+    leaf.requires_grad_();
+    for (int backward = 1; backward <= 3; ++backward) {
+      leaf.view({2, 3}).t().sum().backward();
+      leaf.t().reshape({6}).sum().backward();
+    }
+    EXPECT_TRUE(at::equal(DTensor(leaf.grad()).full_tensor(), torch::full({3, 2}, 6.0)));
+  });
+}
+
 TEST(DimensionsThatAreNotThere, AreErrorsAsOfDenseTensors) {
   on_ranks(2, [](const DeviceMesh& mesh) {
     const auto x = distribute_tensor(rows(4), mesh, {Shard(0)});

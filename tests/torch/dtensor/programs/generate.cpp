@@ -89,6 +89,7 @@ class Generator {
         return true;
       }
       const auto& op = operators()[below(operators().size())];
+      if (op.is_wrong) return false;
       Value step{.op = op.name, .arguments = {first}};
       for (std::size_t i = 0; i < numbers_of_a_step; ++i) step.numbers.push_back(static_cast<std::int64_t>(below(12)));
       if (op.others) {

@@ -4,6 +4,7 @@
 #include <cohort/torch/dtensor.h>
 
 #include <cmath>
+#include <stdexcept>
 
 #include "torch/dtensor/programs/program.h"
 
@@ -399,6 +400,15 @@ at::Tensor through_local(T x) {
                              {.sizes = tensor.sizes().vec(), .strides = tensor.strides().vec()});
 }
 
+at::Tensor wrong_if_sharded(X x, N) {
+  return x[0] * (is_dtensor(x[0]) && DTensor(x[0]).placements()[0].is_shard() ? 2 : 1);
+}
+
+at::Tensor throws_on_rank_1(X x, N) {
+  if (is_dtensor(x[0]) && DTensor(x[0]).device_mesh().rank() == 1) throw std::runtime_error("thrown by the operator");
+  return x[0] * 1;
+}
+
 }  // namespace
 
 const std::vector<Operator>& operators() {
@@ -408,6 +418,8 @@ const std::vector<Operator>& operators() {
       list.insert(list.end(), family.begin(), family.end());
     }
     list.push_back(unary("through_local", through_local));
+    list.push_back({.name = "wrong_if_sharded", .run = wrong_if_sharded, .is_wrong = true});
+    list.push_back({.name = "throws_on_rank_1", .run = throws_on_rank_1, .is_wrong = true});
     return list;
   }();
   return all;

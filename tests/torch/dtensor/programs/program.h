@@ -58,6 +58,7 @@ struct Operator {
   std::function<std::vector<Wanted>(const Sizes& first, Random& random)> others{};
   /// Views that would cut a sharded dimension are refused; the program then goes on with replicated arguments.
   bool may_refuse = false;
+  bool is_wrong = false;  ///< with a fault of its own, to see that it is found; not for random programs
 };
 const std::vector<Operator>& operators();
 const Operator& operator_named(const std::string& name);
@@ -76,6 +77,9 @@ Program generate(std::uint32_t seed, std::size_t most = 6);
 /// What is wrong, for each program; empty: nothing. The programs have the same mesh.
 std::vector<std::string> failures_of(const std::vector<Program>& programs);
 std::string failure_of(const Program& program);
+/// How many backwards have been refused by now, as it is documented for some placements: these programs were compared
+/// forward only.
+std::size_t refused_backwards();
 
 /// The smallest program that can be found within the time for which `fails` still says true.
 Program shrink(Program program, const std::function<bool(const Program&)>& fails, std::chrono::milliseconds limit);

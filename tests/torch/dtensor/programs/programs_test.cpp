@@ -4,6 +4,7 @@
 // that fails is made as small as possible and printed as C++, for the list of those that have failed before.
 //
 //   COHORT_TEST_SEED=5000 COHORT_TEST_PROGRAMS=1000 torch_dtensor_programs_test --gtest_filter=RandomOperators.*
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,10 +29,13 @@ std::uint32_t number_from(const char* variable, std::uint32_t otherwise) {
   return text == nullptr ? otherwise : static_cast<std::uint32_t>(std::strtoul(text, nullptr, 10));
 }
 
+// Sanitizers look at the code, for which a few will do.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr std::uint32_t programs_for_every_change = 60;  // sanitizers look at the code, for which a few will do
+constexpr std::uint32_t programs_for_every_change = 60;
+const std::vector<Sizes> meshes_for_all_pairs{{2}};
 #else
 constexpr std::uint32_t programs_for_every_change = 400;
+const std::vector<Sizes> meshes_for_all_pairs{{2}, {3}, {2, 2}};
 #endif
 
 bool fails(const Program& program) {
@@ -63,7 +67,10 @@ TEST(RandomOperators, ComputeWhatDenseTensorsCompute) {
   const auto count = number_from("COHORT_TEST_PROGRAMS", programs_for_every_change);
   std::vector<Program> programs;
   for (std::uint32_t i = 0; i < count; ++i) programs.push_back(generate(first + i));
+  const auto refused = refused_backwards();
   expect_as_dense(programs, [&](std::size_t i) { return "seed " + std::to_string(first + i); });
+  RecordProperty("refused", static_cast<int>(refused_backwards() - refused));
+  EXPECT_LE(refused_backwards() - refused, count / 20 + 1);
 }
 
 TEST(RandomOperators, AreTheSameForTheSameSeedAndAllOccur) {
@@ -76,13 +83,13 @@ TEST(RandomOperators, AreTheSameForTheSameSeedAndAllOccur) {
     }
     for (const auto& each : program.values) ++seen[each.op];
   }
-  for (const auto& each : operators()) EXPECT_GT(seen[each.name], 0) << each.name;
+  for (const auto& each : operators()) EXPECT_EQ(seen[each.name] > 0, !each.is_wrong) << each.name;
 }
 
 /// Every pair of placements, with gradients: what follows has an uneven size and a rank that holds nothing.
 TEST(AllPairsOfPlacements, RedistributeForwardAndBackward) {
   std::vector<Program> programs;
-  for (const auto& shape : {Sizes{2}, Sizes{3}, Sizes{2, 2}}) {
+  for (const auto& shape : meshes_for_all_pairs) {
     const Placements sources{Replicate(), Shard(0), Shard(1), StridedShard(0, 2), Partial(), Partial("max")};
     const Placements targets{Replicate(), Shard(0), Shard(1), StridedShard(0, 2)};
     for (const auto& from : all_lists(sources, shape.size())) {
@@ -116,6 +123,12 @@ std::vector<Named> found_before() {
        {.shape = {2},
         .values = {input({3}, {Shard(0)}),
                    input({2, 3}, {Shard(1)}),
+                   input({2}, {Replicate()}),
+                   {.op = "linear", .arguments = {0, 1, 2}}}}},
+      {"LinearOfAVectorOfMaxima",
+       {.shape = {2},
+        .values = {input({3}, {Partial("max")}),
+                   input({2, 3}, {Replicate()}),
                    input({2}, {Replicate()}),
                    {.op = "linear", .arguments = {0, 1, 2}}}}},
       {"NormOfOrderZero",
@@ -159,8 +172,8 @@ std::vector<Named> found_before() {
        {.shape = {2},
         .values = {input({1, 1}, {Partial()}),
                    {.op = "through_local", .arguments = {0}},
-                   input({2}, {Shard(0)}, 1),
-                   {.op = "embedding", .arguments = {1, 2}, .numbers = {1, 0, 0, 0}}}}},
+                   input({1, 1}, {Shard(0)}, 1),
+                   {.op = "embedding", .arguments = {1, 2}, .numbers = {2, 0, 0, 0}}}}},
       {"ReductionOfATensorWithoutDimensions",
        {.shape = {2},
         .values = {input({}, {Partial()}), {.op = "sum_dim", .arguments = {0}, .numbers = {0, 1, 0, 0}}}}},
@@ -213,6 +226,35 @@ TEST(Shrinking, LeavesWhatMatters) {
     }
   }
   EXPECT_EQ(found, 5);
+}
+
+TEST(Shrinking, OfAWrongOperatorLeavesThatOperator) {
+  const Program program{.shape = {2, 2},
+                        .values = {input({3, 4}, {Shard(0), Partial()}),
+                                   {.op = "relu", .arguments = {0}},
+                                   {.op = "wrong_if_sharded", .arguments = {1}},
+                                   {.op = "sum_dim", .arguments = {2}, .numbers = {0, 0, 0, 0}},
+                                   {.op = "neg", .arguments = {3}}}};
+  EXPECT_THAT(failure_of(program), testing::HasSubstr("value 2 (wrong_if_sharded) as [S(0), S(0)] is wrong on rank"));
+  const auto small = shrink(program, fails, 60s);
+  EXPECT_EQ(small.values.size(), 2U) << small;
+  EXPECT_EQ(small.values.back().op, "wrong_if_sharded") << small;
+  EXPECT_EQ(small.shape, Sizes{1}) << small;
+  EXPECT_EQ(small.values.front().numbers, (Numbers{1, 1})) << small;
+}
+
+/// No rank waits for the one that has given up, and the programs that follow run.
+TEST(RandomOperators, GoOnAfterAnErrorOnOneRank) {
+  const auto of = [](const char* op) -> Program {
+    return {.shape = {3},
+            .values = {input({4}, {Shard(0)}), {.op = op, .arguments = {0}}, {.op = "sum", .arguments = {1}}}};
+  };
+  const auto start = std::chrono::steady_clock::now();
+  const auto failures = failures_of({of("neg"), of("throws_on_rank_1"), of("relu")});
+  EXPECT_EQ(failures[0], "");
+  EXPECT_EQ(failures[1], "rank 1: thrown by the operator");
+  EXPECT_EQ(failures[2], "");
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 8s);
 }
 
 TEST(Shrinking, PrintsCppThatMakesTheSameProgram) {

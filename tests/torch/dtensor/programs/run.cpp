@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <numeric>
 #include <sstream>
@@ -31,6 +32,8 @@ bool is_documented_refusal(const std::exception& error) {
   return has("the view would cut or remove a sharded dimension") ||
          (is_in_place && has("the operator has no rule for these placements"));
 }
+
+std::atomic<std::size_t> refused{0};
 
 /// A program on one rank.
 class Run {
@@ -121,8 +124,9 @@ class Run {
     try {
       actual.backward();
     } catch (const NotSupportedError& error) {
-      if (is_documented_refusal(error)) return;
-      throw;
+      if (!is_documented_refusal(error)) throw;
+      if (rank_ == 0) ++refused;
+      return;
     }
     for (std::size_t i = 0; i < values_.size(); ++i) {
       if (!dense_[i].is_leaf() || !dense_[i].grad().defined()) continue;
@@ -197,6 +201,10 @@ std::vector<std::string> failures_of(const std::vector<Program>& programs) {
   Reports reports(programs.size());
   for (std::size_t next = 0; next < programs.size();) next = run_from(programs, next, reports);
   return reports.take();
+}
+
+std::size_t refused_backwards() {
+  return refused;
 }
 
 std::string failure_of(const Program& program) {
