@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <sstream>
 
 #include "torch/capture/instruction_name.h"
 
@@ -20,12 +19,6 @@ using Difference = std::optional<RecordingDifference>;
 
 Difference other_operators(const std::string& where, std::string what) {
   return RecordingDifference{.reason = CaptureRefusal::changing_operators, .where = where, .what = std::move(what)};
-}
-
-std::string text_of(const c10::IValue& value) {
-  std::ostringstream text;
-  text << value;
-  return text.str();
 }
 
 /// Equal bits: a NaN equals itself, and the zeros differ.
@@ -50,7 +43,7 @@ Difference compare_arguments(const Instruction& a, const Instruction& b, const s
     return RecordingDifference{.reason = CaptureRefusal::changing_number,
                                .where = fmt::format("{}, argument {}", where, arguments[i].name()),
                                .what = fmt::format("it was {} in one recording and {} in the next",
-                                                   text_of(a.arguments[i]), text_of(b.arguments[i]))};
+                                                   constant_text(a.arguments[i]), constant_text(b.arguments[i]))};
   }
   return std::nullopt;
 }
@@ -101,15 +94,15 @@ Difference compare_constants(const at::Tensor& a, const at::Tensor& b, std::size
   if (a.dim() != 0 || !a.is_cpu()) {
     return RecordingDifference{
         .reason = CaptureRefusal::host_write,
-        .where = fmt::format("a tensor of sizes {} that no operator of the step made", text_of(a.sizes().vec())),
+        .where = fmt::format("a tensor of sizes {} that no operator of the step made", constant_text(a.sizes().vec())),
         .what = "each recording has another one: the host makes it in the step"};
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   if (std::memcmp(a.data_ptr(), b.data_ptr(), a.nbytes()) == 0) return std::nullopt;
-  return RecordingDifference{
-      .reason = CaptureRefusal::changing_number,
-      .where = "a number among the operands of an operator",
-      .what = fmt::format("it was {} in one recording and {} in the next", text_of(a.item()), text_of(b.item()))};
+  return RecordingDifference{.reason = CaptureRefusal::changing_number,
+                             .where = "a number among the operands of an operator",
+                             .what = fmt::format("it was {} in one recording and {} in the next",
+                                                 constant_text(a.item()), constant_text(b.item()))};
 }
 
 }  // namespace

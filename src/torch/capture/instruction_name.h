@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
+//
+// Parts of a recording in words.
 #pragma once
 
+#include <ATen/core/ivalue.h>
 #include <cohort/op_type.h>
 
+#include <sstream>
 #include <string>
 
 #include "torch/capture/program.h"
@@ -18,6 +22,12 @@ inline std::string name_of(const c10::OperatorHandle& op) {
 inline std::string name_of(const Instruction& instruction) {
   if (instruction.op) return name_of(*instruction.op);
   return instruction.collective == nullptr ? "host" : std::string(to_string(instruction.collective->operation.type));
+}
+
+inline std::string constant_text(const c10::IValue& constant) {
+  std::ostringstream text;
+  text << constant;
+  return text.str();
 }
 
 }  // namespace cohort::recording

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <algorithm>
-#include <sstream>
 
 #include "torch/capture/instruction_name.h"
 #include "torch/capture/program.h"
@@ -8,12 +7,6 @@
 namespace cohort::recording {
 
 namespace {
-
-std::string text_of(const c10::IValue& value) {
-  std::ostringstream text;
-  text << value;
-  return text.str();
-}
 
 std::vector<GraphOperand> operands_of(const Instruction& instruction) {
   const auto& arguments = instruction.op->schema().arguments();
@@ -29,7 +22,7 @@ std::vector<GraphOperand> operands_of(const Instruction& instruction) {
     if (std::any_of(instruction.host_numbers.begin(), instruction.host_numbers.end(), is_of_host)) {
       operand.text = "host";
     } else if (operand.values.empty() && !operand.is_list) {
-      operand.text = text_of(constant);
+      operand.text = constant_text(constant);
     }
     operands.push_back(std::move(operand));
   }

@@ -18,8 +18,6 @@
 
 namespace cohort::detail {
 
-namespace {
-
 using recording::Program;
 
 /// One way in which the step goes.
@@ -36,6 +34,8 @@ struct Recording {
   std::size_t replays = 0;
   std::string last_difference{};
 };
+
+namespace {
 
 std::vector<WatchedTensor> parameters_of(const recording::Guards& guards) {
   std::vector<WatchedTensor> parameters{};
