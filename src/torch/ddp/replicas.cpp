@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <cohort/error.h>
+#include <cohort/torch/capture_host.h>
 #include <cohort/torch/tensor.h>
 
 #include <fmt/format.h>
@@ -65,6 +66,24 @@ void broadcast_packed(ProcessGroup& group, std::span<const at::Tensor> tensors, 
     each_place([](const std::byte* place, std::byte* data, std::size_t n) { std::memcpy(data, place, n); });
 }
 
+/// What broadcast_packed() sends, as operators that a captured step can repeat.
+void broadcast_bytes(ProcessGroup& group, std::span<const at::Tensor> tensors, int source) {
+  std::vector<at::Tensor> bytes;
+  for (const auto& each : tensors) {
+    if (each.nbytes() == 0) continue;
+    bytes.push_back(each.as_strided({each.numel()}, {1}, each.storage_offset()).view(at::kByte));
+  }
+  if (bytes.empty()) return;
+  const auto packed = at::cat(bytes);
+  group.broadcast(buffer_of(packed), {.root = source});
+  if (group.rank() == source) return;
+  std::int64_t place = 0;
+  for (const auto& each : bytes) {
+    each.copy_(packed.narrow(0, place, each.numel()));
+    place += each.numel();
+  }
+}
+
 /// Sends small tensors of one device and dtype.
 void broadcast_flattened(ProcessGroup& group, const std::vector<at::Tensor>& tensors, int source) {
   const auto flat = flattened(tensors);
@@ -98,7 +117,7 @@ void broadcast_tensors(ProcessGroup& group, std::span<const at::Tensor> tensors,
   std::vector<at::Tensor> packed;
   std::size_t packed_bytes = 0;
   const auto send_packed = [&] {
-    broadcast_packed(group, packed, source);
+    (is_capturing() ? broadcast_bytes : broadcast_packed)(group, packed, source);
     packed.clear();
     packed_bytes = 0;
   };
