@@ -363,6 +363,10 @@ void Recorder::add_host_action(const std::function<void()>& function) {
   record([&] { program_.instructions.push_back({.kind = GraphNode::Kind::host, .host = function}); });
 }
 
+void Recorder::refuse(const CaptureError& why) {
+  record([&] { throw CaptureError(why); });
+}
+
 LeftTensor Recorder::left_tensor(const at::Tensor& tensor) {
   if (!tensor.defined()) return {};
   LeftTensor left;

@@ -51,6 +51,8 @@ class Recorder {
   void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   void observe(const Issue& issue);
   void add_host_action(const std::function<void()>& function);
+  /// What runs now cannot be captured.
+  void refuse(const CaptureError& why);
 
   /// Why the recording stopped.
   const std::optional<CaptureError>& refusal() const noexcept { return refusal_; }
