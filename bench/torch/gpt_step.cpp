@@ -98,7 +98,7 @@ void measure(const Options& options, Report& report) {
     });
   }
   for (auto& each : processes) each.channel().receive<bool>();
-  /// Of the rank that is longest on its way outside of operators.
+  /// The figures of the rank that spends the longest time outside of operators.
   const auto ask = [&](bool is_observed) {
     for (auto& each : processes) each.channel().send(is_observed);
     std::vector<StepFigures> all;

@@ -34,7 +34,7 @@ class OperatorClock {
   OperatorClock(const OperatorClock&) = delete;
   OperatorClock& operator=(const OperatorClock&) = delete;
 
-  /// Of the operators that this thread has called.
+  /// The times of the operators that this thread has called.
   OperatorTimes times() const { return state().times; }
 
  private:

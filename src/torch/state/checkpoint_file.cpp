@@ -120,7 +120,7 @@ void require_hmac(bool good) {
   }
 }
 
-/// Of the first bytes.
+/// The checksum of the first bytes of the file.
 std::uint64_t crc_of(const InputFile& file, std::uint64_t bytes) {
   Crc64 crc;
   file.pass(0, bytes, [&](const char* data, std::size_t count) { crc.add(data, count); });

@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "torch/functional/on_group.h"
 #include "torch/functional/functional_ranks.h"
 #include "torch/functional/issuing_group.h"
+#include "torch/functional/on_group.h"
 #include "torch/functional/values.h"
 #include "torch/functional/work_registry.h"
 

@@ -19,6 +19,8 @@ import logging
 import os
 import sys
 
+from forked_ranks import run_forked
+
 try:
     import torch
     import torch.distributed as dist
@@ -276,30 +278,6 @@ def work(folder, rank, ranks):
     dist.destroy_process_group()
 
 
-def in_processes(folder, ranks):
-    """Forked, since importing PyTorch once saves seconds."""
-    children = []
-    for rank in range(ranks):
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                work(folder, rank, ranks)
-                status = 0
-            except BaseException as e:
-                import traceback
-
-                if rank == 0:
-                    traceback.print_exc()
-                else:
-                    print("rank %d: %s" % (rank, str(e)[:300]), file=sys.stderr)
-            finally:
-                sys.stderr.flush()
-                os._exit(status)
-        children.append(pid)
-    return max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0 for pid in children)
-
-
 def main():
     if len(sys.argv) != 2:
         print(__doc__, file=sys.stderr)
@@ -310,7 +288,7 @@ def main():
     folder = os.path.abspath(sys.argv[1])
     os.makedirs(folder, exist_ok=True)
     print("PyTorch", torch.__version__)
-    return max(in_processes(folder, ranks) for ranks in (2, 4))
+    return max(run_forked(ranks, lambda rank, ranks=ranks: work(folder, rank, ranks)) for ranks in (2, 4))
 
 
 sys.exit(main())

@@ -15,6 +15,8 @@ import os
 import struct
 import sys
 
+from forked_ranks import run_forked
+
 try:
     import torch
     import torch.distributed as dist
@@ -171,22 +173,7 @@ def main():
         return 77
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     folder, ranks = os.path.abspath(sys.argv[1]), int(sys.argv[2])
-    # Forked here, before PyTorch has started a thread: importing it once saves seconds.
-    children = []
-    for rank in range(ranks):
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                work(folder, rank, ranks)
-                status = 0
-            except BaseException as e:
-                print("rank %d: %s" % (rank, e), file=sys.stderr)
-            finally:
-                sys.stderr.flush()
-                os._exit(status)
-        children.append(pid)
-    return max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0 for pid in children)
+    return run_forked(ranks, lambda rank: work(folder, rank, ranks))
 
 
 sys.exit(main())

@@ -125,8 +125,8 @@ void run_norm(OpCall& call, bool has_dims) {
   const Reduced reduced(count, given, has_dims && call.argument(3).toBool());
   const bool is_extreme = std::isinf(p);
   const auto combines = !is_extreme ? ReduceOp::Kind::sum : p > 0 ? ReduceOp::Kind::max : ReduceOp::Kind::min;
-  // Of no elements, only the norms from 0 up to any number have a value. Which Partial stands for the sharded
-  // dimensions does not matter: it is reduced here.
+  // Only norms of an order from 0 up have a value for no elements. It does not matter which Partial stands for the
+  // sharded dimensions: it is reduced here.
   auto strategies = reduction_strategies(call, reduced, Placement::Reduction::sum, p >= 0 && !is_extreme);
   // A sum of summands does not have the sum of their norms.
   strategies.erase(std::remove_if(strategies.begin(), strategies.end(),
