@@ -13,11 +13,12 @@ ALLOWED = {
     "core": set(),
     "store": {"core"},
     "reduce": {"core"},
+    "graph": {"core"},
     "rendezvous": {"core", "store"},
     "observe": {"core", "store"},
     "group": {"core", "store", "rendezvous", "reduce", "observe"},
     "backends": {"core", "store", "rendezvous", "reduce", "observe", "group"},
-    "torch": {"core", "store", "rendezvous", "reduce", "observe", "group", "backends"},
+    "torch": {"core", "store", "rendezvous", "reduce", "graph", "observe", "group", "backends"},
 }
 TORCH = {"torch", "ATen", "c10"}
 # Public headers show users none of the libraries we build with.

@@ -32,7 +32,7 @@
 #include <cohort/export.h>
 #include <cohort/process_group.h>
 #include <cohort/torch/capture_error.h>
-#include <cohort/torch/capture_graph.h>
+#include <cohort/graph.h>
 #include <cohort/torch/capture_host.h>
 #include <cohort/torch/capture_watch.h>
 #include <cohort/torch/mesh.h>

@@ -4,13 +4,13 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <cohort/torch/capture_graph.h>
+#include <cohort/graph.h>
 
 #include <cstddef>
 #include <string>
 #include <utility>
 
-#include "torch/capture/graph_names.h"
+#include "graph/names.h"
 
 namespace cohort::recording {
 
@@ -54,7 +54,7 @@ inline std::string dtype_name(at::ScalarType type) {
 
 /// "f32[8, 16]", for tensors of any layout.
 inline std::string tensor_text(const at::Tensor& tensor) {
-  return type_text({.sizes = tensor.sizes().vec(), .dtype = dtype_name(tensor.scalar_type())});
+  return to_string(GraphValue{.sizes = tensor.sizes().vec(), .dtype = dtype_name(tensor.scalar_type())});
 }
 
 inline GraphValue graph_value_of(const at::Tensor& tensor, GraphValue::Origin origin, std::string name = {}) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A recorded step as it is replayed: instructions over numbered values. capture_graph.h has what users see of it.
+// A recorded step as it is replayed: instructions over numbered values. cohort/graph.h has what users see of it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,7 +9,7 @@
 #include <cohort/issue_observer.h>
 #include <cohort/operation.h>
 #include <cohort/process_group.h>
-#include <cohort/torch/capture_graph.h>
+#include <cohort/graph.h>
 
 #include <cstddef>
 #include <functional>

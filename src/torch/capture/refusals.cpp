@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "torch/capture/graph_names.h"
+#include "graph/names.h"
 #include "torch/capture/graph_values.h"
 
 namespace cohort::recording {

@@ -4,6 +4,7 @@
 #include "torch/capture/refusals.h"
 
 #include <ATen/ATen.h>
+#include <cohort/torch/capture_error.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/version.h>
@@ -11,6 +12,7 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -25,6 +27,7 @@ namespace {
 using recording::HiddenReads;
 using recording::RefusedOperator;
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 c10::OperatorHandle operator_named(const std::string& name, const std::string& overload = "") {
@@ -208,6 +211,30 @@ TEST(GraphValues, AreMadeFromTensors) {
                                .device = "cpu"}));
   EXPECT_EQ(recording::dtype_name(at::kQInt8), "qint8");
   EXPECT_EQ(recording::dtype_name(at::kComplexHalf), "complexhalf");
+}
+
+TEST(CaptureErrors, SayWhatWhyAndWhatToDo) {
+  const CaptureError error(CaptureRefusal::host_read, "aten::item(f32[])", "the host reads a tensor's value",
+                           {"Return the tensor from the step!", "torch::where() chooses without reading"});
+  EXPECT_STREQ(error.what(),
+               "The step cannot be captured because of aten::item(f32[]) (host_read).\n"
+               "The host reads a tensor's value.\n"
+               "Return the tensor from the step!\n"
+               "torch::where() chooses without reading.");
+  EXPECT_EQ(error.reason(), CaptureRefusal::host_read);
+  EXPECT_EQ(error.refused(), "aten::item(f32[])");
+  EXPECT_EQ(error.explanation(), "the host reads a tensor's value");
+  EXPECT_THAT(error.hints(), ElementsAre("Return the tensor from the step!", "torch::where() chooses without reading"));
+  EXPECT_EQ(error.kind(), ErrorKind::error);
+}
+
+TEST(CaptureErrors, HaveANameForEachReason) {
+  std::set<std::string_view> names;
+  for (int i = 0; i <= static_cast<int>(CaptureRefusal::different_ranks); ++i) {
+    names.insert(to_string(static_cast<CaptureRefusal>(i)));
+  }
+  EXPECT_EQ(names.size(), 7U);
+  EXPECT_FALSE(names.contains("unknown"));
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 //
 // The picture of a graph: time goes down. An edge leads from the node that last made or wrote a value to each that uses
 // it, so what a collective waits for, and what can go on beside it, is seen. Only inputs that are used are drawn.
-#include <cohort/torch/capture_graph.h>
+#include <cohort/graph.h>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "torch/capture/graph_names.h"
+#include "graph/names.h"
 
 namespace cohort {
 
@@ -43,7 +43,7 @@ std::string label(const std::vector<std::string>& lines) {
 class GraphPicture {
  public:
   explicit GraphPicture(const Graph& graph)
-      : graph_(graph), names_(recording::value_names(graph)), maker_(graph.values.size()) {}
+      : graph_(graph), names_(graph_names::value_names(graph)), maker_(graph.values.size()) {}
 
   std::string draw() {
     add("digraph step {{\n  rankdir=TB;\n  node [fontname=\"Helvetica\", fontsize=10, shape=box, style=filled, "
@@ -69,7 +69,7 @@ class GraphPicture {
     if (maker.empty()) {
       maker = fmt::format("value{}", value);
       add("  {} [label=\"{}\", shape=oval, fillcolor=\"#ffffff\"{}];\n", maker,
-          label({recording::shortened(names_[value], longest_label), recording::type_text(graph_.values[value])}),
+          label({graph_names::shortened(names_[value], longest_label), to_string(graph_.values[value])}),
           graph_.values[value].origin == GraphValue::Origin::argument ? ", penwidth=2" : "");
     }
     return maker;
@@ -101,22 +101,22 @@ class GraphPicture {
     std::string_view name = node.name;
     if (name.empty()) name = "host";
     if (name.starts_with("aten::")) name.remove_prefix(6);
-    std::vector<std::string> lines{fmt::format("{}  {}", index, recording::shortened(name, longest_label))};
+    std::vector<std::string> lines{fmt::format("{}  {}", index, graph_names::shortened(name, longest_label))};
     std::size_t constants = 0;
     for (const auto& operand : node.operands) {
-      if (!operand.values.empty() || operand.text.empty() || recording::repeats_group(node, operand)) continue;
+      if (!operand.values.empty() || operand.text.empty() || graph_names::repeats_group(node, operand)) continue;
       if (++constants > most_constants) continue;
-      lines.push_back(fmt::format("{} = {}", recording::shortened(operand.name, longest_label),
-                                  recording::shortened(operand.text, longest_label)));
+      lines.push_back(fmt::format("{} = {}", graph_names::shortened(operand.name, longest_label),
+                                  graph_names::shortened(operand.text, longest_label)));
     }
     if (constants > most_constants) lines.push_back(fmt::format("and {} more", constants - most_constants));
     if (node.kind == GraphNode::Kind::collective) {
-      lines.push_back(fmt::format("on {}", recording::shortened(node.group, longest_label)));
-      lines.push_back(fmt::format("{} ranks, {}", node.group_size, recording::bytes_text(node.bytes)));
+      lines.push_back(fmt::format("on {}", graph_names::shortened(node.group, longest_label)));
+      lines.push_back(fmt::format("{} ranks, {}", node.group_size, graph_names::bytes_text(node.bytes)));
     }
     for (const auto value : node.writes) {
       if (lines.size() > most_constants + 4) break;
-      lines.push_back("writes " + recording::shortened(names_[value], longest_label));
+      lines.push_back("writes " + graph_names::shortened(names_[value], longest_label));
     }
     return lines;
   }
@@ -125,9 +125,7 @@ class GraphPicture {
     const auto& node = graph_.nodes[index];
     add("  node{} [label=\"{}\"{}];\n", index, label(lines_of(index)), style_of(node));
     std::set<std::pair<std::string, std::string>> edges;  // one for each tensor, however often the node uses it
-    const auto use = [&](std::size_t value) {
-      edges.emplace(maker_of(value), recording::type_text(graph_.values[value]));
-    };
+    const auto use = [&](std::size_t value) { edges.emplace(maker_of(value), to_string(graph_.values[value])); };
     for (const auto& operand : node.operands) {
       for (const auto value : operand.values) use(value);
     }

@@ -3,7 +3,7 @@
 // The printed form of a graph. Each line can be understood alone, so that a search in a graph of thousands of nodes shows
 // what is needed: operands have their types, and a value that is written stands before the equals sign of each node that
 // writes it.
-#include <cohort/torch/capture_graph.h>
+#include <cohort/graph.h>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -16,18 +16,18 @@
 #include <string_view>
 #include <vector>
 
-#include "torch/capture/graph_names.h"
+#include "graph/names.h"
 
 namespace cohort {
 
 namespace {
 
-using recording::bytes_text;
-using recording::counted;
+using graph_names::bytes_text;
+using graph_names::counted;
 
 class GraphPrinter {
  public:
-  explicit GraphPrinter(const Graph& graph) : graph_(graph), names_(recording::value_names(graph)) {
+  explicit GraphPrinter(const Graph& graph) : graph_(graph), names_(graph_names::value_names(graph)) {
     for (const auto& value : graph.values) {
       if (device_ && *device_ != value.device) {
         device_.reset();
@@ -61,7 +61,7 @@ class GraphPrinter {
   }
 
   /// A graph that was read may have anything in its texts.
-  static std::string shown(std::string_view text) { return recording::shortened(text, longest_text); }
+  static std::string shown(std::string_view text) { return graph_names::shortened(text, longest_text); }
 
   void add_head() {
     std::size_t collectives = 0;
@@ -83,7 +83,7 @@ class GraphPrinter {
     const std::string* group = nullptr;
     for (const auto& each : summarize(graph_)) {
       if (group == nullptr || *group != each.group) {
-        add("\n  on {} ({}): ", recording::in_quotes(each.group),
+        add("\n  on {} ({}): ", graph_names::in_quotes(each.group),
             counted(static_cast<std::size_t>(each.group_size), "rank"));
       } else {
         add(", ");
@@ -96,8 +96,8 @@ class GraphPrinter {
 
   /// The type where a value is made: with all that a type can have.
   std::string full_type(const GraphValue& value) const {
-    auto text = recording::type_text(value);
-    if (!recording::is_row_major(value)) text += fmt::format(" strides [{}]", fmt::join(value.strides, ", "));
+    auto text = to_string(value);
+    if (!graph_names::is_row_major(value)) text += fmt::format(" strides [{}]", fmt::join(value.strides, ", "));
     if (!device_) text += " on " + value.device;
     return text;
   }
@@ -142,7 +142,7 @@ class GraphPrinter {
   }
 
   std::string tensor(std::size_t value) const {
-    return fmt::format("{}: {}", names_[value], recording::type_text(graph_.values[value]));
+    return fmt::format("{}: {}", names_[value], to_string(graph_.values[value]));
   }
 
   std::string value_of(const GraphOperand& operand) const {
@@ -158,9 +158,9 @@ class GraphPrinter {
 
   /// What a collective's line says elsewhere, or twice.
   bool is_redundant(const GraphNode& node, const GraphOperand& operand) const {
-    if (recording::repeats_group(node, operand)) return true;
+    if (graph_names::repeats_group(node, operand)) return true;
     if (operand.name == "out") {
-      const auto* const in = recording::find_operand(node, "in");
+      const auto* const in = graph_names::find_operand(node, "in");
       return in != nullptr && in->values == operand.values;
     }
     return operand.name == "dtype" && operand.values.empty() && !node.operands.front().values.empty() &&
@@ -169,12 +169,12 @@ class GraphPrinter {
 
   std::vector<std::string> operands_of_collective(const GraphNode& node) const {
     std::vector<std::string> list;
-    const auto* const reduction = recording::reduction_of(node);
+    const auto* const reduction = graph_names::reduction_of(node);
     for (const auto& operand : node.operands) {
       if (is_redundant(node, operand)) continue;
       const auto text = operand.values.size() == 1 ? tensor(operand.values.front()) : value_of(operand);
       if (&operand == reduction) {
-        list.push_back(shown(recording::unquoted(operand.text)));
+        list.push_back(shown(graph_names::unquoted(operand.text)));
       } else if (list.empty() && !operand.values.empty()) {
         list.push_back(text);
       } else {
@@ -215,7 +215,7 @@ class GraphPrinter {
         add("({})", fmt::join(list, ", "));
       }
       if (node.kind == GraphNode::Kind::collective) {
-        add(" on {} ({}, {}){}", recording::in_quotes(node.group),
+        add(" on {} ({}, {}){}", graph_names::in_quotes(node.group),
             counted(static_cast<std::size_t>(node.group_size), "rank"), bytes_text(node.bytes),
             node.is_async ? ", async" : "");
       }
@@ -230,6 +230,10 @@ class GraphPrinter {
 };
 
 }  // namespace
+
+std::string to_string(const GraphValue& value) {
+  return fmt::format("{}[{}]", value.dtype, fmt::join(value.sizes, ", "));
+}
 
 std::string to_string(const Graph& graph) {
   return GraphPrinter(graph).print();

@@ -3,8 +3,7 @@
 // Graphs printed, compared, written and read, without libtorch. The printed forms are compared as a whole, so that a
 // change of them is seen.
 #include <cohort/error.h>
-#include <cohort/torch/capture_error.h>
-#include <cohort/torch/capture_graph.h>
+#include <cohort/graph.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,8 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "graph/example_graphs.h"
 #include "support/expect_error.h"
-#include "torch/capture/example_graphs.h"
 
 namespace cohort::test {
 namespace {
@@ -467,30 +466,6 @@ TEST(CollectivesOf, ListsWhatMustBeEqualOnAllRanks) {
                           "broadcast i64, root 2, 64 bytes", "reduce_scatter_single f32 avg, 512 bytes",
                           "all_to_all_single f32", "gather f32, root 0", "barrier", "all_reduce bf16 max, 64 bytes"));
   EXPECT_THAT(collectives_of(graph, "tp"), IsEmpty());
-}
-
-TEST(CaptureErrors, SayWhatWhyAndWhatToDo) {
-  const CaptureError error(CaptureRefusal::host_read, "aten::item(f32[])", "the host reads a tensor's value",
-                           {"Return the tensor from the step!", "torch::where() chooses without reading"});
-  EXPECT_STREQ(error.what(),
-               "The step cannot be captured because of aten::item(f32[]) (host_read).\n"
-               "The host reads a tensor's value.\n"
-               "Return the tensor from the step!\n"
-               "torch::where() chooses without reading.");
-  EXPECT_EQ(error.reason(), CaptureRefusal::host_read);
-  EXPECT_EQ(error.refused(), "aten::item(f32[])");
-  EXPECT_EQ(error.explanation(), "the host reads a tensor's value");
-  EXPECT_THAT(error.hints(), ElementsAre("Return the tensor from the step!", "torch::where() chooses without reading"));
-  EXPECT_EQ(error.kind(), ErrorKind::error);
-}
-
-TEST(CaptureErrors, HaveANameForEachReason) {
-  std::set<std::string_view> names;
-  for (int i = 0; i <= static_cast<int>(CaptureRefusal::different_ranks); ++i) {
-    names.insert(to_string(static_cast<CaptureRefusal>(i)));
-  }
-  EXPECT_EQ(names.size(), 7U);
-  EXPECT_FALSE(names.contains("unknown"));
 }
 
 }  // namespace

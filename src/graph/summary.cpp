@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include <cohort/torch/capture_graph.h>
+#include <cohort/graph.h>
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "torch/capture/graph_names.h"
+#include "graph/names.h"
 
 namespace cohort {
 
@@ -47,7 +47,7 @@ bool may_differ_in_bytes(std::string_view operation) {
 }
 
 std::string_view dtype_of_collective(const Graph& graph, const GraphNode& node) {
-  if (const auto* const dtype = recording::find_operand(node, "dtype")) return recording::unquoted(dtype->text);
+  if (const auto* const dtype = graph_names::find_operand(node, "dtype")) return graph_names::unquoted(dtype->text);
   for (const auto& operand : node.operands) {
     if (!operand.values.empty()) return graph.values[operand.values.front()].dtype;
   }
@@ -93,10 +93,10 @@ std::vector<std::string> collectives_of(const Graph& graph, std::string_view gro
     if (node.kind != GraphNode::Kind::collective || node.group != group || is_one_to_one(operation)) continue;
     std::string line(operation);
     if (const auto dtype = dtype_of_collective(graph, node); !dtype.empty()) line += fmt::format(" {}", dtype);
-    if (const auto* const reduce = recording::reduction_of(node)) {
-      line += fmt::format(" {}", recording::unquoted(reduce->text));
+    if (const auto* const reduce = graph_names::reduction_of(node)) {
+      line += fmt::format(" {}", graph_names::unquoted(reduce->text));
     }
-    if (const auto* const root = recording::find_operand(node, "root")) line += fmt::format(", root {}", root->text);
+    if (const auto* const root = graph_names::find_operand(node, "root")) line += fmt::format(", root {}", root->text);
     if (!may_differ_in_bytes(operation)) line += fmt::format(", {} bytes", node.bytes);
     lines.push_back(std::move(line));
   }

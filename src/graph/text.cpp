@@ -15,7 +15,7 @@
 //
 // Lists are as long as their text says, so nothing is allocated for what a hostile text only claims.
 #include <cohort/error.h>
-#include <cohort/torch/capture_graph.h>
+#include <cohort/graph.h>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -35,7 +35,7 @@
 #include <vector>
 
 #include "core/parse.h"
-#include "torch/capture/graph_names.h"
+#include "graph/names.h"
 
 namespace cohort {
 
@@ -250,7 +250,7 @@ class GraphReader {
 }  // namespace
 
 std::string serialize(const Graph& graph) {
-  using recording::in_quotes;
+  using graph_names::in_quotes;
   std::string text;
   const auto add = [&text]<class... Arguments>(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
     fmt::format_to(std::back_inserter(text), format, std::forward<Arguments>(arguments)...);

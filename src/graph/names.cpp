@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "torch/capture/graph_names.h"
+#include "graph/names.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -8,7 +8,7 @@
 #include <array>
 #include <unordered_set>
 
-namespace cohort::recording {
+namespace cohort::graph_names {
 
 namespace {
 
@@ -54,17 +54,13 @@ std::vector<std::string> value_names(const Graph& graph) {
     } else {
       auto name = value.name.empty()          ? fmt::format("@const{}", unnamed++)
                   : is_plain_name(value.name) ? "@" + value.name
-                                              : "@" + recording::in_quotes(value.name);
+                                              : "@" + graph_names::in_quotes(value.name);
       // No name has a '#' of itself, outside of quotes.
       if (!given.insert(name).second) name += fmt::format("#{}", i);
       names.push_back(std::move(name));
     }
   }
   return names;
-}
-
-std::string type_text(const GraphValue& value) {
-  return fmt::format("{}[{}]", value.dtype, fmt::join(value.sizes, ", "));
 }
 
 bool is_row_major(const GraphValue& value) {
@@ -135,4 +131,4 @@ bool repeats_group(const GraphNode& node, const GraphOperand& operand) {
          (operand.name == "group_size" && operand.text == std::to_string(node.group_size));
 }
 
-}  // namespace cohort::recording
+}  // namespace cohort::graph_names

@@ -2,7 +2,7 @@
 //
 // Two recordings of one step number their values differently if one of them has seen a tensor more. Values are therefore
 // paired where the graphs first use them, and compared by what they are paired with.
-#include <cohort/torch/capture_graph.h>
+#include <cohort/graph.h>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -16,13 +16,13 @@
 #include <utility>
 #include <vector>
 
-#include "torch/capture/graph_names.h"
+#include "graph/names.h"
 
 namespace cohort {
 
 namespace {
 
-using recording::counted;
+using graph_names::counted;
 using Difference = std::optional<std::string>;
 
 std::string_view kind_text(GraphNode::Kind kind) {
@@ -42,8 +42,8 @@ std::string_view kind_text(GraphNode::Kind kind) {
 class GraphComparison {
  public:
   GraphComparison(const Graph& a, const Graph& b)
-      : a_{a, recording::value_names(a), std::vector<std::size_t>(a.values.size(), unpaired)},
-        b_{b, recording::value_names(b), std::vector<std::size_t>(b.values.size(), unpaired)} {}
+      : a_{a, graph_names::value_names(a), std::vector<std::size_t>(a.values.size(), unpaired)},
+        b_{b, graph_names::value_names(b), std::vector<std::size_t>(b.values.size(), unpaired)} {}
 
   std::string run() {
     if (auto found = compare_arguments()) return *found;
@@ -79,7 +79,7 @@ class GraphComparison {
     std::vector<std::size_t> partners;
 
     std::string text(std::size_t value) const {
-      return fmt::format("{}: {}", names[value], recording::type_text(graph.values[value]));
+      return fmt::format("{}: {}", names[value], to_string(graph.values[value]));
     }
     std::vector<std::size_t> arguments() const {
       std::vector<std::size_t> found;
@@ -90,7 +90,7 @@ class GraphComparison {
     }
   };
 
-  static std::string shown(std::string_view text) { return recording::shortened(text, longest_text); }
+  static std::string shown(std::string_view text) { return graph_names::shortened(text, longest_text); }
 
   static std::string text_of(const GraphNode& node) {
     return node.name.empty() ? std::string(kind_text(node.kind)) : shown(node.name);
@@ -126,13 +126,13 @@ class GraphComparison {
     const auto& x = a_.graph.values[a];
     const auto& y = b_.graph.values[b];
     if (x.dtype != y.dtype || x.element_bytes != y.element_bytes || x.sizes != y.sizes)
-      return in_both(recording::type_text(x), recording::type_text(y));
+      return in_both(to_string(x), to_string(y));
     if (x.strides != y.strides) {
-      return fmt::format("{} with strides [{}] in one and [{}] in the other", recording::type_text(x),
-                         fmt::join(x.strides, ", "), fmt::join(y.strides, ", "));
+      return fmt::format("{} with strides [{}] in one and [{}] in the other", to_string(x), fmt::join(x.strides, ", "),
+                         fmt::join(y.strides, ", "));
     }
     if (x.device != y.device) {
-      return fmt::format("{} on {} in one and on {} in the other", recording::type_text(x), x.device, y.device);
+      return fmt::format("{} on {} in one and on {} in the other", to_string(x), x.device, y.device);
     }
     return std::nullopt;
   }
@@ -193,7 +193,7 @@ class GraphComparison {
 
   static Difference compare_communication(const GraphNode& x, const GraphNode& y) {
     if (x.group != y.group) {
-      return "is on the group " + in_both(recording::in_quotes(x.group), recording::in_quotes(y.group));
+      return "is on the group " + in_both(graph_names::in_quotes(x.group), graph_names::in_quotes(y.group));
     }
     if (x.group_size != y.group_size) {
       return fmt::format("has {} in one and {} in the other", counted(static_cast<std::size_t>(x.group_size), "rank"),

@@ -3,27 +3,26 @@
 // How the parts of a graph are called in printed graphs, pictures and messages.
 #pragma once
 
-#include <cohort/torch/capture_graph.h>
+#include <cohort/export.h>
+#include <cohort/graph.h>
 
 #include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace cohort::recording {
+namespace cohort::graph_names {
 
 /// For each value "%12", "%arg0" or "@fc1.weight". No two are equal.
 std::vector<std::string> value_names(const Graph& graph);
 
-/// "f32[8, 16]"
-std::string type_text(const GraphValue& value);
 bool is_row_major(const GraphValue& value);
 
 /// "512 B", "1.5 MiB"
-std::string bytes_text(std::size_t bytes);
+COHORT_API std::string bytes_text(std::size_t bytes);
 
 /// "1 wait", "2 waits"
-std::string counted(std::size_t count, std::string_view noun);
+COHORT_API std::string counted(std::size_t count, std::string_view noun);
 
 /// In double quotes, on one line, with escapes for what cannot be shown.
 std::string in_quotes(std::string_view text);
@@ -43,4 +42,4 @@ const GraphOperand* reduction_of(const GraphNode& node);
 /// Whether it only repeats the node's group, which is shown in another place.
 bool repeats_group(const GraphNode& node, const GraphOperand& operand);
 
-}  // namespace cohort::recording
+}  // namespace cohort::graph_names

@@ -3,9 +3,9 @@
 // The graph of a captured step (capture.h), to be read: one node for each operator, collective and action of the host, in
 // the order in which they are replayed.
 //
-//   auto step = cohort::capture([](torch::Tensor x) { return x * 2; });
-//   step(x);
-//   const cohort::Graph& graph = step.graph();
+//   auto captured = cohort::capture([](torch::Tensor x) { return x * 2; });
+//   captured(x);
+//   const cohort::Graph& graph = captured.graph();
 //   std::cout << graph;
 //   for (const auto& each : cohort::summarize(graph)) {
 //     std::cout << each.group << ": " << each.count << " " << each.operation << ", " << each.bytes << " bytes\n";
@@ -102,6 +102,9 @@ struct COHORT_API Graph {
 
 /// Of the elements, without gaps between them.
 COHORT_API std::size_t bytes_of(const GraphValue& value);
+
+/// "f32[8, 16]"
+COHORT_API std::string to_string(const GraphValue& value);
 
 /// One line for each node: results with dtype and sizes, operator, operands, group. Long constants and lists are cut.
 COHORT_API std::ostream& operator<<(std::ostream& out, const Graph& graph);
