@@ -62,6 +62,9 @@ struct CaptureOptions {
   /// If the step cannot be captured: run it as it is, always, and log why, instead of throwing the CaptureError. The ranks
   /// do not compare their collectives then, because one of them may not be capturing.
   bool allow_eager = false;
+  /// Let the graph show the line of your code that called each operator, where the program has debug information and the
+  /// library was built by GCC with its libbacktrace. Recording then takes several times as long, a replay does not.
+  bool source_lines = false;
 };
 
 namespace detail {

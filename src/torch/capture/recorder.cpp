@@ -50,8 +50,8 @@ at::Tensor plain_part(const at::Tensor& tensor) {
   return tensor;
 }
 
-Recorder::Recorder(std::span<const at::Tensor> arguments, std::vector<WatchedTensor> parameters, OnRefusal on_refusal)
-    : parameters_(std::move(parameters)), on_refusal_(on_refusal) {
+Recorder::Recorder(std::span<const at::Tensor> arguments, std::vector<WatchedTensor> parameters, Options options)
+    : parameters_(std::move(parameters)), options_(options) {
   for (const auto& each : arguments) {
     const auto plain = plain_part(each);
     if (!plain.defined()) {
@@ -239,7 +239,7 @@ void Recorder::record(const Function& function) {
   try {
     function();
   } catch (const CaptureError& refusal) {
-    if (on_refusal_ == OnRefusal::throws) throw;
+    if (options_.on_refusal == OnRefusal::throws) throw;
     refusal_ = refusal;
   }
 }
@@ -387,6 +387,7 @@ void Recorder::observe_wait(const Work& work) {
 
 void Recorder::add(Instruction instruction) {
   if (region_depth_ > 0) instruction.region = regions_;
+  if (options_.source_lines) instruction.calls = call_stack();
   program_.instructions.push_back(std::move(instruction));
 }
 

@@ -113,9 +113,10 @@ CapturedResult CapturedStep::Impl::record(Recording& recording, const CapturedCa
                                           const std::function<CapturedResult()>& run) {
   recording.guards = std::make_unique<recording::Guards>(call, options.watch);
   recording.parameters = parameters_of(*recording.guards);
-  recording::Recorder recorder(
-      call.tensors, recording.parameters,
-      options.allow_eager ? recording::Recorder::OnRefusal::stops : recording::Recorder::OnRefusal::throws);
+  recording::Recorder recorder(call.tensors, recording.parameters,
+                               {.on_refusal = options.allow_eager ? recording::Recorder::OnRefusal::stops
+                                                                  : recording::Recorder::OnRefusal::throws,
+                                .source_lines = options.source_lines});
   CapturedResult result;
   const recording::RefusedOperator* hidden_read = nullptr;
   {
