@@ -23,7 +23,8 @@
 // How a call goes. The first call runs the callable and records it. The second records again and compares: what the first
 // steps of a training do differently (momentum buffers, DDP's buckets) is no part of the step then, and a number that
 // differs between the two is refused, by operator and argument, because a replay could not know it. From then on a call
-// checks the guards, and replays. If a guard fails, the step is recorded anew; several recordings are kept.
+// checks the guards, and replays. If a guard fails, the step is recorded anew; several recordings are kept. When the
+// collectives of a group appear for the first time, its ranks compare them, and all throw a CaptureError if they differ.
 //
 // The result is what the callable returned, without autograd history: a step contains its own backward.
 #pragma once
@@ -58,7 +59,8 @@ struct CaptureOptions {
   std::size_t max_recordings = 8;
   /// How often the step may be recorded until two recordings in a row are alike.
   int max_attempts = 5;
-  /// If the step cannot be captured: run it as it is, always, and log why, instead of throwing the CaptureError.
+  /// If the step cannot be captured: run it as it is, always, and log why, instead of throwing the CaptureError. The ranks
+  /// do not compare their collectives then, because one of them may not be capturing.
   bool allow_eager = false;
 };
 
