@@ -12,6 +12,7 @@
 #include <string_view>
 #include <utility>
 
+#include "group/issue_notifier.h"
 #include "torch/capture/graph_values.h"
 #include "torch/capture/instruction_name.h"
 #include "torch/capture/operator_traits.h"
@@ -430,12 +431,26 @@ Program Recorder::finish(std::span<const at::Tensor> results) {
   return std::move(program_);
 }
 
+namespace {
+
+constexpr OtherThreads engine_threads{.issued =
+                                          [](const Issue& issue) {
+                                            if (auto* const recorder = Recorder::active()) recorder->observe(issue);
+                                          },
+                                      .waited =
+                                          [](const Work& work) {
+                                            if (auto* const recorder = Recorder::active()) recorder->observe_wait(work);
+                                          }};
+
+}  // namespace
+
 RecordingScope::RecordingScope(Recorder& recorder)
     : recorder_(ActiveRecorder::kind, std::make_shared<ActiveRecorder>(recorder)),
       key_(wrapper_key),
       observer_([&recorder](const Issue& issue) { recorder.observe(issue); },
                 [&recorder](const Work& work) { recorder.observe_wait(work); }) {
   require_fallback();
+  observe_other_threads(engine_threads);
 }
 
 }  // namespace cohort::recording
