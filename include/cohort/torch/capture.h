@@ -64,6 +64,12 @@ struct CaptureOptions {
   int max_attempts = 5;
   /// If the step cannot be captured: run it as it is, always, and log why, instead of throwing the CaptureError.
   bool allow_eager = false;
+  /// On a GPU: replay as a CUDA graph, collectives of nccl included, from the second replay on. What a graph cannot contain
+  /// (numbers of the host that change, tensors on the CPU, collectives that go through the host) is called after it, or,
+  /// if too much depends on it, the whole step is replayed by direct calls; explain() says what and why. The gradients that
+  /// the step leaves are then in memory of the graph, which the next replay overwrites: clone() what is to be kept. Results
+  /// are copies.
+  bool cuda_graph = true;
 };
 
 namespace detail {
