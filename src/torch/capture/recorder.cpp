@@ -263,8 +263,12 @@ void Recorder::run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torc
   record([&] {
     add_results(instruction, *stack);
     for (const auto& each : written) table_.mark_written(each);
-    // A view that shows what is a value already, such as detach(), has nothing to replay.
-    if (instruction.results.empty() && instruction.writes.empty() && traits_of(op).is_view) return;
+    // A view that shows what is a value already, such as detach(), has nothing to replay, and neither has a question of
+    // the host (equal) that the recording answers for all replays.
+    if (instruction.results.empty() && instruction.writes.empty() &&
+        (traits_of(op).is_view || traits_of(op).is_query)) {
+      return;
+    }
     add(std::move(instruction));
   });
 }
@@ -353,6 +357,14 @@ Collective Recorder::collective_of(const Operation& op, const Issue& issue, Inst
 void Recorder::observe(const Issue& issue) {
   const c10::impl::ExcludeDispatchKeyGuard unrecorded(wrapper_key);
   record([&] {
+    if (!issue.host_function.empty()) {
+      throw CaptureError(CaptureRefusal::unsupported_call,
+                         fmt::format("{}() on group {}", issue.host_function, issue.group.id()),
+                         "its result is for the host (bytes, a group, an error), and a replay would not run what the "
+                         "host does with it",
+                         {"Call it before the step or after it; groups and meshes are made before the step.",
+                          "Exchange what the step itself needs as tensors, by a collective."});
+    }
     Instruction instruction{.kind = GraphNode::Kind::collective, .group = issue.group.shared_from_this()};
     instruction.collective = std::make_shared<const Collective>(collective_of(issue.op, issue, instruction));
     if (issue.options.async_op) {

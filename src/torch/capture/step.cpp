@@ -10,6 +10,7 @@
 #include <unordered_set>
 
 #include "torch/capture/compare.h"
+#include "torch/capture/compare_ranks.h"
 #include "torch/capture/graph_replay.h"
 #include "torch/capture/guards.h"
 #include "torch/capture/hidden_reads.h"
@@ -77,6 +78,7 @@ struct CapturedStep::Impl {
   std::vector<std::unique_ptr<Recording>> recordings{};  // the one used last is the first
   std::size_t begun = 0;
   std::string eager_reason{};  // not empty: the step always runs as it is
+  recording::RankComparison ranks{};
 
   Recording* find(const CapturedCall& call, std::string& failure);
   CapturedResult record(Recording& recording, const CapturedCall& call, const std::function<CapturedResult()>& run);
@@ -141,6 +143,8 @@ void CapturedStep::Impl::settle(Recording& recording, Program program) {
   const auto before = std::exchange(recording.program, std::make_shared<const Program>(std::move(program)));
   recording.graph = recording::graph_of(*recording.program);
   for (const auto& each : recording.program->groups) recording.guards->add_group(each);
+  // A rank that runs the step as it is would not come to the exchange.
+  if (!options.allow_eager) ranks.compare(recording.program->groups, recording.graph);
   if (before == nullptr) return;
   const auto found = recording::difference(*before, *recording.program);
   if (!found) {
