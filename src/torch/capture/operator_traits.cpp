@@ -30,6 +30,7 @@ OperatorTraits found_traits(const c10::OperatorHandle& op) {
                     std::none_of(schema.returns().begin(), schema.returns().end(), is_tensor);
   traits.returns_uninitialized = name.starts_with("aten::empty") || name.starts_with("aten::new_empty");
   traits.reads_elements = !traits.is_view && !name.ends_with("_like") && !name.starts_with("aten::new_");
+  traits.writes_statistics = is_of_libtorch && name.find("batch_norm") != std::string_view::npos;
   traits.is_wait = name == "cohort::wait_tensor";
   // The library's own operators declare no writes, so that no optimizer may reorder them.
   if (name.starts_with("cohort::")) {

@@ -16,6 +16,7 @@ struct OperatorTraits {
   bool reads_elements = true;          ///< not only sizes and strides
   bool returns_uninitialized = false;  ///< such as empty()
   bool is_wait = false;                ///< wait_tensor
+  bool writes_statistics = false;      ///< running ones, which the schemas of batch norms do not declare as written
   std::optional<std::size_t> written_argument{};  ///< one that the schema does not declare as written
   std::optional<std::size_t> group_argument{};    ///< of the operators of torch/functional/operators.h: the group's id
 };
