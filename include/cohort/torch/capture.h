@@ -34,6 +34,7 @@
 #include <cohort/torch/capture_error.h>
 #include <cohort/graph.h>
 #include <cohort/torch/capture_host.h>
+#include <cohort/torch/capture_passes.h>
 #include <cohort/torch/capture_watch.h>
 #include <cohort/torch/mesh.h>
 #include <cohort/torch/outputs.h>
@@ -64,6 +65,8 @@ struct CaptureOptions {
   int max_attempts = 5;
   /// If the step cannot be captured: run it as it is, always, and log why, instead of throwing the CaptureError.
   bool allow_eager = false;
+  /// What is done to a recording before it is replayed.
+  PassOptions passes{};
 };
 
 namespace detail {
@@ -184,7 +187,7 @@ class Captured {
 
   /// The graph that was recorded or replayed last. Throws an Error before the first call.
   const Graph& graph() const { return step_.graph(); }
-  /// Which recordings exist, why each was made, and what could not be captured.
+  /// Which recordings exist, why each was made, what the passes did to it, and what could not be captured.
   std::string explain() const { return step_.explain(); }
   /// How many recordings are kept.
   std::size_t recordings() const noexcept { return step_.recordings(); }

@@ -12,6 +12,8 @@
 #include "torch/capture/compare.h"
 #include "torch/capture/guards.h"
 #include "torch/capture/hidden_reads.h"
+#include "torch/capture/passes/memory_plan.h"
+#include "torch/capture/passes/passes.h"
 #include "torch/capture/program.h"
 #include "torch/capture/recorder.h"
 #include "torch/capture/replay.h"
@@ -27,6 +29,7 @@ struct Recording {
   std::unique_ptr<recording::Guards> guards{};
   std::vector<WatchedTensor> parameters{};
   std::shared_ptr<const Program> program{};
+  std::vector<PassReport> passes{};  // what they did to the program
   Graph graph{};
   std::shared_ptr<void> container{};
   std::optional<recording::Replayer> replayer{};  // when two recordings were alike
@@ -136,15 +139,15 @@ CapturedResult CapturedStep::Impl::record(Recording& recording, const CapturedCa
 }
 
 void CapturedStep::Impl::settle(Recording& recording, Program program) {
-  const auto before = std::exchange(recording.program, std::make_shared<const Program>(std::move(program)));
+  const auto before = std::move(recording.program);
+  const auto found = before == nullptr ? std::nullopt : recording::difference(*before, program);
+  const bool is_settled = before != nullptr && !found;
+  if (is_settled) recording.passes = recording::optimize(program, options.passes);
+  recording.program = std::make_shared<const Program>(std::move(program));
   recording.graph = recording::graph_of(*recording.program);
   for (const auto& each : recording.program->groups) recording.guards->add_group(each);
-  if (before == nullptr) return;
-  const auto found = recording::difference(*before, *recording.program);
-  if (!found) {
-    recording.replayer.emplace(recording.program);
-    return;
-  }
+  if (is_settled) recording.replayer.emplace(recording.program);
+  if (!found) return;
   recording.last_difference = fmt::format("{}: {}", found->where, found->what);
   if (recording.attempts >= options.max_attempts) throw refusal_of(*found);
 }
@@ -211,6 +214,8 @@ std::string CapturedStep::explain() const {
     if (!each->replayer && !each->last_difference.empty()) {
       text += fmt::format("  Not replayed yet: two recordings in a row differ. {}\n", each->last_difference);
     }
+    for (const auto& pass : each->passes) text += fmt::format("  {}: {}.\n", pass.name, pass.text);
+    if (each->replayer) text += "  " + recording::memory_text(*each->program) + '\n';
   }
   return text.empty() ? "The step has not been called yet.\n" : text;
 }
