@@ -26,6 +26,15 @@ struct PassOptions {
   /// meanwhile; a small one is faster on the caller's own thread. The collectives keep their order, so that a rank which
   /// replays and one which records agree.
   bool overlap = true;
+
+  // What follows changes which collectives a step issues. All ranks of a group must switch it alike, and replay at the
+  // same call: a rank that records while the others replay issues the recorded collectives, which do not match.
+
+  /// Makes one coalesced operation of neighbours in the order of collectives that have the same group, operation and
+  /// dtype and do not depend on each other, while they are at most `fuse_cap` bytes together. Its members are performed
+  /// one after another, each as it would be by itself.
+  bool fuse_collectives = false;
+  std::size_t fuse_cap = std::size_t{1} << 20;
 };
 
 /// What one pass has done to one recording.

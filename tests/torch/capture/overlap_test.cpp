@@ -5,17 +5,12 @@
 #include <cohort/torch/tensor.h>
 
 #include "torch/capture/passes_support.h"
-#include "torch/torch_ranks.h"
 
 namespace cohort::test {
 namespace {
 
 /// Without the passes that could remove what the tests look for.
 constexpr PassOptions only_overlap{.remove_dead = false, .merge_common = false, .overlap = true};
-
-void with_ranks(const GroupBody& body) {
-  for (const int size : {2, 3}) with_torch_threads(size, body);
-}
 
 TEST(Overlap, WaitsForAFunctionalCollectiveWhereItsResultIsUsed) {
   with_ranks([](const ProcessGroupPtr& group) {

@@ -14,7 +14,14 @@
 #include <string_view>
 #include <vector>
 
+#include "torch/torch_ranks.h"
+
 namespace cohort::test {
+
+/// Once for each number of ranks.
+inline void with_ranks(const GroupBody& body) {
+  for (const int size : {2, 3}) with_torch_threads(size, body);
+}
 
 using Tensors = std::vector<at::Tensor>;
 using Step = std::function<Tensors(const at::Tensor&)>;
@@ -22,6 +29,7 @@ using Step = std::function<Tensors(const at::Tensor&)>;
 using MakeStep = std::function<Step()>;
 
 inline constexpr PassOptions no_passes{.remove_dead = false, .merge_common = false, .overlap = false};
+inline constexpr PassOptions all_passes{.fuse_collectives = true};
 
 struct Captured {
   std::vector<Tensors> results;  ///< of each step

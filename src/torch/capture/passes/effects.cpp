@@ -33,7 +33,10 @@ class EffectAnalysis {
     for (const auto id : instruction.reads) effects_.reads.push_back(resources_.existence_of(id));
     for (const auto id : instruction.writes) effects_.reads.push_back(resources_.existence_of(id));
     for (const auto& each : instruction.results) effects_.writes.push_back(resources_.existence_of(each.value));
-    if (instruction.host) {
+    if (instruction.distributed != nullptr) {
+      effects_.is_light = true;
+      effects_.is_opaque = true;
+    } else if (instruction.host) {
       keep_order(resources_.collectives());
       keep_order(resources_.host());
       keep_order(resources_.random());

@@ -8,6 +8,8 @@
 #include <numeric>
 #include <unordered_map>
 
+#include "graph/names.h"
+
 namespace cohort::recording {
 
 namespace {
@@ -118,14 +120,9 @@ MemoryPlan plan_memory(std::span<const Lifetime> lifetimes, std::size_t instruct
 
 std::string memory_text(const Program& program) {
   const auto plan = plan_memory(lifetimes_of(program), program.instructions.size());
-  const auto text = [](std::size_t bytes) {
-    constexpr double kib = 1024;
-    const auto count = static_cast<double>(bytes);
-    if (count < kib) return fmt::format("{} bytes", bytes);
-    return count < kib * kib ? fmt::format("{:.1f} KiB", count / kib) : fmt::format("{:.1f} MiB", count / (kib * kib));
-  };
-  return fmt::format("temporaries: a peak of {} of {} made, {} in one arena", text(plan.peak), text(plan.made),
-                     text(plan.arena));
+  using graph_names::bytes_text;
+  return fmt::format("temporaries: a peak of {} of {} made, {} in one arena", bytes_text(plan.peak),
+                     bytes_text(plan.made), bytes_text(plan.arena));
 }
 
 }  // namespace cohort::recording

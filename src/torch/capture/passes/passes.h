@@ -6,6 +6,7 @@
 
 #include <cohort/torch/capture_passes.h>
 
+#include <cstddef>
 #include <vector>
 
 #include "torch/capture/program.h"
@@ -17,6 +18,8 @@ std::vector<PassReport> optimize(Program& program, const PassOptions& options);
 
 PassReport remove_dead(Program& program);
 PassReport merge_common(Program& program);
+/// Up to `cap` bytes together.
+PassReport fuse_collectives(Program& program, std::size_t cap);
 PassReport overlap(Program& program);
 
 }  // namespace cohort::recording

@@ -65,8 +65,12 @@ PassReport remove_dead(Program& program) {
   auto& instructions = program.instructions;
   Needs needs(program);
   std::vector<bool> stays(instructions.size());
+  std::size_t last_region = 0;  // of an instruction that stays
   for (auto i = instructions.size(); i-- > 0;) {
-    stays[i] = effects[i].is_opaque || needs.include(instructions[i]);
+    const auto& each = instructions[i];
+    // A call on a distributed tensor begins in front of what it consists of.
+    stays[i] = each.distributed != nullptr ? each.region == last_region : effects[i].is_opaque || needs.include(each);
+    if (stays[i]) last_region = each.region;
     if (stays[i]) needs.add(instructions[i]);
   }
   std::size_t next = 0;
