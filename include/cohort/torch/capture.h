@@ -35,6 +35,7 @@
 #include <cohort/torch/capture_call.h>
 #include <cohort/torch/capture_error.h>
 #include <cohort/torch/capture_host.h>
+#include <cohort/torch/capture_passes.h>
 #include <cohort/torch/capture_watch.h>
 #include <cohort/torch/outputs.h>
 
@@ -71,6 +72,8 @@ struct CaptureOptions {
   /// the step leaves are then in memory of the graph, which the next replay overwrites: clone() what is to be kept. Results
   /// are copies.
   bool cuda_graph = true;
+  /// What is done to a recording before it is replayed.
+  PassOptions passes{};
 };
 
 namespace detail {
@@ -135,7 +138,7 @@ class Captured {
 
   /// The graph that was recorded or replayed last. Throws an Error before the first call.
   const Graph& graph() const { return step_.graph(); }
-  /// Which recordings exist, why each was made, and what could not be captured.
+  /// Which recordings exist, why each was made, what the passes did to it, and what could not be captured.
   std::string explain() const { return step_.explain(); }
   /// How many recordings are kept.
   std::size_t recordings() const noexcept { return step_.recordings(); }

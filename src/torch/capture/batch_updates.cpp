@@ -163,11 +163,7 @@ class Slots {
   void mark(const Instruction& each, std::size_t slot) {
     const auto here = static_cast<std::int64_t>(slot);
     const auto raise = [here](std::int64_t& last) { last = std::max(last, here); };
-    const bool writes_all = each.op && traits_of(*each.op).writes_statistics;
-    for (const auto id : each.reads) {
-      auto& touched = storages_[values_[id].storage];
-      raise(writes_all ? touched.written : touched.read);
-    }
+    for (const auto id : each.reads) raise(storages_[values_[id].storage].read);
     for (const auto id : each.writes) raise(storages_[values_[id].storage].written);
     for (const auto& result : each.results) {
       made_[result.value] = here;

@@ -66,7 +66,6 @@ class Tail {
       if (!seen.contains(values_[result.value].storage)) written_.insert(values_[result.value].storage);
     }
     read_.insert(seen.begin(), seen.end());
-    if (each.op && traits_of(*each.op).writes_statistics) written_.insert(seen.begin(), seen.end());
     draws_random_numbers_ |= draws_random_numbers(each);
     if (each.group) groups_.insert(each.group.get());
   }

@@ -154,7 +154,9 @@ Instruction Recorder::describe(const c10::OperatorHandle& op, c10::DispatchKeySe
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const auto& value = stack[begin + i];
     const auto* const alias = arguments[i].alias_info();
-    const bool is_written = (alias != nullptr && alias->isWrite()) || traits.written_argument == i;
+    const auto& quiet = traits.quietly_written;
+    const bool is_written = (alias != nullptr && alias->isWrite()) || traits.written_argument == i ||
+                            std::find(quiet.begin(), quiet.end(), i) != quiet.end();
     const auto place = [&](const at::Tensor& tensor, int in_list) {
       const auto id = value_of(tensor, op.operator_name().name);
       if (!is_written && traits.reads_elements && tensor.numel() > 0 && table_.is_uninitialized(tensor)) {
