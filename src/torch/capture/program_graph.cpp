@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <algorithm>
+#include <utility>
 
 #include "torch/capture/instruction_name.h"
 #include "torch/capture/program.h"
@@ -63,6 +64,11 @@ void add_operands(const Collective& collective, GraphNode& node) {
 
 Graph graph_of(const Program& program) {
   Graph graph;
+  for (const auto& each : program.groups) {
+    auto label = each->group_desc();
+    if (label.empty()) label = each->group_name();
+    graph.groups.push_back({.id = each->id(), .label = std::move(label), .ranks = each->global_ranks()});
+  }
   for (const auto& each : program.values) graph.values.push_back(each.shown);
   for (const auto& each : program.instructions) {
     GraphNode node{.kind = each.kind, .name = name_of(each)};
