@@ -51,8 +51,12 @@ class COHORT_API IssueObserver {
   /// throws, the call that issued throws; the operation goes on.
   using Function = std::function<void(const Issue&)>;
 
+  /// Called when this thread has waited for an asynchronous operation, with success; Work::is_same_operation() tells for
+  /// which.
+  using WaitFunction = std::function<void(const Work&)>;
+
   /// An empty function: nothing is called, as outside of all scopes.
-  explicit IssueObserver(Function function);
+  explicit IssueObserver(Function function, WaitFunction wait_function = {});
   ~IssueObserver();
   IssueObserver(const IssueObserver&) = delete;
   IssueObserver& operator=(const IssueObserver&) = delete;
@@ -60,6 +64,7 @@ class COHORT_API IssueObserver {
  private:
   friend struct IssueNotifier;
   Function function_;
+  WaitFunction wait_function_;
   const IssueObserver* outer_;
 };
 

@@ -60,6 +60,8 @@ class COHORT_API Work {
   void wait_on(void* stream) const;
   /// Waits at most this long, then throws OperationTimeoutError. The operation continues.
   void wait(Timeout timeout) const;
+  /// Whether both are handles of one asynchronous operation.
+  bool is_same_operation(const Work& other) const noexcept { return handle_ != nullptr && handle_ == other.handle_; }
   /// The operation's error; null while it runs and if it succeeded.
   std::exception_ptr exception() const;
   /// For device memory, makes the operation's stream wait for the operation. For host memory, does nothing.
@@ -81,6 +83,7 @@ class COHORT_API Work {
   }
 
  private:
+  void wait_unobserved() const;
   friend class detail::WorkState;
   friend struct WorkAccess;
 

@@ -28,7 +28,7 @@ COHORT_API std::string counted(std::size_t count, std::string_view noun);
 std::string in_quotes(std::string_view text);
 
 /// The text, on one line; if it is longer than `limit`, only its beginning and its length.
-std::string shortened(std::string_view text, std::size_t limit);
+COHORT_API std::string shortened(std::string_view text, std::size_t limit);
 
 /// Without the quotes in which the printer of libtorch puts strings.
 std::string_view unquoted(std::string_view text);

@@ -9,6 +9,8 @@ struct IssueNotifier {
   /// Calls this thread's innermost observer, if there is one.
   static void notify(const Issue& issue);
   static bool is_observed() noexcept;
+  /// Likewise, for the end of a wait.
+  static void notify_wait(const Work& work);
 };
 
 }  // namespace cohort

@@ -11,8 +11,10 @@ namespace {
 thread_local const IssueObserver* innermost_observer = nullptr;
 }
 
-IssueObserver::IssueObserver(Function function)
-    : function_(std::move(function)), outer_(std::exchange(innermost_observer, this)) {}
+IssueObserver::IssueObserver(Function function, WaitFunction wait_function)
+    : function_(std::move(function)),
+      wait_function_(std::move(wait_function)),
+      outer_(std::exchange(innermost_observer, this)) {}
 
 IssueObserver::~IssueObserver() {
   innermost_observer = outer_;
@@ -24,6 +26,12 @@ bool IssueNotifier::is_observed() noexcept {
 
 void IssueNotifier::notify(const Issue& issue) {
   innermost_observer->function_(issue);
+}
+
+void IssueNotifier::notify_wait(const Work& work) {
+  if (innermost_observer != nullptr && innermost_observer->wait_function_ != nullptr) [[unlikely]] {
+    innermost_observer->wait_function_(work);
+  }
 }
 
 }  // namespace cohort

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "group/issue_notifier.h"
 #include "group/work_state.h"
 
 namespace cohort {
@@ -75,12 +76,17 @@ bool Work::is_completed() const {
   return handle_ == nullptr || handle_->state().is_done();
 }
 
-void Work::wait() const {
+void Work::wait_unobserved() const {
   if (handle_ == nullptr) return;
   // A barrier means that the other ranks have arrived, which only the host can wait for.
   if (op_ != OpType::barrier && handle_->state().order()) return;
   handle_->state().wait(Deadline::never());
   if (handle_->state().error()) std::rethrow_exception(handle_->state().error());
+}
+
+void Work::wait() const {
+  wait_unobserved();
+  IssueNotifier::notify_wait(*this);
 }
 
 void Work::wait(Timeout timeout) const {
@@ -92,11 +98,12 @@ void Work::wait(Timeout timeout) const {
         {.op = std::string(to_string(op_)), .sequence = sequence_});
   }
   if (handle_->state().error()) std::rethrow_exception(handle_->state().error());
+  IssueNotifier::notify_wait(*this);
 }
 
 void Work::wait_on(void* stream) const {
-  if (handle_ != nullptr && op_ != OpType::barrier && handle_->state().order(stream)) return;
-  wait();
+  if (handle_ == nullptr || op_ == OpType::barrier || !handle_->state().order(stream)) wait_unobserved();
+  IssueNotifier::notify_wait(*this);
 }
 
 void Work::synchronize() const {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <vector>
 
 #include "support/groups.h"
@@ -37,6 +38,25 @@ TEST(IssueObservers, SeeTheOperationsOfTheirThread) {
     EXPECT_THAT(outer, ::testing::ElementsAre(OpType::all_reduce, OpType::all_reduce, p2p));
     EXPECT_THAT(inner, ::testing::ElementsAre(OpType::barrier));
     for (const auto& work : works) EXPECT_TRUE(work.is_success());
+  });
+}
+
+TEST(IssueObservers, SeeTheWaitsOfTheirThread) {
+  with_threads(2, [](const ProcessGroupPtr& group) {
+    std::vector<Work> waited;
+    std::vector<float> x(4, 1.0F);
+    std::vector<float> y(4, 1.0F);
+    const IssueObserver scope([](const Issue&) {}, [&](const Work& work) { waited.push_back(work); });
+    const auto first = group->all_reduce(x, {.async_op = true});
+    const auto second = group->all_reduce(y, {.async_op = true});
+    second.wait();
+    first.wait(std::chrono::seconds(30));
+    group->barrier({.async_op = true}).wait();
+    ASSERT_EQ(waited.size(), 3U);
+    EXPECT_TRUE(waited[0].is_same_operation(second));
+    EXPECT_TRUE(waited[1].is_same_operation(first));
+    EXPECT_FALSE(waited[1].is_same_operation(second));
+    EXPECT_EQ(waited[2].op(), OpType::barrier);
   });
 }
 

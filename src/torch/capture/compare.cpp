@@ -71,6 +71,7 @@ Difference compare_instructions(const Instruction& a, const Instruction& b, std:
   if (a.kind != b.kind || name_of(a) != name_of(b)) {
     return other_operators(where, fmt::format("the next recording has {} there", name_of(b)));
   }
+  if (a.flight != b.flight) return other_operators(where, "it waits for another collective in the next recording");
   if (a.group != b.group) return other_operators(where, "it is on another group in the next recording");
   if ((a.collective == nullptr) != (b.collective == nullptr) ||
       (a.collective != nullptr && !is_same_collective(*a.collective, *b.collective))) {

@@ -13,7 +13,7 @@
 
 namespace cohort::recording {
 
-/// "aten::add.Tensor", "all_reduce" for an operation on a group, "host".
+/// "aten::add.Tensor", "all_reduce" for an operation on a group, "wait", "host".
 inline std::string name_of(const c10::OperatorHandle& op) {
   const auto& name = op.operator_name();
   return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
@@ -21,7 +21,8 @@ inline std::string name_of(const c10::OperatorHandle& op) {
 
 inline std::string name_of(const Instruction& instruction) {
   if (instruction.op) return name_of(*instruction.op);
-  return instruction.collective == nullptr ? "host" : std::string(to_string(instruction.collective->operation.type));
+  if (instruction.collective != nullptr) return std::string(to_string(instruction.collective->operation.type));
+  return instruction.flight ? "wait" : "host";
 }
 
 inline std::string constant_text(const c10::IValue& constant) {

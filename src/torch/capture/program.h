@@ -6,10 +6,10 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
+#include <cohort/graph.h>
 #include <cohort/issue_observer.h>
 #include <cohort/operation.h>
 #include <cohort/process_group.h>
-#include <cohort/graph.h>
 
 #include <cstddef>
 #include <functional>
@@ -66,6 +66,7 @@ struct Instruction {
   bool is_blocking = false;  ///< of an operator that names a group
 
   std::shared_ptr<const Collective> collective{};
+  std::optional<std::size_t> flight{};  ///< a number for an asynchronous collective on a group and the wait for it
   std::function<void()> host{};
 
   std::vector<ValueId> reads{};
@@ -101,6 +102,7 @@ struct Program {
   std::vector<FinalGradient> final_gradients{};
   std::vector<LeftTensor> outputs{};
   std::vector<ProcessGroupPtr> groups{};
+  std::size_t flights = 0;  ///< asynchronous collectives on groups
 };
 
 /// As users see it.

@@ -91,6 +91,9 @@ Graph graph_of(const Program& program) {
     } else if (each.collective != nullptr) {
       add_operands(*each.collective, node);
       node.is_async = each.collective->options.async_op;
+    } else if (each.flight) {
+      auto& waited = each.writes.empty() ? each.reads : each.writes;
+      if (!waited.empty()) node.operands.push_back({.name = "in", .values = waited, .is_list = true});
     }
     graph.nodes.push_back(std::move(node));
   }

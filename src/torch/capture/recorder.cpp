@@ -16,6 +16,7 @@
 #include "torch/capture/instruction_name.h"
 #include "torch/capture/operator_traits.h"
 #include "torch/capture/refusals.h"
+#include "torch/capture/waits.h"
 #include "torch/dispatch/fallback.h"
 #include "torch/dtensor/impl.h"
 #include "torch/functional/async_tensor.h"
@@ -354,8 +355,22 @@ void Recorder::observe(const Issue& issue) {
   record([&] {
     Instruction instruction{.kind = GraphNode::Kind::collective, .group = issue.group.shared_from_this()};
     instruction.collective = std::make_shared<const Collective>(collective_of(issue.op, issue, instruction));
+    if (issue.options.async_op) {
+      instruction.flight = program_.flights++;
+      in_flight_.push_back({.work = issue.work, .instruction = program_.instructions.size()});
+    }
     add_group(instruction.group);
     program_.instructions.push_back(std::move(instruction));
+  });
+}
+
+void Recorder::observe_wait(const Work& work) {
+  record([&] {
+    const auto flight = std::find_if(in_flight_.begin(), in_flight_.end(),
+                                     [&](const Flight& each) { return each.work.is_same_operation(work); });
+    if (flight == in_flight_.end()) return;
+    program_.instructions.push_back(wait_for(program_.instructions[flight->instruction]));
+    in_flight_.erase(flight);
   });
 }
 
@@ -392,13 +407,15 @@ Program Recorder::finish(std::span<const at::Tensor> results) {
     if (left.value == program_.gradients[i]) continue;
     program_.final_gradients.push_back({.parameter = i, .tensor = std::move(left)});
   }
+  add_missing_waits(program_);
   return std::move(program_);
 }
 
 RecordingScope::RecordingScope(Recorder& recorder)
     : recorder_(ActiveRecorder::kind, std::make_shared<ActiveRecorder>(recorder)),
       key_(wrapper_key),
-      observer_([&recorder](const Issue& issue) { recorder.observe(issue); }) {
+      observer_([&recorder](const Issue& issue) { recorder.observe(issue); },
+                [&recorder](const Work& work) { recorder.observe_wait(work); }) {
   require_fallback();
 }
 

@@ -50,6 +50,7 @@ class Recorder {
   /// Runs the operator with these keys and records it.
   void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   void observe(const Issue& issue);
+  void observe_wait(const Work& work);
   void add_host_action(const std::function<void()>& function);
   /// What runs now cannot be captured.
   void refuse(const CaptureError& why);
@@ -82,6 +83,11 @@ class Recorder {
   Program program_;
   TensorTable table_;
   std::vector<WatchedTensor> parameters_;
+  struct Flight {
+    Work work;
+    std::size_t instruction;
+  };
+  std::vector<Flight> in_flight_;
   OnRefusal on_refusal_;
   std::optional<CaptureError> refusal_;
 };

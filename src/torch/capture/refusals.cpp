@@ -310,7 +310,7 @@ std::string call_text(const c10::OperatorHandle& op, const torch::jit::Stack& st
   bool is_first = true;
   for (const auto& each : call_arguments(op, stack)) {
     if (!std::exchange(is_first, false)) text += ", ";
-    text += shortened(argument_text(each), longest_argument);
+    text += graph_names::shortened(argument_text(each), longest_argument);
   }
   return text + ")";
 }

@@ -24,8 +24,7 @@ void Replayer::plan() {
   const auto& values = program_->values;
   const auto& instructions = program_->instructions;
   values_.resize(values.size());
-  works_.resize(instructions.size());
-  awaited_.resize(instructions.size() + 1);
+  flights_.resize(program_->flights);
   released_.resize(instructions.size());
 
   constexpr auto never = static_cast<std::size_t>(-1);
@@ -50,39 +49,12 @@ void Replayer::plan() {
     }
   }
 
-  // A collective in flight is awaited by the first instruction that uses memory of which it writes a part, or writes
-  // memory that it reads.
   std::set<ValueId> written;
-  struct InFlight {
-    std::size_t instruction;
-    std::set<std::size_t> reads;
-    std::set<std::size_t> writes;
-  };
-  std::vector<InFlight> in_flight;
-  for (std::size_t i = 0; i < instructions.size(); ++i) {
-    const auto& each = instructions[i];
-    const auto touches = [&](const std::vector<ValueId>& ids, const std::set<std::size_t>& storages) {
-      return std::any_of(ids.begin(), ids.end(), [&](ValueId id) { return storages.contains(values[id].storage); });
-    };
-    std::erase_if(in_flight, [&](const InFlight& flight) {
-      if (!touches(each.reads, flight.writes) && !touches(each.writes, flight.writes) &&
-          !touches(each.writes, flight.reads)) {
-        return false;
-      }
-      awaited_[i].push_back(flight.instruction);
-      return true;
-    });
-    if (each.collective && each.collective->options.async_op) {
-      InFlight flight{.instruction = i, .reads = {}, .writes = {}};
-      for (const auto id : each.reads) flight.reads.insert(values[id].storage);
-      for (const auto id : each.writes) flight.writes.insert(values[id].storage);
-      in_flight.push_back(std::move(flight));
-    }
+  for (const auto& each : instructions) {
     for (const auto id : each.writes) {
       if (values[id].shown.origin != GraphValue::Origin::result) written.insert(id);
     }
   }
-  for (const auto& each : in_flight) awaited_.back().push_back(each.instruction);
   written_constants_.assign(written.begin(), written.end());
 }
 
@@ -94,7 +66,8 @@ std::vector<at::Tensor> Replayer::run(std::span<const at::Tensor> arguments, std
       for (ValueId id = 0; id < replayer.values_.size(); ++id) {
         if (!replayer.program_->values[id].constant.defined()) replayer.values_[id].reset();
       }
-      for (auto& each : replayer.works_) each.reset();
+      // If a collective has failed, others may be in flight still, on memory that is let go: their handles wait.
+      for (auto& each : replayer.flights_) each = Work();
     }
   } const cleaner{*this};
 
@@ -102,21 +75,11 @@ std::vector<at::Tensor> Replayer::run(std::span<const at::Tensor> arguments, std
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     if (program_->gradients[i]) values_[*program_->gradients[i]] = plain_part(gradients[i]);
   }
-  const auto wait_for = [&](const std::vector<std::size_t>& collectives) {
-    for (const auto each : collectives) std::exchange(works_[each], std::nullopt)->wait();
-  };
   const auto& instructions = program_->instructions;
   for (std::size_t i = 0; i < instructions.size(); ++i) {
-    if (!awaited_[i].empty()) wait_for(awaited_[i]);
-    if (instructions[i].collective) {
-      auto work = issue(instructions[i]);
-      if (instructions[i].collective->options.async_op) works_[i] = std::move(work);
-    } else {
-      perform(instructions[i]);
-    }
+    perform(instructions[i]);
     for (const auto id : released_[i]) values_[id].reset();
   }
-  wait_for(awaited_.back());
   for (const auto id : written_constants_) mark_written(values_[id]);
 
   std::vector<at::Tensor> results;
@@ -138,6 +101,12 @@ at::Tensor Replayer::left(const LeftTensor& tensor) const {
 
 void Replayer::perform(const Instruction& instruction) {
   if (instruction.host) return instruction.host();
+  if (instruction.collective) {
+    auto work = issue(instruction);
+    if (instruction.flight) flights_[*instruction.flight] = std::move(work);
+    return;
+  }
+  if (instruction.flight) return std::exchange(flights_[*instruction.flight], {}).wait();
   if (instruction.group == nullptr) return call(instruction);
   const functional::IssuingGroup scope(instruction.group, {.is_blocking = instruction.is_blocking});
   call(instruction);

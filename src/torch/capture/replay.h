@@ -27,11 +27,6 @@ class Replayer {
   std::vector<at::Tensor> take_left_gradients();
 
  private:
-  struct Flight {
-    Work work;
-    std::size_t collective;  // its instruction
-  };
-
   void plan();
   void perform(const Instruction& instruction);
   void call(const Instruction& instruction);
@@ -40,9 +35,8 @@ class Replayer {
 
   std::shared_ptr<const Program> program_;
   std::vector<at::Tensor> values_;
-  std::vector<std::vector<ValueId>> released_;     // after each instruction
-  std::vector<std::vector<std::size_t>> awaited_;  // before each instruction, and at the end: collectives in flight
-  std::vector<std::optional<Work>> works_;         // of instructions
+  std::vector<std::vector<ValueId>> released_;  // after each instruction
+  std::vector<Work> flights_;                   // of Program::flights
   std::vector<ValueId> written_constants_;
   std::vector<c10::IValue> stack_;
   std::vector<at::Tensor> left_gradients_;
