@@ -32,7 +32,7 @@
 //
 // Numbers in front are those of the nodes, %3 is the value 3, %arg0 the first argument, @name what existed before the
 // call. What stands before the equals sign is made, or with an exclamation mark written in place. Strides are shown where
-// a tensor is not row-major.
+// a tensor is not row-major. Lines with a bar belong to the body of the node above.
 //
 // Groups, meshes and placements are no values of the graph: a collective names its group by the id.
 //
@@ -77,9 +77,10 @@ struct GraphOperand {
 };
 
 /// A collective on a group has operands "in" and "out" (lists), "dtype", "op" (the reduction) and "root", as far as it
-/// uses them; a functional one those of its schema.
+/// uses them; a functional one those of its schema. from_local, to_local and redistribute of distributed tensors are one
+/// node each, whose body says what they consist of.
 struct GraphNode {
-  enum class Kind : std::uint8_t { op, collective, wait, host };
+  enum class Kind : std::uint8_t { op, collective, wait, host, distributed };
   Kind kind = Kind::op;
   std::string name{};  ///< "aten::addmm", "cohort::all_reduce", "all_reduce" for a collective on a group
   std::vector<GraphOperand> operands{};
@@ -87,8 +88,9 @@ struct GraphNode {
   std::vector<std::size_t> writes{};   ///< values that it writes in place
   std::string group{};                 ///< the id of a collective's group
   int group_size = 0;
-  std::size_t bytes = 0;  ///< of a collective: of input and output the larger
-  bool is_async = false;  ///< a collective that the step waits for later
+  std::size_t bytes = 0;          ///< of a collective: of input and output the larger
+  bool is_async = false;          ///< a collective that the step waits for later
+  std::vector<GraphNode> body{};  ///< of a distributed node; these have no bodies themselves
   friend bool operator==(const GraphNode&, const GraphNode&) = default;
 };
 
@@ -108,6 +110,9 @@ struct COHORT_API Graph {
 
   friend bool operator==(const Graph&, const Graph&) = default;
 };
+
+/// All nodes in the order of replay: a node with a body, and then those of the body.
+COHORT_API std::vector<const GraphNode*> all_nodes(const Graph& graph);
 
 /// Of the elements, without gaps between them.
 COHORT_API std::size_t bytes_of(const GraphValue& value);

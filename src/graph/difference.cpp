@@ -33,6 +33,8 @@ std::string_view kind_text(GraphNode::Kind kind) {
       return "a wait";
     case GraphNode::Kind::host:
       return "an action of the host";
+    case GraphNode::Kind::distributed:
+      return "a call on a distributed tensor";
     case GraphNode::Kind::op:
       break;
   }
@@ -206,6 +208,16 @@ class GraphComparison {
     return std::nullopt;
   }
 
+  Difference compare_bodies(const GraphNode& x, const GraphNode& y) {
+    if (x.body.size() != y.body.size()) {
+      return fmt::format("consists of {} in one and {} in the other", counted(x.body.size(), "node"), y.body.size());
+    }
+    for (std::size_t i = 0; i < x.body.size(); ++i) {
+      if (const auto found = compare(x.body[i], y.body[i])) return fmt::format("has a body whose node {}{}", i, *found);
+    }
+    return std::nullopt;
+  }
+
   Difference compare(const GraphNode& x, const GraphNode& y) {
     if (x.name != y.name) return " is " + in_both(text_of(x), text_of(y));
     const auto of_node = [&](const std::string& what) { return fmt::format(": {} {}", text_of(x), what); };
@@ -219,6 +231,7 @@ class GraphComparison {
           fmt::format("has {} in one and {} in the other", counted(x.operands.size(), "operand"), y.operands.size()));
     }
     if (const auto found = compare_communication(x, y)) return of_node(*found);
+    if (const auto found = compare_bodies(x, y)) return of_node(*found);
     if (const auto found = compare_made(x, y)) return of_node(*found);
     return std::nullopt;
   }

@@ -90,10 +90,20 @@ class GraphPicture {
         return ", shape=hexagon, fillcolor=\"#ffffbf\"";
       case GraphNode::Kind::host:
         return ", shape=note, fillcolor=\"#d9d9d9\"";
+      case GraphNode::Kind::distributed:
+        return style_of_body(node);
       case GraphNode::Kind::op:
         break;
     }
     return {};
+  }
+
+  /// As its first collective, if it communicates.
+  std::string style_of_body(const GraphNode& node) {
+    const auto found = std::find_if(node.body.begin(), node.body.end(),
+                                    [](const GraphNode& each) { return each.kind == GraphNode::Kind::collective; });
+    return fmt::format(", style=\"filled,rounded\", fillcolor=\"{}\"",
+                       found == node.body.end() ? "#ffffff" : colour_of(found->group));
   }
 
   std::vector<std::string> lines_of(std::size_t index) const {
@@ -139,6 +149,10 @@ class GraphPicture {
       }
     }
     const auto name = fmt::format("node{}", index);
+    for (const auto& each : node.body) {
+      for (const auto value : each.results) maker_[value] = name;
+      for (const auto value : each.writes) maker_[value] = name;
+    }
     for (const auto value : node.results) maker_[value] = name;
     for (const auto value : node.writes) maker_[value] = name;
   }

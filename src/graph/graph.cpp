@@ -68,13 +68,13 @@ class GraphPrinter {
     std::size_t bytes = 0;
     std::size_t waits = 0;
     std::size_t host = 0;
-    for (const auto& node : graph_.nodes) {
-      if (node.kind == GraphNode::Kind::collective) {
+    for (const auto* const node : all_nodes(graph_)) {
+      if (node->kind == GraphNode::Kind::collective) {
         ++collectives;
-        bytes += node.bytes;
+        bytes += node->bytes;
       }
-      waits += static_cast<std::size_t>(node.kind == GraphNode::Kind::wait);
-      host += static_cast<std::size_t>(node.kind == GraphNode::Kind::host);
+      waits += static_cast<std::size_t>(node->kind == GraphNode::Kind::wait);
+      host += static_cast<std::size_t>(node->kind == GraphNode::Kind::host);
     }
     add("graph{}: {}", device_ ? " on " + *device_ : "", counted(graph_.nodes.size(), "node"));
     if (collectives > 0) add(", {} ({})", counted(collectives, "collective"), bytes_text(bytes));
@@ -105,11 +105,11 @@ class GraphPrinter {
 
   void add_inputs() {
     std::vector<bool> is_used(graph_.values.size(), false);
-    for (const auto& node : graph_.nodes) {
-      for (const auto& operand : node.operands) {
+    for (const auto* const node : all_nodes(graph_)) {
+      for (const auto& operand : node->operands) {
         for (const auto value : operand.values) is_used[value] = true;
       }
-      for (const auto value : node.writes) is_used[value] = true;
+      for (const auto value : node->writes) is_used[value] = true;
     }
     for (const auto value : graph_.outputs) is_used[value] = true;
     std::size_t width = 0;
@@ -200,28 +200,36 @@ class GraphPrinter {
 
   void add_nodes() {
     if (graph_.nodes.empty()) return;
-    std::vector<std::string> made;
     std::size_t width = 0;
-    for (const auto& node : graph_.nodes) {
-      made.push_back(made_by(node));
-      if (made.back().size() <= widest_column) width = std::max(width, made.back().size());
+    for (const auto* const node : all_nodes(graph_)) {
+      const auto made = made_by(*node).size();
+      if (made <= widest_column) width = std::max(width, made);
     }
     const auto digits = std::to_string(graph_.nodes.size() - 1).size();
     add("nodes:\n");
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
-      const auto& node = graph_.nodes[i];
-      add("  {:>{}}  {:<{}} {} {}", i, digits, made[i], width, made[i].empty() ? " " : "=",
-          node.name.empty() ? "host" : shown(node.name));
-      if (const auto list = operands_of(node); !list.empty() || node.kind != GraphNode::Kind::host) {
-        add("({})", fmt::join(list, ", "));
+      add("  {:>{}}  ", i, digits);
+      add_node(graph_.nodes[i], width);
+      for (const auto& inner : graph_.nodes[i].body) {
+        add("  {:>{}}  ", "|", digits);
+        add_node(inner, width);
       }
-      if (node.kind == GraphNode::Kind::collective) {
-        add(" on {} ({}, {}){}", graph_names::in_quotes(node.group),
-            counted(static_cast<std::size_t>(node.group_size), "rank"), bytes_text(node.bytes),
-            node.is_async ? ", async" : "");
-      }
-      add("\n");
     }
+  }
+
+  /// The rest of its line.
+  void add_node(const GraphNode& node, std::size_t width) {
+    const auto made = made_by(node);
+    add("{:<{}} {} {}", made, width, made.empty() ? " " : "=", node.name.empty() ? "host" : shown(node.name));
+    if (const auto list = operands_of(node); !list.empty() || node.kind != GraphNode::Kind::host) {
+      add("({})", fmt::join(list, ", "));
+    }
+    if (node.kind == GraphNode::Kind::collective) {
+      add(" on {} ({}, {}){}", graph_names::in_quotes(node.group),
+          counted(static_cast<std::size_t>(node.group_size), "rank"), bytes_text(node.bytes),
+          node.is_async ? ", async" : "");
+    }
+    add("\n");
   }
 
   const Graph& graph_;

@@ -63,9 +63,19 @@ std::size_t bytes_of(const GraphValue& value) {
   return bytes;
 }
 
+std::vector<const GraphNode*> all_nodes(const Graph& graph) {
+  std::vector<const GraphNode*> nodes;
+  for (const auto& node : graph.nodes) {
+    nodes.push_back(&node);
+    for (const auto& each : node.body) nodes.push_back(&each);
+  }
+  return nodes;
+}
+
 std::vector<CollectiveSummary> summarize(const Graph& graph) {
   std::vector<CollectiveSummary> summary;
-  for (const auto& node : graph.nodes) {
+  for (const auto* const each_node : all_nodes(graph)) {
+    const auto& node = *each_node;
     if (node.kind != GraphNode::Kind::collective) continue;
     const auto operation = operation_of(node);
     const auto same_group = [&](const CollectiveSummary& each) {
@@ -88,7 +98,8 @@ std::vector<CollectiveSummary> summarize(const Graph& graph) {
 
 std::vector<std::string> collectives_of(const Graph& graph, std::string_view group) {
   std::vector<std::string> lines;
-  for (const auto& node : graph.nodes) {
+  for (const auto* const each_node : all_nodes(graph)) {
+    const auto& node = *each_node;
     const auto operation = operation_of(node);
     if (node.kind != GraphNode::Kind::collective || node.group != group || is_one_to_one(operation)) continue;
     std::string line(operation);

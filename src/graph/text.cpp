@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Graphs as text: a line for each group, one for each value, then one for each node, followed by those of its operands, with values by their
-// numbers.
+// Graphs as text: a line for each group, one for each value, then one for each node, followed by those of its operands,
+// with values by their numbers. The nodes of a body follow theirs as "inner".
 //
 //   cohort graph 1
 //   group "7f3a" "mesh_dp" [0,1,2,3]
@@ -46,7 +46,7 @@ constexpr std::string_view first_line_of_text = "cohort graph 1";
 
 // In the order of the enumerators.
 constexpr std::array<std::string_view, 4> origin_words{"argument", "gradient", "constant", "result"};
-constexpr std::array<std::string_view, 4> kind_words{"op", "collective", "wait", "host"};
+constexpr std::array<std::string_view, 5> kind_words{"op", "collective", "wait", "host", "distributed"};
 
 /// Takes a text apart, and knows the line for errors.
 class GraphReader {
@@ -64,8 +64,9 @@ class GraphReader {
     for (; line_.starts_with("value "); next_line()) graph.values.push_back(value());
     values_ = graph.values.size();
     while (line_.starts_with("node ")) {
-      graph.nodes.push_back(node());
-      for (next_line(); line_.starts_with("operand "); next_line()) graph.nodes.back().operands.push_back(operand());
+      auto& outer = graph.nodes.emplace_back(node("node"));
+      while (line_.starts_with("inner ")) outer.body.push_back(node("inner"));
+      if (!outer.body.empty() && outer.kind != GraphNode::Kind::distributed) fail("the node before has a body");
     }
     word("outputs");
     graph.outputs = value_list();
@@ -226,8 +227,8 @@ class GraphReader {
     return value;
   }
 
-  GraphNode node() {
-    word("node");
+  GraphNode node(std::string_view first_word) {
+    word(first_word);
     GraphNode node{.kind = static_cast<GraphNode::Kind>(one_of(kind_words)), .name = string()};
     node.results = value_list();
     node.writes = value_list();
@@ -236,6 +237,7 @@ class GraphReader {
     node.bytes = number<std::size_t>();
     node.is_async = one_of(std::array<std::string_view, 2>{"-", "async"}) == 1;
     end_of_line();
+    for (next_line(); line_.starts_with("operand "); next_line()) node.operands.push_back(operand());
     return node;
   }
 
@@ -273,14 +275,18 @@ std::string serialize(const Graph& graph) {
         value.element_bytes, value.device, fmt::join(value.sizes, ","), fmt::join(value.strides, ","),
         in_quotes(value.name));
   }
-  for (const auto& node : graph.nodes) {
-    add("node {} {} [{}] [{}] {} {} {} {}\n", kind_words.at(static_cast<std::size_t>(node.kind)), in_quotes(node.name),
-        fmt::join(node.results, ","), fmt::join(node.writes, ","), in_quotes(node.group), node.group_size, node.bytes,
-        node.is_async ? "async" : "-");
+  const auto add_node = [&](std::string_view first_word, const GraphNode& node) {
+    add("{} {} {} [{}] [{}] {} {} {} {}\n", first_word, kind_words.at(static_cast<std::size_t>(node.kind)),
+        in_quotes(node.name), fmt::join(node.results, ","), fmt::join(node.writes, ","), in_quotes(node.group),
+        node.group_size, node.bytes, node.is_async ? "async" : "-");
     for (const auto& operand : node.operands) {
       add("operand {} {} [{}] {}\n", in_quotes(operand.name), operand.is_list ? "list" : "-",
           fmt::join(operand.values, ","), in_quotes(operand.text));
     }
+  };
+  for (const auto& node : graph.nodes) {
+    add_node("node", node);
+    for (const auto& each : node.body) add_node("inner", each);
   }
   add("outputs [{}]\nend\n", fmt::join(graph.outputs, ","));
   return text;

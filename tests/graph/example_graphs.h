@@ -97,10 +97,14 @@ inline Graph renumbered(const Graph& graph, std::mt19937& random) {
   const auto renumber = [&](std::vector<std::size_t>& list) {
     for (auto& each : list) each = number[each];
   };
-  for (auto& node : result.nodes) {
+  const auto renumber_node = [&](GraphNode& node) {
     for (auto& operand : node.operands) renumber(operand.values);
     renumber(node.results);
     renumber(node.writes);
+  };
+  for (auto& node : result.nodes) {
+    renumber_node(node);
+    for (auto& inner : node.body) renumber_node(inner);
   }
   renumber(result.outputs);
   return result;
@@ -132,7 +136,15 @@ class RandomGraphs {
     const auto inputs = below(5);
     for (std::size_t i = 0; i < inputs; ++i) graph.values.push_back(value(static_cast<GraphValue::Origin>(below(3))));
     const auto nodes = below(8);
-    for (std::size_t i = 0; i < nodes; ++i) graph.nodes.push_back(node(graph));
+    for (std::size_t i = 0; i < nodes; ++i) {
+      auto outer = node(graph, static_cast<GraphNode::Kind>(below(5)));
+      if (outer.kind == GraphNode::Kind::distributed) {
+        for (auto inner = below(4); inner > 0; --inner) {
+          outer.body.push_back(node(graph, static_cast<GraphNode::Kind>(below(4))));
+        }
+      }
+      graph.nodes.push_back(std::move(outer));
+    }
     graph.outputs = some_values(graph);
     return graph;
   }
@@ -159,8 +171,8 @@ class RandomGraphs {
     return list;
   }
 
-  GraphNode node(Graph& graph) {
-    GraphNode node{.kind = static_cast<GraphNode::Kind>(below(4)), .name = text()};
+  GraphNode node(Graph& graph, GraphNode::Kind kind) {
+    GraphNode node{.kind = kind, .name = text()};
     const auto operands = below(4);
     for (std::size_t i = 0; i < operands; ++i) {
       node.operands.push_back({.name = text(), .values = some_values(graph), .is_list = below(2) == 0, .text = text()});

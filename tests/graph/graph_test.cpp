@@ -107,8 +107,73 @@ TEST(PrintedGraph, HasOneLineForEachNodeOfAnyGraph) {
     for (std::size_t node = 0; node < graph.nodes.size(); ++node) {
       std::getline(lines, line);
       EXPECT_TRUE(line.starts_with("  " + std::to_string(node) + "  ")) << text;
+      for (std::size_t inner = 0; inner < graph.nodes[node].body.size(); ++inner) {
+        std::getline(lines, line);
+        EXPECT_TRUE(line.starts_with("  |  ")) << text;
+      }
     }
   }
+}
+
+/// A linear layer whose result is gathered.
+Graph redistribution() {
+  Graph graph;
+  graph.values = {graph_value(GraphValue::Origin::argument, "", {4, 8}),
+                  graph_value(GraphValue::Origin::result, "", {8, 8}), graph_value(GraphValue::Origin::result, "", {})};
+  graph.nodes = {{.kind = GraphNode::Kind::distributed,
+                  .name = "redistribute",
+                  .operands = {{"self", {0}}, {"from", {}, false, "[S(0)]"}, {"to", {}, false, "[R]"}},
+                  .results = {1}},
+                 {.name = "aten::sum", .operands = {{"self", {1}}}, .results = {2}}};
+  graph.nodes[0].body = {{.kind = GraphNode::Kind::collective,
+                          .name = "cohort::all_gather_into_tensor",
+                          .operands = {{"input", {0}}},
+                          .results = {1},
+                          .group = "tp",
+                          .group_size = 2,
+                          .bytes = 256},
+                         {.kind = GraphNode::Kind::wait, .name = "cohort::wait_tensor", .operands = {{"tensor", {1}}}}};
+  graph.outputs = {2};
+  return graph;
+}
+
+TEST(GraphBodies, ArePrintedBelowTheirNode) {
+  EXPECT_EQ(to_string(redistribution()), R"(graph on cpu: 2 nodes, 1 collective (256 B), 1 wait
+  on "tp" (2 ranks): 1 all_gather_single (256 B)
+inputs:
+  %arg0: f32[4, 8]
+nodes:
+  0  %1: f32[8, 8] = redistribute(%arg0: f32[4, 8], from=[S(0)], to=[R])
+  |  %1: f32[8, 8] = cohort::all_gather_into_tensor(%arg0: f32[4, 8]) on "tp" (2 ranks, 256 B)
+  |                  cohort::wait_tensor(%1: f32[8, 8])
+  1  %2: f32[]     = aten::sum(%1: f32[8, 8])
+returns %2
+)");
+}
+
+TEST(GraphBodies, CountAsTheirNodes) {
+  const auto graph = redistribution();
+  EXPECT_THAT(collectives_of(graph, "tp"), ElementsAre("all_gather_single f32, 256 bytes"));
+  EXPECT_EQ(all_nodes(graph).size(), 4U);
+  EXPECT_EQ(all_nodes(graph)[1]->name, "cohort::all_gather_into_tensor");
+  EXPECT_THAT(to_dot(graph), HasSubstr("node0 -> node1"));
+}
+
+TEST(GraphBodies, AreCompared) {
+  auto other = redistribution();
+  other.nodes[0].body[0].bytes = 255;
+  EXPECT_EQ(
+      first_difference(redistribution(), other),
+      "node 0: redistribute has a body whose node 0: cohort::all_gather_into_tensor moves 256 bytes in one and 255 "
+      "in the other");
+  other.nodes[0].body.pop_back();
+  EXPECT_THAT(first_difference(redistribution(), other), HasSubstr("consists of 2 nodes in one and 1 in the other"));
+}
+
+TEST(GraphBodies, BelongToDistributedNodesAlone) {
+  auto graph = redistribution();
+  graph.nodes[0].kind = GraphNode::Kind::op;
+  EXPECT_ERROR(ValueError, read_graph(serialize(graph)), "has a body");
 }
 
 TEST(GraphText, IsAsDocumented) {

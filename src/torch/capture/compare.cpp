@@ -71,6 +71,10 @@ Difference compare_instructions(const Instruction& a, const Instruction& b, std:
   if (a.kind != b.kind || name_of(a) != name_of(b)) {
     return other_operators(where, fmt::format("the next recording has {} there", name_of(b)));
   }
+  if (a.region != b.region || a.reads != b.reads ||
+      (a.distributed != nullptr && b.distributed != nullptr && *a.distributed != *b.distributed)) {
+    return other_operators(where, "it is part of another call, or on other tensors, in the next recording");
+  }
   if (a.flight != b.flight) return other_operators(where, "it waits for another collective in the next recording");
   if (a.group != b.group) return other_operators(where, "it is on another group in the next recording");
   if ((a.collective == nullptr) != (b.collective == nullptr) ||

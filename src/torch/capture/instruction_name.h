@@ -21,6 +21,7 @@ inline std::string name_of(const c10::OperatorHandle& op) {
 
 inline std::string name_of(const Instruction& instruction) {
   if (instruction.op) return name_of(*instruction.op);
+  if (instruction.distributed != nullptr) return instruction.distributed->name;
   if (instruction.collective != nullptr) return std::string(to_string(instruction.collective->operation.type));
   return instruction.flight ? "wait" : "host";
 }

@@ -52,6 +52,13 @@ struct Collective {
   std::vector<Collective> members;
 };
 
+/// A call on a distributed tensor that is one node of the graph, whatever it consists of.
+struct DistributedCall {
+  std::string name;
+  std::vector<GraphOperand> constants;
+  friend bool operator==(const DistributedCall&, const DistributedCall&) = default;
+};
+
 struct Instruction {
   GraphNode::Kind kind = GraphNode::Kind::op;
 
@@ -68,6 +75,8 @@ struct Instruction {
   std::shared_ptr<const Collective> collective{};
   std::optional<std::size_t> flight{};  ///< a number for an asynchronous collective on a group and the wait for it
   std::function<void()> host{};
+  std::shared_ptr<const DistributedCall> distributed{};  ///< where the call begins; does nothing itself
+  std::size_t region = 0;  ///< a number for such a call and the instructions that it consists of; 0 outside of them
 
   std::vector<ValueId> reads{};
   std::vector<ValueId> writes{};

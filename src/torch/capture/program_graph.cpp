@@ -60,6 +60,67 @@ void add_operands(const Collective& collective, GraphNode& node) {
   for (const auto& each : collective.members) add_operands(each, node);
 }
 
+GraphNode node_of(const Instruction& instruction, const std::vector<GraphValue>& values) {
+  GraphNode node{.kind = instruction.kind, .name = name_of(instruction)};
+  for (const auto& result : instruction.results) node.results.push_back(result.value);
+  node.writes = instruction.writes;
+  if (instruction.group != nullptr) {
+    node.group = instruction.group->id();
+    node.group_size = instruction.group->size();
+  }
+  if (instruction.op) {
+    node.operands = operands_of(instruction);
+    if (instruction.kind == GraphNode::Kind::collective) {
+      std::size_t in = 0;
+      std::size_t out = 0;
+      for (const auto id : instruction.reads) in += bytes_of(values[id]);
+      for (const auto id : node.results) out += bytes_of(values[id]);
+      node.bytes = std::max(in, out);
+      node.is_async = !instruction.is_blocking;
+    }
+  } else if (instruction.collective != nullptr) {
+    add_operands(*instruction.collective, node);
+    node.is_async = instruction.collective->options.async_op;
+  } else if (instruction.flight) {
+    const auto& waited = instruction.writes.empty() ? instruction.reads : instruction.writes;
+    if (!waited.empty()) node.operands.push_back({.name = "in", .values = waited, .is_list = true});
+  } else if (instruction.distributed != nullptr) {
+    node.operands.push_back({.name = "self", .values = instruction.reads});
+    const auto& constants = instruction.distributed->constants;
+    node.operands.insert(node.operands.end(), constants.begin(), constants.end());
+  }
+  return node;
+}
+
+/// The last instruction that uses each value, as a number that is larger than all if the step leaves the value.
+std::vector<std::size_t> last_uses(const Program& program) {
+  std::vector<std::size_t> last(program.values.size(), 0);
+  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
+    for (const auto id : program.instructions[i].reads) last[id] = i;
+    for (const auto id : program.instructions[i].writes) last[id] = i;
+  }
+  const auto leave = [&](const LeftTensor& tensor) {
+    if (tensor.value) last[*tensor.value] = program.instructions.size();
+  };
+  for (const auto& each : program.outputs) leave(each);
+  for (const auto& each : program.final_gradients) leave(each.tensor);
+  return last;
+}
+
+/// A call on a distributed tensor makes and writes what its body does, as far as the rest of the step can see it.
+void export_body(GraphNode& call, std::size_t end, const std::vector<std::size_t>& last_use,
+                 const std::vector<GraphValue>& values) {
+  for (const auto& inner : call.body) {
+    for (const auto id : inner.results) {
+      if (last_use[id] >= end) call.results.push_back(id);
+    }
+    for (const auto id : inner.writes) {
+      const bool is_known = std::find(call.writes.begin(), call.writes.end(), id) != call.writes.end();
+      if (values[id].origin != GraphValue::Origin::result && !is_known) call.writes.push_back(id);
+    }
+  }
+}
+
 }  // namespace
 
 Graph graph_of(const Program& program) {
@@ -70,30 +131,17 @@ Graph graph_of(const Program& program) {
     graph.groups.push_back({.id = each->id(), .label = std::move(label), .ranks = each->global_ranks()});
   }
   for (const auto& each : program.values) graph.values.push_back(each.shown);
-  for (const auto& each : program.instructions) {
-    GraphNode node{.kind = each.kind, .name = name_of(each)};
-    for (const auto& result : each.results) node.results.push_back(result.value);
-    node.writes = each.writes;
-    if (each.group != nullptr) {
-      node.group = each.group->id();
-      node.group_size = each.group->size();
-    }
-    if (each.op) {
-      node.operands = operands_of(each);
-      if (each.kind == GraphNode::Kind::collective) {
-        std::size_t in = 0;
-        std::size_t out = 0;
-        for (const auto id : each.reads) in += bytes_of(graph.values[id]);
-        for (const auto id : node.results) out += bytes_of(graph.values[id]);
-        node.bytes = std::max(in, out);
-        node.is_async = !each.is_blocking;
+  const auto last_use = last_uses(program);
+  const auto& instructions = program.instructions;
+  for (std::size_t i = 0; i < instructions.size(); ++i) {
+    auto node = node_of(instructions[i], graph.values);
+    if (instructions[i].distributed != nullptr) {
+      // A pass may have moved a part away, which is then a node of its own.
+      const auto region = instructions[i].region;
+      for (; i + 1 < instructions.size() && instructions[i + 1].region == region; ++i) {
+        node.body.push_back(node_of(instructions[i + 1], graph.values));
       }
-    } else if (each.collective != nullptr) {
-      add_operands(*each.collective, node);
-      node.is_async = each.collective->options.async_op;
-    } else if (each.flight) {
-      auto& waited = each.writes.empty() ? each.reads : each.writes;
-      if (!waited.empty()) node.operands.push_back({.name = "in", .values = waited, .is_list = true});
+      export_body(node, i + 1, last_use, graph.values);
     }
     graph.nodes.push_back(std::move(node));
   }

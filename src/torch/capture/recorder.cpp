@@ -123,14 +123,13 @@ ValueId Recorder::add_alias(const at::Tensor& tensor, const TensorTable::Place& 
   instruction.reads.push_back(base.value);
   const auto value = add_value(tensor, GraphValue::Origin::result);
   instruction.results.push_back({.position = 0, .in_list = -1, .value = value});
-  program_.instructions.push_back(std::move(instruction));
+  add(std::move(instruction));
   return value;
 }
 
-ValueId Recorder::value_of(const at::Tensor& tensor, const c10::OperatorHandle& op) {
+ValueId Recorder::value_of(const at::Tensor& tensor, std::string_view used_by) {
   if (!is_plain(tensor)) {
-    throw CaptureError(CaptureRefusal::unsupported_operator,
-                       fmt::format("{} with {}", name_of(op), tensor_text(tensor)),
+    throw CaptureError(CaptureRefusal::unsupported_operator, fmt::format("{} with {}", used_by, tensor_text(tensor)),
                        "a recording knows tensors by their memory, and this one is sparse, quantized or has none",
                        {"Use dense tensors in the step."});
   }
@@ -152,7 +151,7 @@ Instruction Recorder::describe(const c10::OperatorHandle& op, c10::DispatchKeySe
     const auto* const alias = arguments[i].alias_info();
     const bool is_written = (alias != nullptr && alias->isWrite()) || traits.written_argument == i;
     const auto place = [&](const at::Tensor& tensor, int in_list) {
-      const auto id = value_of(tensor, op);
+      const auto id = value_of(tensor, op.operator_name().name);
       if (!is_written && traits.reads_elements && tensor.numel() > 0 && table_.is_uninitialized(tensor)) {
         throw CaptureError(
             CaptureRefusal::host_write,
@@ -265,7 +264,7 @@ void Recorder::run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torc
     for (const auto& each : written) table_.mark_written(each);
     // A view that shows what is a value already, such as detach(), has nothing to replay.
     if (instruction.results.empty() && instruction.writes.empty() && traits_of(op).is_view) return;
-    program_.instructions.push_back(std::move(instruction));
+    add(std::move(instruction));
   });
 }
 
@@ -360,7 +359,7 @@ void Recorder::observe(const Issue& issue) {
       in_flight_.push_back({.work = issue.work, .instruction = program_.instructions.size()});
     }
     add_group(instruction.group);
-    program_.instructions.push_back(std::move(instruction));
+    add(std::move(instruction));
   });
 }
 
@@ -369,13 +368,33 @@ void Recorder::observe_wait(const Work& work) {
     const auto flight = std::find_if(in_flight_.begin(), in_flight_.end(),
                                      [&](const Flight& each) { return each.work.is_same_operation(work); });
     if (flight == in_flight_.end()) return;
-    program_.instructions.push_back(wait_for(program_.instructions[flight->instruction]));
+    add(wait_for(program_.instructions[flight->instruction]));
     in_flight_.erase(flight);
   });
 }
 
+void Recorder::add(Instruction instruction) {
+  if (region_depth_ > 0) instruction.region = regions_;
+  program_.instructions.push_back(std::move(instruction));
+}
+
+void Recorder::begin_distributed_call(DistributedCall call, const at::Tensor& tensor) {
+  record([&] {
+    if (region_depth_++ > 0) return;
+    const auto value = value_of(plain_part(tensor), call.name);
+    ++regions_;
+    add({.kind = GraphNode::Kind::distributed,
+         .distributed = std::make_shared<const DistributedCall>(std::move(call)),
+         .reads = {value}});
+  });
+}
+
+void Recorder::end_distributed_call() {
+  record([&] { --region_depth_; });
+}
+
 void Recorder::add_host_action(const std::function<void()>& function) {
-  record([&] { program_.instructions.push_back({.kind = GraphNode::Kind::host, .host = function}); });
+  record([&] { add({.kind = GraphNode::Kind::host, .host = function}); });
 }
 
 void Recorder::refuse(const CaptureError& why) {

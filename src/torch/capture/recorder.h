@@ -27,6 +27,8 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "torch/capture/program.h"
@@ -52,6 +54,9 @@ class Recorder {
   void observe(const Issue& issue);
   void observe_wait(const Work& work);
   void add_host_action(const std::function<void()>& function);
+  /// What is recorded until the end belongs to this call on the tensor, unless it is part of another one.
+  void begin_distributed_call(DistributedCall call, const at::Tensor& tensor);
+  void end_distributed_call();
   /// What runs now cannot be captured.
   void refuse(const CaptureError& why);
 
@@ -65,7 +70,8 @@ class Recorder {
   /// Calls the function, which records something, unless the recording has stopped.
   template <class Function>
   void record(const Function& function);
-  ValueId value_of(const at::Tensor& tensor, const c10::OperatorHandle& op);
+  void add(Instruction instruction);
+  ValueId value_of(const at::Tensor& tensor, std::string_view used_by);
   ValueId add_value(const at::Tensor& tensor, GraphValue::Origin origin, std::string name = {});
   ValueId add_constant(const at::Tensor& tensor);
   ValueId add_alias(const at::Tensor& tensor, const TensorTable::Place& base);
@@ -80,6 +86,8 @@ class Recorder {
   LeftTensor left_tensor(const at::Tensor& tensor);
 
   std::mutex mutex_;
+  std::size_t regions_ = 0;
+  std::size_t region_depth_ = 0;
   Program program_;
   TensorTable table_;
   std::vector<WatchedTensor> parameters_;

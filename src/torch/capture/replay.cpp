@@ -100,6 +100,7 @@ at::Tensor Replayer::left(const LeftTensor& tensor) const {
 }
 
 void Replayer::perform(const Instruction& instruction) {
+  if (instruction.distributed) return;
   if (instruction.host) return instruction.host();
   if (instruction.collective) {
     auto work = issue(instruction);

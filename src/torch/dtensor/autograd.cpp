@@ -3,11 +3,16 @@
 
 #include <ATen/ATen.h>
 #include <cohort/error.h>
+#include <cohort/graph.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "torch/capture/distributed_call.h"
 #include "torch/dtensor/impl.h"
 #include "torch/dtensor/redistribute_local.h"
 
@@ -15,6 +20,7 @@ namespace cohort::dtensor {
 
 namespace {
 
+using recording::DistributedCallScope;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
@@ -132,6 +138,14 @@ struct RedistributeFunction : torch::autograd::Function<RedistributeFunction> {
   }
 };
 
+GraphOperand constant(std::string name, std::string text) {
+  return {.name = std::move(name), .text = std::move(text)};
+}
+
+GraphOperand constant(std::string name, const LayoutPtr& layout) {
+  return constant(std::move(name), to_string(layout->placements));
+}
+
 }  // namespace
 
 void redistribute_gradients_of(const at::Tensor& tensor) {
@@ -147,17 +161,25 @@ void redistribute_gradients_of(const at::Tensor& tensor) {
 }
 
 at::Tensor from_local(const at::Tensor& local, const LayoutPtr& layout, at::IntArrayRef sizes) {
+  const DistributedCallScope call("from_local", local, [&] {
+    return std::vector{constant("placements", layout), constant("sizes", fmt::format("[{}]", fmt::join(sizes, ", ")))};
+  });
   return FromLocal::apply(local, layout, c10::DimVector(sizes));
 }
 
 at::Tensor to_local(const at::Tensor& tensor, const LayoutPtr& gradient) {
   const auto& impl = *find_impl(tensor);
+  const DistributedCallScope call("to_local", tensor,
+                                  [&] { return std::vector{constant("placements", impl.layout())}; });
   if (!at::GradMode::is_enabled()) return impl.local();
   redistribute_gradients_of(tensor);
   return ToLocal::apply(tensor, gradient);
 }
 
 at::Tensor redistribute(const at::Tensor& tensor, const LayoutPtr& target, const RedistributeOptions& options) {
+  const DistributedCallScope call("redistribute", tensor, [&] {
+    return std::vector{constant("from", find_impl(tensor)->layout()), constant("to", target)};
+  });
   return RedistributeFunction::apply(tensor, target, options);
 }
 
