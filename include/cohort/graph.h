@@ -95,7 +95,16 @@ struct GraphNode {
   friend bool operator==(const GraphNode&, const GraphNode&) = default;
 };
 
+/// A group that collectives of the step run on.
+struct GraphGroup {
+  std::string id{};
+  std::string label{};       ///< its description ("mesh_tp" for a dimension of a mesh), else its name; may be empty
+  std::vector<int> ranks{};  ///< its members, as ranks of the job
+  friend bool operator==(const GraphGroup&, const GraphGroup&) = default;
+};
+
 struct COHORT_API Graph {
+  std::vector<GraphGroup> groups{};
   std::vector<GraphValue> values{};
   std::vector<GraphNode> nodes{};
   std::vector<std::size_t> outputs{};  ///< what the step returns

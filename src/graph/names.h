@@ -36,6 +36,9 @@ std::string_view unquoted(std::string_view text);
 /// The operand with this name, or null.
 const GraphOperand* find_operand(const GraphNode& node, std::string_view name);
 
+/// The label of the group with this id; empty if it has none.
+COHORT_API std::string_view label_of(const Graph& graph, std::string_view group);
+
 /// A collective's reduction, or null.
 const GraphOperand* reduction_of(const GraphNode& node);
 

@@ -49,6 +49,12 @@ returns %8, %9
 )");
 }
 
+TEST(PrintedGraph, NamesTheGroupsOfMeshes) {
+  auto graph = linear_step();
+  graph.groups = {{.id = "world", .label = "mesh_dp", .ranks = {0, 1, 2, 3}}};
+  EXPECT_THAT(to_string(graph), HasSubstr("on \"world\", mesh_dp, (4 ranks): 1 all_reduce"));
+}
+
 TEST(PrintedGraph, OfNothing) {
   std::ostringstream out;
   out << Graph();
