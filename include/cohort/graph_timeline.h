@@ -7,7 +7,7 @@
 //   captured.measure(5);                                            // the next five replays note their times
 //   for (int i = 0; i < 5; ++i) captured(x);
 //   const cohort::ReplayTimes& replay = cohort::typical_replay(captured.timeline());
-//   const auto nodes = cohort::performed_nodes(captured.graph());
+//   const auto nodes = cohort::all_nodes(captured.graph());
 //   for (std::size_t i = 0; i < nodes.size(); ++i) {
 //     std::cout << nodes[i]->name << ": " << replay.nodes[i].end - replay.nodes[i].begin << " ns\n";
 //   }
@@ -39,7 +39,7 @@ struct NodeTime {
 };
 
 struct ReplayTimes {
-  std::vector<NodeTime> nodes{};  ///< of performed_nodes(), in this order: none begins before the one before has ended
+  std::vector<NodeTime> nodes{};  ///< of all_nodes(), in this order: none begins before the one before has ended
   std::int64_t end = 0;           ///< when the replay ended
   friend bool operator==(const ReplayTimes&, const ReplayTimes&) = default;
 };
@@ -48,9 +48,6 @@ struct GraphTimeline {
   std::vector<ReplayTimes> replays{};  ///< empty: nothing was measured
   friend bool operator==(const GraphTimeline&, const GraphTimeline&) = default;
 };
-
-/// What a replay performs one after the other.
-COHORT_API std::vector<const GraphNode*> performed_nodes(const Graph& graph);
 
 /// The replay whose duration is the median. Throws a ValueError if nothing was measured.
 COHORT_API const ReplayTimes& typical_replay(const GraphTimeline& timeline);

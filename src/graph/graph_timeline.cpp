@@ -103,13 +103,6 @@ void order_to_median(Iterator begin, Iterator end, Iterator& median) {
 
 }  // namespace
 
-std::vector<const GraphNode*> performed_nodes(const Graph& graph) {
-  std::vector<const GraphNode*> nodes;
-  nodes.reserve(graph.nodes.size());
-  for (const auto& each : graph.nodes) nodes.push_back(&each);
-  return nodes;
-}
-
 const ReplayTimes& typical_replay(const GraphTimeline& timeline) {
   if (timeline.replays.empty()) throw ValueError("the timeline is empty: no replay was measured");
   std::vector<std::pair<std::int64_t, std::size_t>> ends;

@@ -42,6 +42,10 @@ COHORT_API std::string_view label_of(const Graph& graph, std::string_view group)
 /// A collective's reduction, or null.
 const GraphOperand* reduction_of(const GraphNode& node);
 
+/// A collective as groups name it (op_type.h): what a functional collective is on the group, since on other ranks the same
+/// collective may have been called there.
+COHORT_API std::string_view operation_of(const GraphNode& node);
+
 /// Whether it only repeats the node's group, which is shown in another place.
 bool repeats_group(const GraphNode& node, const GraphOperand& operand);
 

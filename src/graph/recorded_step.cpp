@@ -37,7 +37,7 @@ RecordedStep read_step(std::string_view text) {
   if (end == std::string_view::npos) throw ValueError("the text of a recorded step ends too early");
   const auto timeline = end + end_of_graph.size();
   RecordedStep step{.graph = read_graph(text.substr(0, timeline)), .timeline = {}};
-  step.timeline = read_timeline(text.substr(timeline), performed_nodes(step.graph).size());
+  step.timeline = read_timeline(text.substr(timeline), all_nodes(step.graph).size());
   return step;
 }
 

@@ -87,7 +87,7 @@ TEST(RecordedSteps, AreReadAsTheyWereWritten) {
   RandomGraphs random(7);
   for (int i = 0; i < 300; ++i) {
     RecordedStep step{.graph = random.graph(), .timeline = {}};
-    step.timeline = random_timeline(random, performed_nodes(step.graph).size());
+    step.timeline = random_timeline(random, all_nodes(step.graph).size());
     const auto text = serialize(step);
     EXPECT_TRUE(is_step(text));
     EXPECT_EQ(read_step(text), step);
