@@ -97,6 +97,7 @@ std::optional<std::size_t> torn_collective(const Program& program, const GraphPa
 }  // namespace
 
 std::string obstacle(const Program& program, const Instruction& instruction) {
+  if (instruction.opaque != nullptr) return fmt::format("the host runs the function \"{}\"", instruction.opaque->name);
   std::string found;
   each_value(instruction, [&](ValueId id) {
     const auto& value = program.values[id];

@@ -85,6 +85,9 @@ GraphNode node_of(const Instruction& instruction, const std::vector<GraphValue>&
   } else if (instruction.flight) {
     const auto& waited = instruction.writes.empty() ? instruction.reads : instruction.writes;
     if (!waited.empty()) node.operands.push_back({.name = "in", .values = waited, .is_list = true});
+  } else if (instruction.opaque != nullptr) {
+    node.operands.push_back({.name = "function", .text = instruction.opaque->name});
+    node.operands.push_back({.name = "in", .values = instruction.reads, .is_list = true});
   } else if (instruction.distributed != nullptr) {
     node.operands.push_back({.name = "self", .values = instruction.reads});
     const auto& constants = instruction.distributed->constants;

@@ -36,7 +36,8 @@ class EffectAnalysis {
     if (instruction.distributed != nullptr) {
       effects_.is_light = true;
       effects_.is_opaque = true;
-    } else if (instruction.host) {
+    } else if (instruction.host || instruction.opaque != nullptr) {
+      use_memory(instruction);
       keep_order(resources_.collectives());
       keep_order(resources_.host());
       keep_order(resources_.random());
