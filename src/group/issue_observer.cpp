@@ -28,6 +28,12 @@ void IssueNotifier::notify(const Issue& issue) {
   innermost_observer->function_(issue);
 }
 
+void IssueNotifier::notify_for_host(ProcessGroup& group, OpType type, std::string_view function) {
+  if (is_observed()) [[unlikely]] {
+    notify({.group = group, .op = {.type = type}, .options = {}, .work = {}, .host_function = function});
+  }
+}
+
 void IssueNotifier::notify_wait(const Work& work) {
   if (innermost_observer != nullptr && innermost_observer->wait_function_ != nullptr) [[unlikely]] {
     innermost_observer->wait_function_(work);

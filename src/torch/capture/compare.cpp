@@ -68,7 +68,8 @@ bool is_same_piece(const Piece& a, const Piece& b) {
 bool is_same_collective(const Collective& a, const Collective& b) {
   const auto& x = a.operation;
   const auto& y = b.operation;
-  return x.type == y.type && x.dtype == y.dtype && x.reduce == y.reduce && x.root == y.root && x.peer == y.peer &&
+  return x.type == y.type && x.dtype == y.dtype && x.reduce == y.reduce &&
+         is_same_number(x.reduce.factor(), y.reduce.factor()) && x.root == y.root && x.peer == y.peer &&
          x.tag == y.tag && x.layout == y.layout && a.options.async_op == b.options.async_op &&
          std::equal(a.ins.begin(), a.ins.end(), b.ins.begin(), b.ins.end(), is_same_piece) &&
          std::equal(a.outs.begin(), a.outs.end(), b.outs.begin(), b.outs.end(), is_same_piece) &&

@@ -49,6 +49,11 @@ OperatorTraits found_traits(const c10::OperatorHandle& op) {
   }
   traits.is_view = is_of_libtorch && !schema.returns().empty() &&
                    std::all_of(schema.returns().begin(), schema.returns().end(), is_alias);
+  const auto is_tensor = [](const c10::Argument& each) {
+    return each.type()->isSubtypeOf(*c10::TensorType::get()) || each.type()->isSubtypeOf(*c10::ListType::ofTensors());
+  };
+  traits.is_query = is_of_libtorch && !schema.returns().empty() &&
+                    std::none_of(schema.returns().begin(), schema.returns().end(), is_tensor);
   traits.returns_uninitialized = name.starts_with("aten::empty") || name.starts_with("aten::new_empty");
   traits.reads_elements = !traits.is_view && !name.ends_with("_like") && !name.starts_with("aten::new_");
   traits.is_wait = name == "cohort::wait_tensor";

@@ -13,6 +13,7 @@ namespace cohort::recording {
 
 struct OperatorTraits {
   bool is_view = false;                ///< its results show memory of its arguments, and it does nothing else
+  bool is_query = false;               ///< it returns something that is no tensor, and does nothing else
   bool reads_elements = true;          ///< not only sizes and strides
   bool returns_uninitialized = false;  ///< such as empty()
   bool is_wait = false;                ///< wait_tensor

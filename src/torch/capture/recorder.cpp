@@ -50,8 +50,8 @@ at::Tensor plain_part(const at::Tensor& tensor) {
   return tensor;
 }
 
-Recorder::Recorder(std::span<const at::Tensor> arguments, std::vector<WatchedTensor> parameters, OnRefusal on_refusal)
-    : parameters_(std::move(parameters)), on_refusal_(on_refusal) {
+Recorder::Recorder(std::span<const at::Tensor> arguments, std::vector<WatchedTensor> parameters, Options options)
+    : parameters_(std::move(parameters)), options_(options) {
   for (const auto& each : arguments) {
     const auto plain = plain_part(each);
     if (!plain.defined()) {
@@ -239,7 +239,7 @@ void Recorder::record(const Function& function) {
   try {
     function();
   } catch (const CaptureError& refusal) {
-    if (on_refusal_ == OnRefusal::throws) throw;
+    if (options_.on_refusal == OnRefusal::throws) throw;
     refusal_ = refusal;
   }
 }
@@ -262,8 +262,12 @@ void Recorder::run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torc
   record([&] {
     add_results(instruction, *stack);
     for (const auto& each : written) table_.mark_written(each);
-    // A view that shows what is a value already, such as detach(), has nothing to replay.
-    if (instruction.results.empty() && instruction.writes.empty() && traits_of(op).is_view) return;
+    // A view that shows what is a value already, such as detach(), has nothing to replay, and neither has a question of
+    // the host (equal) that the recording answers for all replays.
+    if (instruction.results.empty() && instruction.writes.empty() &&
+        (traits_of(op).is_view || traits_of(op).is_query)) {
+      return;
+    }
     add(std::move(instruction));
   });
 }
@@ -352,6 +356,14 @@ Collective Recorder::collective_of(const Operation& op, const Issue& issue, Inst
 void Recorder::observe(const Issue& issue) {
   const c10::impl::ExcludeDispatchKeyGuard unrecorded(wrapper_key);
   record([&] {
+    if (!issue.host_function.empty()) {
+      throw CaptureError(CaptureRefusal::unsupported_call,
+                         fmt::format("{}() on group {}", issue.host_function, issue.group.id()),
+                         "its result is for the host (bytes, a group, an error), and a replay would not run what the "
+                         "host does with it",
+                         {"Call it before the step or after it; groups and meshes are made before the step.",
+                          "Exchange what the step itself needs as tensors, by a collective."});
+    }
     Instruction instruction{.kind = GraphNode::Kind::collective, .group = issue.group.shared_from_this()};
     instruction.collective = std::make_shared<const Collective>(collective_of(issue.op, issue, instruction));
     if (issue.options.async_op) {
@@ -375,6 +387,7 @@ void Recorder::observe_wait(const Work& work) {
 
 void Recorder::add(Instruction instruction) {
   if (region_depth_ > 0) instruction.region = regions_;
+  if (options_.source_lines) instruction.calls = call_stack();
   program_.instructions.push_back(std::move(instruction));
 }
 

@@ -10,6 +10,7 @@
 #include <unordered_set>
 
 #include "torch/capture/compare.h"
+#include "torch/capture/compare_ranks.h"
 #include "torch/capture/guards.h"
 #include "torch/capture/hidden_reads.h"
 #include "torch/capture/passes/memory_plan.h"
@@ -78,6 +79,7 @@ struct CapturedStep::Impl {
   std::vector<std::unique_ptr<Recording>> recordings{};  // the one used last is the first
   std::size_t begun = 0;
   std::string eager_reason{};  // not empty: the step always runs as it is
+  recording::RankComparison ranks{};
 
   Recording* find(const CapturedCall& call, std::string& failure);
   CapturedResult record(Recording& recording, const CapturedCall& call, const std::function<CapturedResult()>& run);
@@ -114,9 +116,10 @@ CapturedResult CapturedStep::Impl::record(Recording& recording, const CapturedCa
                                           const std::function<CapturedResult()>& run) {
   recording.guards = std::make_unique<recording::Guards>(call, options.watch);
   recording.parameters = parameters_of(*recording.guards);
-  recording::Recorder recorder(
-      call.tensors, recording.parameters,
-      options.allow_eager ? recording::Recorder::OnRefusal::stops : recording::Recorder::OnRefusal::throws);
+  recording::Recorder recorder(call.tensors, recording.parameters,
+                               {.on_refusal = options.allow_eager ? recording::Recorder::OnRefusal::stops
+                                                                  : recording::Recorder::OnRefusal::throws,
+                                .source_lines = options.source_lines});
   CapturedResult result;
   const recording::RefusedOperator* hidden_read = nullptr;
   {
@@ -142,11 +145,17 @@ void CapturedStep::Impl::settle(Recording& recording, Program program) {
   const auto before = std::move(recording.program);
   const auto found = before == nullptr ? std::nullopt : recording::difference(*before, program);
   const bool is_settled = before != nullptr && !found;
+  for (const auto& each : program.groups) recording.guards->add_group(each);
+  recording.graph = recording::graph_of(program);
+  // As recorded: another rank's recordings may not agree yet. A rank that runs the step as it is would not come to the
+  // exchange.
+  if (!options.allow_eager) ranks.compare(program.groups, recording.graph);
   if (is_settled) recording.passes = recording::optimize(program, options.passes);
   recording.program = std::make_shared<const Program>(std::move(program));
-  recording.graph = recording::graph_of(*recording.program);
-  for (const auto& each : recording.program->groups) recording.guards->add_group(each);
-  if (is_settled) recording.replayer.emplace(recording.program);
+  if (is_settled) {
+    if (!recording.passes.empty()) recording.graph = recording::graph_of(*recording.program);
+    recording.replayer.emplace(recording.program);
+  }
   if (!found) return;
   recording.last_difference = fmt::format("{}: {}", found->where, found->what);
   if (recording.attempts >= options.max_attempts) throw refusal_of(*found);
