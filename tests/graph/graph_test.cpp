@@ -49,6 +49,12 @@ returns %8, %9
 )");
 }
 
+TEST(PrintedGraph, NamesTheGroupsOfMeshes) {
+  auto graph = linear_step();
+  graph.groups = {{.id = "world", .label = "mesh_dp", .ranks = {0, 1, 2, 3}}};
+  EXPECT_THAT(to_string(graph), HasSubstr("on \"world\", mesh_dp, (4 ranks): 1 all_reduce"));
+}
+
 TEST(PrintedGraph, OfNothing) {
   std::ostringstream out;
   out << Graph();
@@ -432,11 +438,44 @@ TEST(GraphPicture, ShowsCollectivesInTheColourOfTheirGroup) {
 )");
 }
 
+/// A forward and a backward operator, an asynchronous all_reduce of the gradient, and an optimizer of two operators.
+Graph step_with_phases() {
+  auto graph = linear_step();
+  graph.groups = {{.id = "world", .label = "mesh_dp", .ranks = {0, 1, 2, 3}}};
+  graph.nodes[2].name = "aten::nll_loss_backward";
+  graph.nodes.push_back(graph.nodes.back());
+  return graph;
+}
+
+TEST(GraphPicture, FramesThePhasesOfAStep) {
+  const auto text = to_dot(step_with_phases());
+  EXPECT_THAT(text, HasSubstr("subgraph cluster_forward { label=\"forward\"; labeljust=l; fontname=\"Helvetica\"; "
+                              "fontsize=14; color=\"#b0b0b0\"; node0; node1; }"));
+  EXPECT_THAT(text, HasSubstr("subgraph cluster_backward"));
+  EXPECT_THAT(text, HasSubstr("node2; node3; node4; node5; }"));
+  EXPECT_THAT(text, HasSubstr("node6; node7; node8; }"));
+  EXPECT_THAT(text, HasSubstr("on mesh_dp\\n4 ranks, 256 B"));
+  EXPECT_THAT(to_dot(linear_step()), Not(HasSubstr("subgraph")));
+}
+
+TEST(GraphPicture, FoldsOperatorsBetweenCollectives) {
+  const auto graph = step_with_phases();
+  EXPECT_EQ(to_dot(graph, {.fold_above = 9}), to_dot(graph));
+  const auto text = to_dot(graph, {.fold_above = 8});
+  EXPECT_THAT(text, HasSubstr("box0 [label=\"0 to 1  2 operators\\naddmm\\nt\"]"));
+  EXPECT_THAT(text, HasSubstr("box2 [label=\"3  all_reduce\\non mesh_dp\\n4 ranks, 256 B\""));
+  EXPECT_THAT(text, HasSubstr("box5 [label=\"6 to 8  3 operators\\n2 x _foreach_add_\\nhost\"]"));
+  EXPECT_THAT(text, HasSubstr("box0 -> box1 [label=\"128 B\"]"));
+  EXPECT_THAT(text, HasSubstr("value0 [label=\"argument 0\\nf32[8, 16]\""));
+  EXPECT_THAT(text, HasSubstr("box5; }"));
+}
+
 /// Each line is one statement, whose quotes are closed, and edges join what was declared.
 TEST(GraphPicture, OfAnyGraphIsWellFormed) {
   RandomGraphs graphs(5);
   for (int i = 0; i < random_graphs; ++i) {
-    const auto text = to_dot(graphs.graph());
+    const auto graph = graphs.graph();
+    const auto text = i % 2 == 0 ? to_dot(graph) : to_dot(graph, {.fold_above = 0});
     std::istringstream lines(text);
     std::string line;
     std::set<std::string> declared;

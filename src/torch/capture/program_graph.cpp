@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <algorithm>
+#include <utility>
 
 #include "torch/capture/instruction_name.h"
 #include "torch/capture/program.h"
@@ -125,6 +126,11 @@ void export_body(GraphNode& call, std::size_t end, const std::vector<std::size_t
 
 Graph graph_of(const Program& program) {
   Graph graph;
+  for (const auto& each : program.groups) {
+    auto label = each->group_desc();
+    if (label.empty()) label = each->group_name();
+    graph.groups.push_back({.id = each->id(), .label = std::move(label), .ranks = each->global_ranks()});
+  }
   for (const auto& each : program.values) graph.values.push_back(each.shown);
   const auto last_use = last_uses(program);
   const auto& instructions = program.instructions;

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <utility>
 
+#include "group/issue_notifier.h"
 #include "torch/capture/graph_values.h"
 #include "torch/capture/instruction_name.h"
 #include "torch/capture/operator_traits.h"
@@ -33,6 +34,10 @@ struct ActiveRecorder : c10::DebugInfoBase {
   explicit ActiveRecorder(Recorder& active) : recorder(active) {}
   Recorder& recorder;
 };
+
+at::Device torch_device(const Device& device) {
+  return {device.type == DeviceType::cuda ? at::kCUDA : at::kCPU, static_cast<c10::DeviceIndex>(device.index)};
+}
 
 bool is_plain(const at::Tensor& tensor) {
   return tensor.layout() == at::kStrided && tensor.has_storage();
@@ -149,7 +154,9 @@ Instruction Recorder::describe(const c10::OperatorHandle& op, c10::DispatchKeySe
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const auto& value = stack[begin + i];
     const auto* const alias = arguments[i].alias_info();
-    const bool is_written = (alias != nullptr && alias->isWrite()) || traits.written_argument == i;
+    const auto& quiet = traits.quietly_written;
+    const bool is_written = (alias != nullptr && alias->isWrite()) || traits.written_argument == i ||
+                            std::find(quiet.begin(), quiet.end(), i) != quiet.end();
     const auto place = [&](const at::Tensor& tensor, int in_list) {
       const auto id = value_of(tensor, op.operator_name().name);
       if (!is_written && traits.reads_elements && tensor.numel() > 0 && table_.is_uninitialized(tensor)) {
@@ -313,7 +320,7 @@ Piece Recorder::piece_of(const std::byte* begin, std::size_t bytes, const Operat
   };
   for (const auto& each : op.input_buffers) look(each);
   for (const auto& each : op.output_buffers) look(each);
-  if (buffer == nullptr || buffer->keep_alive() == nullptr || buffer->device().type != DeviceType::cpu) {
+  if (buffer == nullptr || buffer->keep_alive() == nullptr) {
     throw CaptureError(CaptureRefusal::unsupported_call,
                        fmt::format("{} on group {} with {} bytes of memory that is no tensor", to_string(op.type),
                                    issue.group.id(), bytes),
@@ -322,7 +329,8 @@ Piece Recorder::piece_of(const std::byte* begin, std::size_t bytes, const Operat
   }
   const auto blob = at::from_blob(
       const_cast<void*>(buffer->data()), {static_cast<std::int64_t>(buffer->bytes())},
-      [held = buffer->keep_alive()](void* /*data*/) {}, at::kByte);
+      [held = buffer->keep_alive()](void* /*data*/) {},
+      at::TensorOptions(at::kByte).device(torch_device(buffer->device())));
   const auto value = add_value(blob, GraphValue::Origin::constant);
   program_.values[value].constant = blob;
   return {.value = value,
@@ -443,12 +451,26 @@ Program Recorder::finish(std::span<const at::Tensor> results) {
   return std::move(program_);
 }
 
+namespace {
+
+constexpr OtherThreads engine_threads{.issued =
+                                          [](const Issue& issue) {
+                                            if (auto* const recorder = Recorder::active()) recorder->observe(issue);
+                                          },
+                                      .waited =
+                                          [](const Work& work) {
+                                            if (auto* const recorder = Recorder::active()) recorder->observe_wait(work);
+                                          }};
+
+}  // namespace
+
 RecordingScope::RecordingScope(Recorder& recorder)
     : recorder_(ActiveRecorder::kind, std::make_shared<ActiveRecorder>(recorder)),
       key_(wrapper_key),
       observer_([&recorder](const Issue& issue) { recorder.observe(issue); },
                 [&recorder](const Work& work) { recorder.observe_wait(work); }) {
   require_fallback();
+  observe_other_threads(engine_threads);
 }
 
 }  // namespace cohort::recording

@@ -11,6 +11,7 @@
 
 #include "torch/capture/compare.h"
 #include "torch/capture/compare_ranks.h"
+#include "torch/capture/graph_replay.h"
 #include "torch/capture/guards.h"
 #include "torch/capture/hidden_reads.h"
 #include "torch/capture/passes/memory_plan.h"
@@ -33,7 +34,8 @@ struct Recording {
   std::vector<PassReport> passes{};  // what they did to the program
   Graph graph{};
   std::shared_ptr<void> container{};
-  std::optional<recording::Replayer> replayer{};  // when two recordings were alike
+  std::optional<recording::Replayer> replayer{};             // when two recordings were alike
+  std::optional<recording::GraphReplayer> graph_replayer{};  // instead of it, for steps on a GPU
   int attempts = 0;
   std::size_t replays = 0;
   std::string last_difference{};
@@ -158,6 +160,9 @@ void CapturedStep::Impl::settle(Recording& recording, Program program) {
     const bool may_change = options.passes.fuse_collectives || options.passes.cancel_pairs;
     if (may_change && !options.allow_eager) ranks.compare_now(recording.program->groups, recording.graph);
     recording.replayer.emplace(recording.program);
+    if (options.cuda_graph && recording::GraphReplayer::concerns(*recording.program)) {
+      recording.graph_replayer.emplace(recording.program);
+    }
   }
   if (!found) return;
   recording.last_difference = fmt::format("{}: {}", found->where, found->what);
@@ -175,8 +180,13 @@ CapturedResult CapturedStep::Impl::replay(Recording& recording, const CapturedCa
   std::vector<at::Tensor> gradients;
   gradients.reserve(recording.parameters.size());
   for (const auto& each : recording.parameters) gradients.push_back(each.tensor.grad());
-  CapturedResult result{.tensors = recording.replayer->run(call.tensors, gradients), .container = recording.container};
-  auto left = recording.replayer->take_left_gradients();
+  CapturedResult result{.tensors = {}, .container = recording.container};
+  std::vector<at::Tensor> left;
+  const auto run = [&](auto& replayer) {
+    result.tensors = replayer.run(call.tensors, gradients);
+    left = replayer.take_left_gradients();
+  };
+  recording.graph_replayer ? run(*recording.graph_replayer) : run(*recording.replayer);
   for (std::size_t i = 0; i < left.size(); ++i) {
     recording.parameters[recording.program->final_gradients[i].parameter].tensor.mutable_grad() = std::move(left[i]);
   }
@@ -223,6 +233,7 @@ std::string CapturedStep::explain() const {
   for (const auto& each : impl_->recordings) {
     text += fmt::format("Recording {}, made because of {}: recorded {} times, replayed {} times, {} nodes.\n",
                         each->number, each->reason, each->attempts, each->replays, each->graph.nodes.size());
+    if (each->graph_replayer) text += fmt::format("  {}\n", each->graph_replayer->explain());
     if (!each->replayer && !each->last_difference.empty()) {
       text += fmt::format("  Not replayed yet: two recordings in a row differ. {}\n", each->last_difference);
     }
