@@ -86,7 +86,6 @@ struct CapturedStep::Impl {
   Recording* find(const CapturedCall& call, std::string& failure);
   CapturedResult record(Recording& recording, const CapturedCall& call, const std::function<CapturedResult()>& run);
   CapturedResult replay(Recording& recording, const CapturedCall& call);
-  void compare_ranks(const Program& program);
   void settle(Recording& recording, Program program);
   void give_up(const CaptureError& error);
 };
@@ -144,25 +143,22 @@ CapturedResult CapturedStep::Impl::record(Recording& recording, const CapturedCa
   return result;
 }
 
-void CapturedStep::Impl::compare_ranks(const Program& program) {
-  // A rank that runs the step as it is would not come to the exchange.
-  if (program.groups.empty() || options.allow_eager) return;
-  ranks.compare(program.groups, recording::graph_of(program));
-}
-
 void CapturedStep::Impl::settle(Recording& recording, Program program) {
   const auto before = std::move(recording.program);
   const auto found = before == nullptr ? std::nullopt : recording::difference(*before, program);
   const bool is_settled = before != nullptr && !found;
   for (const auto& each : program.groups) recording.guards->add_group(each);
-  compare_ranks(program);
-  if (is_settled) {
-    recording.passes = recording::optimize(program, options.passes);
-    compare_ranks(program);
-  }
+  recording.graph = recording::graph_of(program);
+  // As recorded: another rank's recordings may not agree yet. A rank that runs the step as it is would not come to the
+  // exchange.
+  if (!options.allow_eager) ranks.compare(program.groups, recording.graph);
+  if (is_settled) recording.passes = recording::optimize(program, options.passes);
   recording.program = std::make_shared<const Program>(std::move(program));
-  recording.graph = recording::graph_of(*recording.program);
   if (is_settled) {
+    if (!recording.passes.empty()) recording.graph = recording::graph_of(*recording.program);
+    // What a rank computes between its collectives may have kept a pass from changing them.
+    const bool may_change = options.passes.fuse_collectives || options.passes.cancel_pairs;
+    if (may_change && !options.allow_eager) ranks.compare_now(recording.program->groups, recording.graph);
     recording.replayer.emplace(recording.program);
     if (options.cuda_graph && recording::GraphReplayer::concerns(*recording.program)) {
       recording.graph_replayer.emplace(recording.program);
