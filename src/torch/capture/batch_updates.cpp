@@ -9,6 +9,8 @@
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <functional>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -49,6 +51,14 @@ const Batchable* batchable(const Instruction& instruction) {
   return found == batchables.end() ? nullptr : &*found;
 }
 
+/// A larger tensor keeps the GPU busy for longer than a launch takes, and stays in its cache from one update to the next if
+/// they follow each other.
+constexpr std::int64_t most_elements = 1 << 18;
+
+std::int64_t elements_of(const GraphValue& value) {
+  return std::accumulate(value.sizes.begin(), value.sizes.end(), std::int64_t{1}, std::multiplies<>());
+}
+
 bool is_real(std::string_view dtype) {
   return dtype == "f32" || dtype == "f64" || dtype == "f16" || dtype == "bf16";
 }
@@ -66,7 +76,7 @@ std::optional<std::string> batch_key(const Program& program, const NumberedInstr
   const auto* const known = batchable(instruction);
   if (known == nullptr || instruction.tensors.empty()) return std::nullopt;
   const auto& first = program.values[instruction.tensors.front().value].shown;
-  if (!is_real(first.dtype)) return std::nullopt;
+  if (!is_real(first.dtype) || elements_of(first) > most_elements) return std::nullopt;
   auto key = fmt::format("{}.{} {} {}", known->name, known->overload, first.dtype, first.device);
   for (std::size_t i = 0; i < instruction.arguments.size(); ++i) {
     const auto is_here = [i](const auto& place) { return place.position == i; };
@@ -118,78 +128,77 @@ Instruction on_lists(const std::vector<NumberedInstruction>& members) {
   return whole;
 }
 
-/// Gives each instruction a slot of the new order: a new one at the end, or that of a batch which comes after everything
-/// that the instruction depends on.
-class Slots {
+/// The new order. A batch stays open, and comes after all instructions that are none, until one of these depends on it.
+class Schedule {
  public:
-  explicit Slots(const Program& program) : values_(program.values) {}
+  explicit Schedule(const Program& program) : values_(program.values) {}
 
   void add(const NumberedInstruction& each, const std::optional<std::string>& key) {
-    std::size_t slot = slots_.size();
-    if (key) {
-      const auto [batch, is_new] = batches_.try_emplace(*key, slot);
-      if (!is_new && static_cast<std::int64_t>(batch->second) > last_dependence(*each.instruction)) {
-        slot = batch->second;
-      } else {
-        batch->second = slot;
-      }
+    const auto last = last_dependence(*each.instruction);
+    if (!key) {
+      close(last + 1);
+      order_.push_back(*each.instruction);
+      return;
     }
-    if (slot == slots_.size()) slots_.emplace_back();
-    slots_[slot].push_back(each);
-    mark(*each.instruction, slot);
+    const auto [open, is_new] = open_.try_emplace(*key, batches_.size());
+    if (!is_new && static_cast<std::int64_t>(open->second) <= last) open->second = batches_.size();
+    if (open->second == batches_.size()) batches_.emplace_back();
+    batches_[open->second].push_back(each);
+    mark(*each.instruction, static_cast<std::int64_t>(open->second));
   }
 
-  const std::vector<std::vector<NumberedInstruction>>& slots() const noexcept { return slots_; }
+  std::vector<Instruction> finish() {
+    close(static_cast<std::int64_t>(batches_.size()));
+    return std::move(order_);
+  }
 
  private:
   struct Touched {
-    std::int64_t read = -1;
+    std::int64_t read = -1;  // the last batch that does
     std::int64_t written = -1;
   };
 
-  /// The last slot that has to come before the instruction.
-  std::int64_t last_dependence(const Instruction& each) {
+  /// Puts the batches before this one into the order.
+  void close(std::int64_t end) {
+    for (; closed_ < end; ++closed_) order_.push_back(on_lists(batches_[static_cast<std::size_t>(closed_)]));
+    std::erase_if(open_, [this](const auto& each) { return static_cast<std::int64_t>(each.second) < closed_; });
+  }
+
+  /// The last batch that has to come before the instruction; -1 if there is none.
+  std::int64_t last_dependence(const Instruction& each) const {
     std::int64_t last = -1;
     const auto look = [&](ValueId id, bool is_written) {
-      const auto& touched = storages_[values_[id].storage];
-      last = std::max({last, touched.written, is_written ? touched.read : -1});
-      if (const auto made = made_.find(id); made != made_.end()) last = std::max(last, made->second);
+      const auto touched = storages_.find(values_[id].storage);
+      if (touched == storages_.end()) return;
+      last = std::max({last, touched->second.written, is_written ? touched->second.read : -1});
     };
-    for (const auto id : each.reads) look(id, false);
+    const bool writes_all = each.op && traits_of(*each.op).writes_statistics;
+    for (const auto id : each.reads) look(id, writes_all);
     for (const auto id : each.writes) look(id, true);
     return last;
   }
 
-  void mark(const Instruction& each, std::size_t slot) {
-    const auto here = static_cast<std::int64_t>(slot);
-    const auto raise = [here](std::int64_t& last) { last = std::max(last, here); };
-    const bool writes_all = each.op && traits_of(*each.op).writes_statistics;
-    for (const auto id : each.reads) {
-      auto& touched = storages_[values_[id].storage];
-      raise(writes_all ? touched.written : touched.read);
-    }
+  void mark(const Instruction& each, std::int64_t batch) {
+    const auto raise = [batch](std::int64_t& last) { last = std::max(last, batch); };
+    for (const auto id : each.reads) raise(storages_[values_[id].storage].read);
     for (const auto id : each.writes) raise(storages_[values_[id].storage].written);
-    for (const auto& result : each.results) {
-      made_[result.value] = here;
-      raise(storages_[values_[result.value].storage].read);
-    }
+    for (const auto& result : each.results) raise(storages_[values_[result.value].storage].written);
   }
 
   const std::vector<Value>& values_;
-  std::vector<std::vector<NumberedInstruction>> slots_;
-  std::unordered_map<std::string, std::size_t> batches_;  // the last one of each key
+  std::vector<Instruction> order_;
+  std::vector<std::vector<NumberedInstruction>> batches_;
+  std::int64_t closed_ = 0;                            // of them
+  std::unordered_map<std::string, std::size_t> open_;  // the last one of each key
   std::unordered_map<std::size_t, Touched> storages_;
-  std::unordered_map<ValueId, std::int64_t> made_;
 };
 
 }  // namespace
 
 std::vector<Instruction> batch_updates(const Program& program, std::span<const NumberedInstruction> instructions) {
-  Slots slots(program);
-  for (const auto& each : instructions) slots.add(each, batch_key(program, each));
-  std::vector<Instruction> batched;
-  for (const auto& each : slots.slots()) batched.push_back(on_lists(each));
-  return batched;
+  Schedule schedule(program);
+  for (const auto& each : instructions) schedule.add(each, batch_key(program, each));
+  return schedule.finish();
 }
 
 }  // namespace cohort::recording
