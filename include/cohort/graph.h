@@ -44,6 +44,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iosfwd>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -90,11 +91,21 @@ struct GraphNode {
   int group_size = 0;
   std::size_t bytes = 0;          ///< of a collective: of input and output the larger
   bool is_async = false;          ///< a collective that the step waits for later
+  std::string source{};           ///< "train.cpp:41": the line that called it, if that was recorded
   std::vector<GraphNode> body{};  ///< of a distributed node; these have no bodies themselves
   friend bool operator==(const GraphNode&, const GraphNode&) = default;
 };
 
+/// A group that collectives of the step run on.
+struct GraphGroup {
+  std::string id{};
+  std::string label{};       ///< its description ("mesh_tp" for a dimension of a mesh), else its name; may be empty
+  std::vector<int> ranks{};  ///< its members, as ranks of the job
+  friend bool operator==(const GraphGroup&, const GraphGroup&) = default;
+};
+
 struct COHORT_API Graph {
+  std::vector<GraphGroup> groups{};
   std::vector<GraphValue> values{};
   std::vector<GraphNode> nodes{};
   std::vector<std::size_t> outputs{};  ///< what the step returns
@@ -126,8 +137,14 @@ COHORT_API std::string first_difference(const Graph& a, const Graph& b);
 COHORT_API std::string serialize(const Graph& graph);
 COHORT_API Graph read_graph(std::string_view text);
 
-/// A picture of the graph in the language of Graphviz: dot -Tsvg makes it one. Each group has a colour.
-COHORT_API std::string to_dot(const Graph& graph);
+struct GraphPictureOptions {
+  /// A graph with more nodes is drawn with each run of operators between collectives as one box.
+  std::size_t fold_above = std::numeric_limits<std::size_t>::max();
+};
+
+/// A picture of the graph in the language of Graphviz: dot -Tsvg makes it one. Each group has a colour, and the
+/// forward, backward and optimizer parts have frames where operators tell them apart.
+COHORT_API std::string to_dot(const Graph& graph, const GraphPictureOptions& options = {});
 
 /// The collectives of one kind on one group.
 struct CollectiveSummary {

@@ -83,7 +83,8 @@ class GraphPrinter {
     const std::string* group = nullptr;
     for (const auto& each : summarize(graph_)) {
       if (group == nullptr || *group != each.group) {
-        add("\n  on {} ({}): ", graph_names::in_quotes(each.group),
+        const auto label = graph_names::label_of(graph_, each.group);
+        add("\n  on {}{} ({}): ", graph_names::in_quotes(each.group), label.empty() ? "" : ", " + shown(label) + ",",
             counted(static_cast<std::size_t>(each.group_size), "rank"));
       } else {
         add(", ");
@@ -228,6 +229,7 @@ class GraphPrinter {
           counted(static_cast<std::size_t>(node.group_size), "rank"), bytes_text(node.bytes),
           node.is_async ? ", async" : "");
     }
+    if (!node.source.empty()) add("  # {}", shown(node.source));
     add("\n");
   }
 

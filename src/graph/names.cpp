@@ -120,6 +120,12 @@ const GraphOperand* find_operand(const GraphNode& node, std::string_view name) {
   return found == node.operands.end() ? nullptr : &*found;
 }
 
+std::string_view label_of(const Graph& graph, std::string_view group) {
+  const auto found =
+      std::find_if(graph.groups.begin(), graph.groups.end(), [&](const GraphGroup& each) { return each.id == group; });
+  return found == graph.groups.end() ? std::string_view() : std::string_view(found->label);
+}
+
 const GraphOperand* reduction_of(const GraphNode& node) {
   const auto* const of_group = find_operand(node, "op");
   return of_group != nullptr ? of_group : find_operand(node, "reduce_op");

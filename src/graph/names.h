@@ -36,8 +36,15 @@ std::string_view unquoted(std::string_view text);
 /// The operand with this name, or null.
 const GraphOperand* find_operand(const GraphNode& node, std::string_view name);
 
+/// The label of the group with this id; empty if it has none.
+COHORT_API std::string_view label_of(const Graph& graph, std::string_view group);
+
 /// A collective's reduction, or null.
 const GraphOperand* reduction_of(const GraphNode& node);
+
+/// A collective as groups name it (op_type.h): what a functional collective is on the group, since on other ranks the same
+/// collective may have been called there.
+COHORT_API std::string_view operation_of(const GraphNode& node);
 
 /// Whether it only repeats the node's group, which is shown in another place.
 bool repeats_group(const GraphNode& node, const GraphOperand& operand);

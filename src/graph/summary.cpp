@@ -13,9 +13,8 @@
 
 namespace cohort {
 
-namespace {
+namespace graph_names {
 
-/// What a functional collective is on the group: on other ranks the same collective may have been called there.
 std::string_view operation_of(const GraphNode& node) {
   constexpr std::string_view functional = "cohort::";
   constexpr std::array names{
@@ -35,6 +34,12 @@ std::string_view operation_of(const GraphNode& node) {
       std::find_if(names.begin(), names.end(), [&](const auto& each) { return each.first == name; });
   return found == names.end() ? name : found->second;
 }
+
+}  // namespace graph_names
+
+namespace {
+
+using graph_names::operation_of;
 
 bool is_one_to_one(std::string_view operation) {
   return operation == "send" || operation == "recv" || operation == "recv_any_source";

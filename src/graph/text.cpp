@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Graphs as text: a line for each value, then one for each node, followed by those of its operands, with values by their
-// numbers. The nodes of a body follow theirs as "inner".
+// Graphs as text: a line for each group, one for each value, then one for each node, followed by those of its operands,
+// with values by their numbers. The nodes of a body follow theirs as "inner".
 //
 //   cohort graph 1
+//   group "7f3a" "mesh_dp" [0,1,2,3]
 //   value argument f32 4 cpu [8,16] [16,1] ""
 //   value constant f32 4 cpu [16,16] [16,1] "fc.weight"
 //   value result f32 4 cpu [8,16] [16,1] ""
-//   node op "aten::mm" [2] [] "" 0 0 -
+//   node op "aten::mm" [2] [] "" 0 0 - "train.cpp:41"
 //   operand "self" - [0] ""
 //   operand "mat2" - [1] ""
 //   outputs [2]
@@ -59,7 +60,8 @@ class GraphReader {
                                               : "the text does not begin as a graph does");
     }
     Graph graph;
-    for (next_line(); line_.starts_with("value "); next_line()) graph.values.push_back(value());
+    for (next_line(); line_.starts_with("group "); next_line()) graph.groups.push_back(group());
+    for (; line_.starts_with("value "); next_line()) graph.values.push_back(value());
     values_ = graph.values.size();
     while (line_.starts_with("node ")) {
       auto& outer = graph.nodes.emplace_back(node("node"));
@@ -198,6 +200,13 @@ class GraphReader {
     return after.front();
   }
 
+  GraphGroup group() {
+    word("group");
+    GraphGroup group{.id = string(), .label = string(), .ranks = list<int>()};
+    end_of_line();
+    return group;
+  }
+
   GraphValue value() {
     word("value");
     GraphValue value{.origin = static_cast<GraphValue::Origin>(one_of(origin_words))};
@@ -227,6 +236,7 @@ class GraphReader {
     node.group_size = number<int>();
     node.bytes = number<std::size_t>();
     node.is_async = one_of(std::array<std::string_view, 2>{"-", "async"}) == 1;
+    node.source = string();
     end_of_line();
     for (next_line(); line_.starts_with("operand "); next_line()) node.operands.push_back(operand());
     return node;
@@ -258,15 +268,18 @@ std::string serialize(const Graph& graph) {
     fmt::format_to(std::back_inserter(text), format, std::forward<Arguments>(arguments)...);
   };
   add("{}\n", first_line_of_text);
+  for (const auto& group : graph.groups) {
+    add("group {} {} [{}]\n", in_quotes(group.id), in_quotes(group.label), fmt::join(group.ranks, ","));
+  }
   for (const auto& value : graph.values) {
     add("value {} {} {} {} [{}] [{}] {}\n", origin_words.at(static_cast<std::size_t>(value.origin)), value.dtype,
         value.element_bytes, value.device, fmt::join(value.sizes, ","), fmt::join(value.strides, ","),
         in_quotes(value.name));
   }
   const auto add_node = [&](std::string_view first_word, const GraphNode& node) {
-    add("{} {} {} [{}] [{}] {} {} {} {}\n", first_word, kind_words.at(static_cast<std::size_t>(node.kind)),
+    add("{} {} {} [{}] [{}] {} {} {} {} {}\n", first_word, kind_words.at(static_cast<std::size_t>(node.kind)),
         in_quotes(node.name), fmt::join(node.results, ","), fmt::join(node.writes, ","), in_quotes(node.group),
-        node.group_size, node.bytes, node.is_async ? "async" : "-");
+        node.group_size, node.bytes, node.is_async ? "async" : "-", in_quotes(node.source));
     for (const auto& operand : node.operands) {
       add("operand {} {} [{}] {}\n", in_quotes(operand.name), operand.is_list ? "list" : "-",
           fmt::join(operand.values, ","), in_quotes(operand.text));

@@ -14,8 +14,8 @@
 
 #include "core/immortal.h"
 #include "core/log_format.h"
+#include "core/whole_file.h"
 #include "observe/dump.h"
-#include "observe/dump_file.h"
 #include "observe/recorder.h"
 #include "observe/signal_dump.h"
 
@@ -107,7 +107,7 @@ bool FlightRecorder::dump(std::string_view reason) noexcept {
       writer(bytes, rank);
     } else {
       const auto path = fmt::format("{}{}", env.trace_file, rank);
-      observe::write_whole_file(path, bytes);
+      write_whole_file(path, bytes);
       log_info("flight recorder: wrote {} ({})", path, reason);
     }
     return true;

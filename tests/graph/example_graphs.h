@@ -128,6 +128,11 @@ class RandomGraphs {
 
   Graph graph() {
     Graph graph;
+    const auto groups = below(3);
+    for (std::size_t i = 0; i < groups; ++i) {
+      graph.groups.push_back({.id = text(), .label = text(), .ranks = {}});
+      for (auto n = below(4); n > 0; --n) graph.groups.back().ranks.push_back(static_cast<int>(below(1000)));
+    }
     const auto inputs = below(5);
     for (std::size_t i = 0; i < inputs; ++i) graph.values.push_back(value(static_cast<GraphValue::Origin>(below(3))));
     const auto nodes = below(8);
@@ -182,6 +187,7 @@ class RandomGraphs {
     node.group_size = static_cast<int>(below(1000));
     node.bytes = below(2) == 0 ? below(4096) : ~below(4096);
     node.is_async = below(2) == 0;
+    node.source = text();
     return node;
   }
 

@@ -49,6 +49,12 @@ returns %8, %9
 )");
 }
 
+TEST(PrintedGraph, NamesTheGroupsOfMeshes) {
+  auto graph = linear_step();
+  graph.groups = {{.id = "world", .label = "mesh_dp", .ranks = {0, 1, 2, 3}}};
+  EXPECT_THAT(to_string(graph), HasSubstr("on \"world\", mesh_dp, (4 ranks): 1 all_reduce"));
+}
+
 TEST(PrintedGraph, OfNothing) {
   std::ostringstream out;
   out << Graph();
@@ -132,7 +138,9 @@ Graph redistribution() {
 }
 
 TEST(GraphBodies, ArePrintedBelowTheirNode) {
-  EXPECT_EQ(to_string(redistribution()), R"(graph on cpu: 2 nodes, 1 collective (256 B), 1 wait
+  auto graph = redistribution();
+  graph.nodes[1].source = "train.cpp:41";
+  EXPECT_EQ(to_string(graph), R"(graph on cpu: 2 nodes, 1 collective (256 B), 1 wait
   on "tp" (2 ranks): 1 all_gather_single (256 B)
 inputs:
   %arg0: f32[4, 8]
@@ -140,7 +148,7 @@ nodes:
   0  %1: f32[8, 8] = redistribute(%arg0: f32[4, 8], from=[S(0)], to=[R])
   |  %1: f32[8, 8] = cohort::all_gather_into_tensor(%arg0: f32[4, 8]) on "tp" (2 ranks, 256 B)
   |                  cohort::wait_tensor(%1: f32[8, 8])
-  1  %2: f32[]     = aten::sum(%1: f32[8, 8])
+  1  %2: f32[]     = aten::sum(%1: f32[8, 8])  # train.cpp:41
 returns %2
 )");
 }
@@ -174,6 +182,7 @@ TEST(GraphText, IsAsDocumented) {
   auto graph = linear_step();
   graph.nodes.resize(4);
   graph.nodes.erase(graph.nodes.begin() + 1, graph.nodes.begin() + 3);
+  graph.nodes[0].source = "train.cpp:41";
   graph.nodes[0].operands.push_back({"note", {}, false, "say \"x\\y\"\n\t"});
   EXPECT_EQ(serialize(graph), R"(cohort graph 1
 value argument f32 4 cpu [8,16] [16,1] ""
@@ -186,10 +195,10 @@ value result f32 4 cpu [16,4] [1,16] ""
 value result f32 4 cpu [8,4] [4,1] ""
 value result f32 4 cpu [] [] ""
 value result f32 4 cpu [4] [1] ""
-node op "aten::t" [6] [] "" 0 0 -
+node op "aten::t" [6] [] "" 0 0 - "train.cpp:41"
 operand "self" - [3] ""
 operand "note" - [] "say \"x\\y\"\n\x09"
-node collective "all_reduce" [] [2] "world" 4 256 async
+node collective "all_reduce" [] [2] "world" 4 256 async ""
 operand "in" list [2] ""
 operand "out" list [2] ""
 operand "dtype" - [] "f32"
@@ -429,11 +438,44 @@ TEST(GraphPicture, ShowsCollectivesInTheColourOfTheirGroup) {
 )");
 }
 
+/// A forward and a backward operator, an asynchronous all_reduce of the gradient, and an optimizer of two operators.
+Graph step_with_phases() {
+  auto graph = linear_step();
+  graph.groups = {{.id = "world", .label = "mesh_dp", .ranks = {0, 1, 2, 3}}};
+  graph.nodes[2].name = "aten::nll_loss_backward";
+  graph.nodes.push_back(graph.nodes.back());
+  return graph;
+}
+
+TEST(GraphPicture, FramesThePhasesOfAStep) {
+  const auto text = to_dot(step_with_phases());
+  EXPECT_THAT(text, HasSubstr("subgraph cluster_forward { label=\"forward\"; labeljust=l; fontname=\"Helvetica\"; "
+                              "fontsize=14; color=\"#b0b0b0\"; node0; node1; }"));
+  EXPECT_THAT(text, HasSubstr("subgraph cluster_backward"));
+  EXPECT_THAT(text, HasSubstr("node2; node3; node4; node5; }"));
+  EXPECT_THAT(text, HasSubstr("node6; node7; node8; }"));
+  EXPECT_THAT(text, HasSubstr("on mesh_dp\\n4 ranks, 256 B"));
+  EXPECT_THAT(to_dot(linear_step()), Not(HasSubstr("subgraph")));
+}
+
+TEST(GraphPicture, FoldsOperatorsBetweenCollectives) {
+  const auto graph = step_with_phases();
+  EXPECT_EQ(to_dot(graph, {.fold_above = 9}), to_dot(graph));
+  const auto text = to_dot(graph, {.fold_above = 8});
+  EXPECT_THAT(text, HasSubstr("box0 [label=\"0 to 1  2 operators\\naddmm\\nt\"]"));
+  EXPECT_THAT(text, HasSubstr("box2 [label=\"3  all_reduce\\non mesh_dp\\n4 ranks, 256 B\""));
+  EXPECT_THAT(text, HasSubstr("box5 [label=\"6 to 8  3 operators\\n2 x _foreach_add_\\nhost\"]"));
+  EXPECT_THAT(text, HasSubstr("box0 -> box1 [label=\"128 B\"]"));
+  EXPECT_THAT(text, HasSubstr("value0 [label=\"argument 0\\nf32[8, 16]\""));
+  EXPECT_THAT(text, HasSubstr("box5; }"));
+}
+
 /// Each line is one statement, whose quotes are closed, and edges join what was declared.
 TEST(GraphPicture, OfAnyGraphIsWellFormed) {
   RandomGraphs graphs(5);
   for (int i = 0; i < random_graphs; ++i) {
-    const auto text = to_dot(graphs.graph());
+    const auto graph = graphs.graph();
+    const auto text = i % 2 == 0 ? to_dot(graph) : to_dot(graph, {.fold_above = 0});
     std::istringstream lines(text);
     std::string line;
     std::set<std::string> declared;

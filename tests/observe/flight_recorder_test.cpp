@@ -19,7 +19,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "observe/dump_file.h"
+#include "core/whole_file.h"
 #include "observe/recorder.h"
 #include "support/expect_error.h"
 #include "support/ranks.h"
@@ -226,9 +226,9 @@ TEST(FlightRecorderTest, ChildOfAForkDoesNotDumpForItsParent) {
 TEST(FlightRecorderTest, FileIsReplacedAsAWhole) {
   const TemporaryFolder folder;
   const auto path = folder / "dump";
-  observe::write_whole_file(path, "a long first version");
+  write_whole_file(path, "a long first version");
   std::ifstream reader(path);  // a reader that has the file open keeps the old content
-  observe::write_whole_file(path, "second");
+  write_whole_file(path, "second");
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(reader), {}), "a long first version");
   EXPECT_EQ(content_of(path), "second");
   EXPECT_THAT(names_in(folder / ""), testing::ElementsAre("dump"));

@@ -42,8 +42,9 @@ struct Exec {
   std::vector<char*> argv;
   std::vector<char*> envp;
 
-  Exec(Strings given, const LaunchOptions& options) : arguments(std::move(given)), variables{"PATH=/usr/bin:/bin"} {
+  Exec(Strings given, const LaunchOptions& options) : arguments(std::move(given)), variables{} {
     arguments.insert(arguments.begin(), COHORT_TOOL);
+    if (!options.variables.contains("PATH")) variables.emplace_back("PATH=/usr/bin:/bin");
     for (const auto& [name, value] : options.variables) variables.push_back(fmt::format("{}={}", name, value));
     argv = pointers(arguments);
     envp = pointers(variables);

@@ -23,7 +23,7 @@ struct Outcome {
 };
 
 struct LaunchOptions {
-  std::map<std::string, std::string> variables{};  ///< the only ones beside PATH
+  std::map<std::string, std::string> variables{};  ///< the only ones, beside the usual PATH
   std::string input{};                             ///< standard input; empty: /dev/null
   bool in_terminal = false;
   bool in_own_group = false;  ///< as a shell starts a job, so that it can be stopped and continued

@@ -13,6 +13,7 @@ namespace cohort::tool {
 
 void add_bench_command(CLI::App& app);
 void add_doctor_command(CLI::App& app);
+void add_plan_command(CLI::App& app);
 /// For --help only: CLI11 must not parse what follows the program's name, so main() passes the arguments of `cohort
 /// run` to run_command() unparsed.
 void add_run_command(CLI::App& app);

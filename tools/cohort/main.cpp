@@ -28,6 +28,7 @@ int run_main(int argc, char** argv) {
   add_secret_command(app);
   add_bench_command(app);
   add_doctor_command(app);
+  add_plan_command(app);
   add_trace_command(app);
   if (argc > 1 && argv[1][0] != '-') {
     const auto is_named = [name = argv[1]](const CLI::App* command) { return command->check_name(name); };

@@ -35,6 +35,7 @@
 #include <cohort/torch/capture_call.h>
 #include <cohort/torch/capture_error.h>
 #include <cohort/torch/capture_host.h>
+#include <cohort/torch/capture_passes.h>
 #include <cohort/torch/capture_watch.h>
 #include <cohort/torch/outputs.h>
 
@@ -62,12 +63,17 @@ struct CaptureOptions {
   /// If the step cannot be captured: run it as it is, always, and log why, instead of throwing the CaptureError. The ranks
   /// do not compare their collectives then, because one of them may not be capturing.
   bool allow_eager = false;
+  /// Let the graph show the line of your code that called each operator, where the program has debug information and the
+  /// library was built by GCC with its libbacktrace. Recording then takes several times as long, a replay does not.
+  bool source_lines = false;
   /// On a GPU: replay as a CUDA graph, collectives of nccl included, from the second replay on. What a graph cannot contain
   /// (numbers of the host that change, tensors on the CPU, collectives that go through the host) is called after it, or,
   /// if too much depends on it, the whole step is replayed by direct calls; explain() says what and why. The gradients that
   /// the step leaves are then in memory of the graph, which the next replay overwrites: clone() what is to be kept. Results
   /// are copies.
   bool cuda_graph = true;
+  /// What is done to a recording before it is replayed.
+  PassOptions passes{};
 };
 
 namespace detail {
@@ -132,7 +138,7 @@ class Captured {
 
   /// The graph that was recorded or replayed last. Throws an Error before the first call.
   const Graph& graph() const { return step_.graph(); }
-  /// Which recordings exist, why each was made, and what could not be captured.
+  /// Which recordings exist, why each was made, what the passes did to it, and what could not be captured.
   std::string explain() const { return step_.explain(); }
   /// How many recordings are kept.
   std::size_t recordings() const noexcept { return step_.recordings(); }

@@ -17,8 +17,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "torch/capture/operator_traits.h"
-
 namespace cohort::recording {
 
 namespace {
@@ -129,9 +127,9 @@ Instruction on_lists(const std::vector<NumberedInstruction>& members) {
 }
 
 /// The new order. A batch stays open, and comes after all instructions that are none, until one of these depends on it.
-class Schedule {
+class UpdateOrder {
  public:
-  explicit Schedule(const Program& program) : values_(program.values) {}
+  explicit UpdateOrder(const Program& program) : values_(program.values) {}
 
   void add(const NumberedInstruction& each, const std::optional<std::string>& key) {
     const auto last = last_dependence(*each.instruction);
@@ -172,8 +170,7 @@ class Schedule {
       if (touched == storages_.end()) return;
       last = std::max({last, touched->second.written, is_written ? touched->second.read : -1});
     };
-    const bool writes_all = each.op && traits_of(*each.op).writes_statistics;
-    for (const auto id : each.reads) look(id, writes_all);
+    for (const auto id : each.reads) look(id, false);
     for (const auto id : each.writes) look(id, true);
     return last;
   }
@@ -196,9 +193,9 @@ class Schedule {
 }  // namespace
 
 std::vector<Instruction> batch_updates(const Program& program, std::span<const NumberedInstruction> instructions) {
-  Schedule schedule(program);
-  for (const auto& each : instructions) schedule.add(each, batch_key(program, each));
-  return schedule.finish();
+  UpdateOrder order(program);
+  for (const auto& each : instructions) order.add(each, batch_key(program, each));
+  return order.finish();
 }
 
 }  // namespace cohort::recording

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "torch/capture/graph_partition.h"
 
-#include <ATen/core/enum_tag.h>
 #include <cohort/capabilities.h>
 
 #include <fmt/format.h>
@@ -32,7 +31,7 @@ void each_value(const Instruction& instruction, const Function& function) {
 }
 
 bool draws_random_numbers(const Instruction& instruction) {
-  return instruction.op && instruction.op->hasTag(at::Tag::nondeterministic_seeded);
+  return instruction.op && traits_of(*instruction.op).is_random;
 }
 
 /// Collects the tail, in the order of the program.
@@ -67,7 +66,6 @@ class Tail {
       if (!seen.contains(values_[result.value].storage)) written_.insert(values_[result.value].storage);
     }
     read_.insert(seen.begin(), seen.end());
-    if (each.op && traits_of(*each.op).writes_statistics) written_.insert(seen.begin(), seen.end());
     draws_random_numbers_ |= draws_random_numbers(each);
     if (each.group) groups_.insert(each.group.get());
   }

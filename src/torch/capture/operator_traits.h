@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <vector>
 
 namespace cohort::recording {
 
@@ -16,7 +17,10 @@ struct OperatorTraits {
   bool reads_elements = true;          ///< not only sizes and strides
   bool returns_uninitialized = false;  ///< such as empty()
   bool is_wait = false;                ///< wait_tensor
-  bool writes_statistics = false;      ///< running ones, which the schemas of batch norms do not declare as written
+  bool is_random = false;              ///< draws from a generator
+  bool is_of_libtorch = false;         ///< its schema says what it does, quietly_written aside
+  /// Arguments that it writes, although neither the schema nor written_argument says so.
+  std::vector<std::size_t> quietly_written{};
   std::optional<std::size_t> written_argument{};  ///< one that the schema does not declare as written
   std::optional<std::size_t> group_argument{};    ///< of the operators of torch/functional/operators.h: the group's id
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <algorithm>
+#include <utility>
 
 #include "torch/capture/instruction_name.h"
 #include "torch/capture/program.h"
@@ -63,6 +64,7 @@ GraphNode node_of(const Instruction& instruction, const std::vector<GraphValue>&
   GraphNode node{.kind = instruction.kind, .name = name_of(instruction)};
   for (const auto& result : instruction.results) node.results.push_back(result.value);
   node.writes = instruction.writes;
+  node.source = source_line(instruction.calls);
   if (instruction.group != nullptr) {
     node.group = instruction.group->id();
     node.group_size = instruction.group->size();
@@ -124,6 +126,11 @@ void export_body(GraphNode& call, std::size_t end, const std::vector<std::size_t
 
 Graph graph_of(const Program& program) {
   Graph graph;
+  for (const auto& each : program.groups) {
+    auto label = each->group_desc();
+    if (label.empty()) label = each->group_name();
+    graph.groups.push_back({.id = each->id(), .label = std::move(label), .ranks = each->global_ranks()});
+  }
   for (const auto& each : program.values) graph.values.push_back(each.shown);
   const auto last_use = last_uses(program);
   const auto& instructions = program.instructions;

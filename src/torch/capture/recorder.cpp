@@ -55,8 +55,8 @@ at::Tensor plain_part(const at::Tensor& tensor) {
   return tensor;
 }
 
-Recorder::Recorder(std::span<const at::Tensor> arguments, std::vector<WatchedTensor> parameters, OnRefusal on_refusal)
-    : parameters_(std::move(parameters)), on_refusal_(on_refusal) {
+Recorder::Recorder(std::span<const at::Tensor> arguments, std::vector<WatchedTensor> parameters, Options options)
+    : parameters_(std::move(parameters)), options_(options) {
   for (const auto& each : arguments) {
     const auto plain = plain_part(each);
     if (!plain.defined()) {
@@ -154,7 +154,9 @@ Instruction Recorder::describe(const c10::OperatorHandle& op, c10::DispatchKeySe
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const auto& value = stack[begin + i];
     const auto* const alias = arguments[i].alias_info();
-    const bool is_written = (alias != nullptr && alias->isWrite()) || traits.written_argument == i;
+    const auto& quiet = traits.quietly_written;
+    const bool is_written = (alias != nullptr && alias->isWrite()) || traits.written_argument == i ||
+                            std::find(quiet.begin(), quiet.end(), i) != quiet.end();
     const auto place = [&](const at::Tensor& tensor, int in_list) {
       const auto id = value_of(tensor, op.operator_name().name);
       if (!is_written && traits.reads_elements && tensor.numel() > 0 && table_.is_uninitialized(tensor)) {
@@ -244,7 +246,7 @@ void Recorder::record(const Function& function) {
   try {
     function();
   } catch (const CaptureError& refusal) {
-    if (on_refusal_ == OnRefusal::throws) throw;
+    if (options_.on_refusal == OnRefusal::throws) throw;
     refusal_ = refusal;
   }
 }
@@ -393,6 +395,7 @@ void Recorder::observe_wait(const Work& work) {
 
 void Recorder::add(Instruction instruction) {
   if (region_depth_ > 0) instruction.region = regions_;
+  if (options_.source_lines) instruction.calls = call_stack();
   program_.instructions.push_back(std::move(instruction));
 }
 

@@ -14,6 +14,8 @@
 #include "torch/capture/graph_replay.h"
 #include "torch/capture/guards.h"
 #include "torch/capture/hidden_reads.h"
+#include "torch/capture/passes/memory_plan.h"
+#include "torch/capture/passes/passes.h"
 #include "torch/capture/program.h"
 #include "torch/capture/recorder.h"
 #include "torch/capture/replay.h"
@@ -29,6 +31,7 @@ struct Recording {
   std::unique_ptr<recording::Guards> guards{};
   std::vector<WatchedTensor> parameters{};
   std::shared_ptr<const Program> program{};
+  std::vector<PassReport> passes{};  // what they did to the program
   Graph graph{};
   std::shared_ptr<void> container{};
   std::optional<recording::Replayer> replayer{};             // when two recordings were alike
@@ -83,6 +86,7 @@ struct CapturedStep::Impl {
   Recording* find(const CapturedCall& call, std::string& failure);
   CapturedResult record(Recording& recording, const CapturedCall& call, const std::function<CapturedResult()>& run);
   CapturedResult replay(Recording& recording, const CapturedCall& call);
+  void compare_ranks(const Program& program);
   void settle(Recording& recording, Program program);
   void give_up(const CaptureError& error);
 };
@@ -115,9 +119,10 @@ CapturedResult CapturedStep::Impl::record(Recording& recording, const CapturedCa
                                           const std::function<CapturedResult()>& run) {
   recording.guards = std::make_unique<recording::Guards>(call, options.watch);
   recording.parameters = parameters_of(*recording.guards);
-  recording::Recorder recorder(
-      call.tensors, recording.parameters,
-      options.allow_eager ? recording::Recorder::OnRefusal::stops : recording::Recorder::OnRefusal::throws);
+  recording::Recorder recorder(call.tensors, recording.parameters,
+                               {.on_refusal = options.allow_eager ? recording::Recorder::OnRefusal::stops
+                                                                  : recording::Recorder::OnRefusal::throws,
+                                .source_lines = options.source_lines});
   CapturedResult result;
   const recording::RefusedOperator* hidden_read = nullptr;
   {
@@ -139,21 +144,31 @@ CapturedResult CapturedStep::Impl::record(Recording& recording, const CapturedCa
   return result;
 }
 
-void CapturedStep::Impl::settle(Recording& recording, Program program) {
-  const auto before = std::exchange(recording.program, std::make_shared<const Program>(std::move(program)));
-  recording.graph = recording::graph_of(*recording.program);
-  for (const auto& each : recording.program->groups) recording.guards->add_group(each);
+void CapturedStep::Impl::compare_ranks(const Program& program) {
   // A rank that runs the step as it is would not come to the exchange.
-  if (!options.allow_eager) ranks.compare(recording.program->groups, recording.graph);
-  if (before == nullptr) return;
-  const auto found = recording::difference(*before, *recording.program);
-  if (!found) {
+  if (program.groups.empty() || options.allow_eager) return;
+  ranks.compare(program.groups, recording::graph_of(program));
+}
+
+void CapturedStep::Impl::settle(Recording& recording, Program program) {
+  const auto before = std::move(recording.program);
+  const auto found = before == nullptr ? std::nullopt : recording::difference(*before, program);
+  const bool is_settled = before != nullptr && !found;
+  for (const auto& each : program.groups) recording.guards->add_group(each);
+  compare_ranks(program);
+  if (is_settled) {
+    recording.passes = recording::optimize(program, options.passes);
+    compare_ranks(program);
+  }
+  recording.program = std::make_shared<const Program>(std::move(program));
+  recording.graph = recording::graph_of(*recording.program);
+  if (is_settled) {
     recording.replayer.emplace(recording.program);
     if (options.cuda_graph && recording::GraphReplayer::concerns(*recording.program)) {
       recording.graph_replayer.emplace(recording.program);
     }
-    return;
   }
+  if (!found) return;
   recording.last_difference = fmt::format("{}: {}", found->where, found->what);
   if (recording.attempts >= options.max_attempts) throw refusal_of(*found);
 }
@@ -226,6 +241,8 @@ std::string CapturedStep::explain() const {
     if (!each->replayer && !each->last_difference.empty()) {
       text += fmt::format("  Not replayed yet: two recordings in a row differ. {}\n", each->last_difference);
     }
+    for (const auto& pass : each->passes) text += fmt::format("  {}: {}.\n", pass.name, pass.text);
+    if (each->replayer) text += "  " + recording::memory_text(*each->program) + '\n';
   }
   return text.empty() ? "The step has not been called yet.\n" : text;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <cohort/error.h>
+#include <cohort/recorded_step.h>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -8,6 +9,7 @@
 #include <CLI/Error.hpp>
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -19,6 +21,7 @@
 #include "trace/analysis.h"
 #include "trace/chrome_trace.h"
 #include "trace/reader.h"
+#include "trace/step_times.h"
 
 namespace cohort::tool {
 
@@ -143,7 +146,32 @@ json to_json(const TraceReport& report) {
           {"groups", std::move(groups)}};
 }
 
+/// Whether the file is no dump but a recorded step, with the timeline of its replays.
+bool has_step(const std::string& file) {
+  std::string beginning(16, '\0');
+  std::ifstream in(file, std::ios::binary);
+  in.read(beginning.data(), static_cast<std::streamsize>(beginning.size()));
+  return is_step(beginning);
+}
+
+void report_steps(const TraceFlags& flags) {
+  if (flags.files.size() > 1 && !flags.chrome.empty()) throw ValueError("--chrome takes one recorded step");
+  for (const auto& file : flags.files) {
+    const auto step = load_step(file);
+    if (step.timeline.replays.empty()) {
+      throw ValueError(fmt::format(
+          "{} has a graph but no timeline: call measure() on the captured step before it is replayed and saved", file));
+    }
+    if (!flags.chrome.empty()) write_file(flags.chrome, trace::step_chrome_trace(step));
+    constexpr std::size_t usual_list = 10;
+    const auto longest_list = flags.list ? step.graph.nodes.size() : usual_list;
+    const auto text = flags.json ? trace::step_json(step) : file + ": " + trace::step_report(step, longest_list);
+    fmt::print("{}\n", shown_on(STDOUT_FILENO, text));
+  }
+}
+
 void run(const TraceFlags& flags) {
+  if (has_step(flags.files.front())) return report_steps(flags);
   const auto dumps = read_all(flags.files);
   const auto report = trace::analyse(dumps, flags.group);
   if (!flags.chrome.empty()) write_file(flags.chrome, trace::chrome_trace(dumps));
@@ -165,9 +193,13 @@ void run(const TraceFlags& flags) {
 
 void add_trace_command(CLI::App& app) {
   auto* const command =
-      app.add_subcommand("trace", "Report what went wrong, from what the flight recorders of all ranks wrote");
+      app.add_subcommand("trace",
+                         "Report what went wrong, from what the flight recorders of all ranks wrote, or where the time "
+                         "of a recorded training step goes");
   const auto flags = std::make_shared<TraceFlags>();
-  command->add_option("FILE", flags->files, "dumps, JSON or CBOR, one for each rank; for a folder, all dumps in it")
+  command
+      ->add_option("FILE", flags->files,
+                   "dumps, JSON or CBOR, one for each rank; for a folder, all dumps in it; or a recorded step")
       ->required();
   command->add_flag("--json", flags->json, "print JSON instead of text");
   command
@@ -175,18 +207,24 @@ void add_trace_command(CLI::App& app) {
                    "also write a timeline for ui.perfetto.dev or chrome://tracing to this file")
       ->type_name("OUT.json");
   command->add_option("--group", flags->group, "only this group, by name or id")->type_name("G");
-  command->add_flag("--list", flags->list, "also list every operation in the order of time");
+  command->add_flag("--list", flags->list,
+                    "also list every operation in the order of time; of a step, all operators and nodes");
   command->footer(
       "Prints one sentence that says what went wrong, then for each group and rank the last collective that completed\n"
       "and what is in flight. Ranks are global ranks; #17 is the 17th collective of its group, and point-to-point\n"
       "operations are counted separately. Returns 0 if everything that was started has finished, otherwise 1.\n"
+      "\n"
+      "A captured step that was measured and saved (cohort::save_step) has a timeline: how long it computes, "
+      "communicates\n"
+      "and waits, and which operators, nodes and collectives take most of it.\n"
       "\n"
       "Examples:\n"
       "  COHORT_TRACE_FILE=/tmp/trace_ COHORT_TRACE_SIGNAL=USR2 cohort run -n 4 ./train\n"
       "  pkill -USR2 train                       each rank writes /tmp/trace_RANK; a timeout does it without a signal\n"
       "  cohort trace /tmp/trace_*               what hangs, and who is to blame\n"
       "  cohort trace /tmp/trace_* --list        everything the ranks remember\n"
-      "  cohort trace dumps/ --chrome t.json     a timeline; open it at ui.perfetto.dev");
+      "  cohort trace dumps/ --chrome t.json     a timeline; open it at ui.perfetto.dev\n"
+      "  cohort trace ddp.step                   where the time of a recorded step goes");
   command->callback([flags] { run(*flags); });
 }
 
