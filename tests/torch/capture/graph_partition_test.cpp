@@ -33,7 +33,7 @@ using ::testing::HasSubstr;
 using Tensors = std::vector<at::Tensor>;
 
 Program record(const Tensors& arguments, const std::function<Tensors()>& step) {
-  Recorder recorder(arguments, {}, Recorder::OnRefusal::throws);
+  Recorder recorder(arguments, {}, {.on_refusal = Recorder::OnRefusal::throws, .source_lines = false});
   Tensors results;
   {
     const RecordingScope scope(recorder);
