@@ -37,6 +37,9 @@ class Needs {
   }
 
   /// What the instruction uses must be there, with the elements that it had.
+  bool read_any(const std::vector<ValueId>& ids) const {
+    return std::any_of(ids.begin(), ids.end(), [&](ValueId id) { return storages_[program_.values[id].storage]; });
+  }
   void add(const Instruction& instruction) {
     for (const auto id : instruction.reads) add(id);
     for (const auto id : instruction.writes) add(id);
@@ -48,9 +51,7 @@ class Needs {
     storages_[program_.values[id].storage] = true;
   }
   bool writes_needed_memory(const Instruction& instruction) const {
-    const auto written = written_values(instruction);
-    return std::any_of(written.begin(), written.end(),
-                       [&](ValueId id) { return storages_[program_.values[id].storage]; });
+    return read_any(instruction.writes);
   }
 
   const Program& program_;
@@ -68,8 +69,9 @@ PassReport remove_dead(Program& program) {
   std::size_t last_region = 0;  // of an instruction that stays
   for (auto i = instructions.size(); i-- > 0;) {
     const auto& each = instructions[i];
-    // A call on a distributed tensor begins in front of what it consists of.
-    stays[i] = each.distributed != nullptr ? each.region == last_region : effects[i].is_opaque || needs.include(each);
+    // A call on a distributed tensor begins in front of what it consists of; from_local and to_local consist of nothing.
+    stays[i] = each.distributed != nullptr ? each.region == last_region || needs.read_any(each.reads)
+                                           : effects[i].is_opaque || needs.include(each);
     if (stays[i]) last_region = each.region;
     if (stays[i]) needs.add(instructions[i]);
   }
