@@ -33,13 +33,14 @@ class Needs {
   bool include(const Instruction& instruction) const {
     return std::any_of(instruction.results.begin(), instruction.results.end(),
                        [&](const TensorPlace& each) { return values_[each.value]; }) ||
-           writes_needed_memory(instruction);
+           include_any(instruction.writes);
   }
 
-  /// What the instruction uses must be there, with the elements that it had.
-  bool read_any(const std::vector<ValueId>& ids) const {
+  /// Whether memory that one of them shows is used.
+  bool include_any(const std::vector<ValueId>& ids) const {
     return std::any_of(ids.begin(), ids.end(), [&](ValueId id) { return storages_[program_.values[id].storage]; });
   }
+  /// What the instruction uses must be there, with the elements that it had.
   void add(const Instruction& instruction) {
     for (const auto id : instruction.reads) add(id);
     for (const auto id : instruction.writes) add(id);
@@ -49,9 +50,6 @@ class Needs {
   void add(ValueId id) {
     values_[id] = true;
     storages_[program_.values[id].storage] = true;
-  }
-  bool writes_needed_memory(const Instruction& instruction) const {
-    return read_any(instruction.writes);
   }
 
   const Program& program_;
@@ -70,7 +68,7 @@ PassReport remove_dead(Program& program) {
   for (auto i = instructions.size(); i-- > 0;) {
     const auto& each = instructions[i];
     // A call on a distributed tensor begins in front of what it consists of; from_local and to_local consist of nothing.
-    stays[i] = each.distributed != nullptr ? each.region == last_region || needs.read_any(each.reads)
+    stays[i] = each.distributed != nullptr ? each.region == last_region || needs.include_any(each.reads)
                                            : effects[i].is_opaque || needs.include(each);
     if (stays[i]) last_region = each.region;
     if (stays[i]) needs.add(instructions[i]);
