@@ -60,6 +60,8 @@ with tempfile.NamedTemporaryFile() as file:
     dist.init_process_group("nccl", init_method=f"file://{file.name}_store", rank=0, world_size=1)
     measure("200 x Linear", many, lambda p, fused: torch.optim.SGD(p, lr=0.01, momentum=0.9, fused=fused),
             torch.randn(64, 256, device="cuda"))
+    measure("with AdamW", many, lambda p, fused: torch.optim.AdamW(p, lr=1e-4, fused=fused),
+            torch.randn(64, 256, device="cuda"))
     measure("transformer", transformer, lambda p, fused: torch.optim.AdamW(p, lr=1e-4, fused=fused),
             torch.randn(128, 8, 1024, device="cuda"))
     dist.destroy_process_group()

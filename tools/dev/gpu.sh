@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Builds and runs what needs a GPU, on a machine with an NVIDIA driver and NCCL (PyTorch's own is found): the conformance
 # and fault tests of backend nccl and its host time beside PyTorch's ProcessGroupNCCL; where there is a PyTorch, the tests
-# of DistributedDataParallel, meshes, distributed tensors and functional collectives on CUDA memory, what the wrapper adds
-# to a step, the share of dispatch in a step of a tensor-parallel GPT on the host, and the comparison with PyTorch's DTensor
-# (dtensor_oracle.sh). About eight minutes on 16 cores.
+# of DistributedDataParallel, meshes, distributed tensors, functional collectives and captured steps on CUDA memory, what the
+# wrapper adds to a step, captured steps beside eager ones and PyTorch's, the share of dispatch in a step of a tensor-parallel
+# GPT on the host, and the comparison with PyTorch's DTensor (dtensor_oracle.sh). About ten minutes on 16 cores.
 #
 #   gpu.sh [--deps DIR] [--out DIR] [--jobs N] [--no-bench] [--torch-only] [--filter TESTS]
 #
@@ -70,7 +70,7 @@ fi
 targets=("${tests[@]##*/}")
 [[ -z $torch ]] || targets+=(torch_dtensor_oracle)
 if ((bench)) && [[ -n $torch ]] && configure -DCOHORT_TORCH=ON -DCOHORT_BENCH=ON "-DNCCL_INCLUDE_DIR=$nccl/include"; then
-  targets+=(gpu_price gpt_step_bench)
+  targets+=(gpu_price gpt_step_bench capture_gpu_bench)
   ((torch_only)) || targets+=(nccl_host_time)
 else
   configure -DCOHORT_TORCH=$with_torch -DCOHORT_BENCH=OFF
@@ -104,6 +104,17 @@ if [[ -x $program ]]; then
   for _ in 1 2 3; do
     timeout 60 "$program" && timeout 60 python3 bench/torch/gpu_price.py || failed=1
   done 2>&1 | tee "$out/price.txt"
+fi
+program=$build/bench/torch/capture_gpu_bench
+if [[ -x $program ]]; then
+  {
+    for _ in 1 2 3; do
+      timeout 60 "$program" && timeout 60 python3 bench/torch/capture_gpu.py || failed=1
+    done
+    for kind in eager direct graph; do
+      timeout 60 "$program" --memory $kind || failed=1
+    done
+  } 2>&1 | tee "$out/capture.txt"
 fi
 program=$build/bench/torch/gpt_step_bench
 if [[ -x $program ]]; then

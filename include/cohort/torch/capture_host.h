@@ -11,6 +11,9 @@
 //   }
 //
 // cohort::optim (optim.h) is written so. Outside of a recording both cost no more than the call of the function.
+//
+// On a GPU the host runs ahead of the operators: a replay does all that the host does first, in this order, and then launches
+// what the GPU does.
 #pragma once
 
 #include <c10/core/Scalar.h>

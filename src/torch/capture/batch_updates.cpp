@@ -9,13 +9,15 @@
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <functional>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
 
-#include "torch/capture/operator_traits.h"
+#include "torch/capture/graph_partition.h"
 
 namespace cohort::recording {
 
@@ -27,9 +29,9 @@ struct Batchable {
   const char* list_name;
   const char* list_overload;
   std::size_t arguments;  ///< of the operator on lists; what the other one has behind them must be 1
+  bool is_division = false;
 };
 
-// div is not among them: a tensor is divided by a number as it is multiplied with the inverse, a list is divided.
 constexpr std::array batchables{
     Batchable{"aten::mul_", "Scalar", "aten::_foreach_mul_", "Scalar", 2},
     Batchable{"aten::add_", "Tensor", "aten::_foreach_add_", "List", 3},
@@ -38,6 +40,8 @@ constexpr std::array batchables{
     Batchable{"aten::addcdiv_", "", "aten::_foreach_addcdiv_", "Scalar", 4},
     Batchable{"aten::sqrt", "", "aten::_foreach_sqrt", "", 1},
     Batchable{"aten::zero_", "", "aten::_foreach_zero_", "", 1},
+    // On a GPU a tensor is divided by a number as it is multiplied with the inverse; a list would be divided.
+    Batchable{"aten::div", "Scalar", "aten::_foreach_mul", "Scalar", 2, true},
 };
 
 const Batchable* batchable(const Instruction& instruction) {
@@ -47,6 +51,14 @@ const Batchable* batchable(const Instruction& instruction) {
     return each.name == name.name && each.overload == name.overload_name;
   });
   return found == batchables.end() ? nullptr : &*found;
+}
+
+/// A larger tensor keeps the GPU busy for longer than a launch takes, and stays in its cache from one update to the next if
+/// they follow each other.
+constexpr std::int64_t most_elements = 1 << 18;
+
+std::int64_t elements_of(const GraphValue& value) {
+  return std::accumulate(value.sizes.begin(), value.sizes.end(), std::int64_t{1}, std::multiplies<>());
 }
 
 bool is_real(std::string_view dtype) {
@@ -60,13 +72,19 @@ std::optional<std::string> exact_text(const c10::IValue& value) {
   return std::nullopt;
 }
 
+/// As libtorch computes it for tensors of this dtype.
+c10::Scalar inverse(const c10::Scalar& number, bool is_double) {
+  return is_double ? 1.0 / number.toDouble() : static_cast<double>(1.0F / number.to<float>());
+}
+
 /// Equal for instructions that one operator on lists can do; nullopt if there is none for this one.
 std::optional<std::string> batch_key(const Program& program, const NumberedInstruction& each) {
   const auto& instruction = *each.instruction;
   const auto* const known = batchable(instruction);
   if (known == nullptr || instruction.tensors.empty()) return std::nullopt;
   const auto& first = program.values[instruction.tensors.front().value].shown;
-  if (!is_real(first.dtype)) return std::nullopt;
+  if (!is_real(first.dtype) || elements_of(first) > most_elements) return std::nullopt;
+  if (known->is_division && !is_on_gpu(program.values[instruction.tensors.front().value])) return std::nullopt;
   auto key = fmt::format("{}.{} {} {}", known->name, known->overload, first.dtype, first.device);
   for (std::size_t i = 0; i < instruction.arguments.size(); ++i) {
     const auto is_here = [i](const auto& place) { return place.position == i; };
@@ -90,7 +108,7 @@ std::optional<std::string> batch_key(const Program& program, const NumberedInstr
   return key;
 }
 
-Instruction on_lists(const std::vector<NumberedInstruction>& members) {
+Instruction on_lists(const Program& program, const std::vector<NumberedInstruction>& members) {
   const auto& first = *members.front().instruction;
   if (members.size() == 1) return first;
   const auto& known = *batchable(first);
@@ -99,6 +117,13 @@ Instruction on_lists(const std::vector<NumberedInstruction>& members) {
       .keys = first.keys,
       .arguments = {first.arguments.begin(), first.arguments.begin() + static_cast<std::ptrdiff_t>(known.arguments)},
       .host_numbers = first.host_numbers};
+  if (known.is_division) {
+    const bool is_double = program.values[first.tensors.front().value].shown.dtype == "f64";
+    for (auto& number : whole.host_numbers) {
+      number.function = [divisor = number.function, is_double] { return inverse(divisor(), is_double); };
+    }
+    if (whole.host_numbers.empty()) whole.arguments[1] = inverse(whole.arguments[1].toScalar(), is_double);
+  }
   for (const auto& place : first.tensors) {
     c10::List<at::Tensor> list;
     list.resize(members.size());
@@ -118,74 +143,77 @@ Instruction on_lists(const std::vector<NumberedInstruction>& members) {
   return whole;
 }
 
-/// Gives each instruction a slot of the new order: a new one at the end, or that of a batch which comes after everything
-/// that the instruction depends on.
-class Slots {
+/// The new order. A batch stays open, and comes after all instructions that are none, until one of these depends on it.
+class UpdateOrder {
  public:
-  explicit Slots(const Program& program) : values_(program.values) {}
+  explicit UpdateOrder(const Program& program) : program_(program), values_(program.values) {}
 
   void add(const NumberedInstruction& each, const std::optional<std::string>& key) {
-    std::size_t slot = slots_.size();
-    if (key) {
-      const auto [batch, is_new] = batches_.try_emplace(*key, slot);
-      if (!is_new && static_cast<std::int64_t>(batch->second) > last_dependence(*each.instruction)) {
-        slot = batch->second;
-      } else {
-        batch->second = slot;
-      }
+    const auto last = last_dependence(*each.instruction);
+    if (!key) {
+      close(last + 1);
+      order_.push_back(*each.instruction);
+      return;
     }
-    if (slot == slots_.size()) slots_.emplace_back();
-    slots_[slot].push_back(each);
-    mark(*each.instruction, slot);
+    const auto [open, is_new] = open_.try_emplace(*key, batches_.size());
+    if (!is_new && static_cast<std::int64_t>(open->second) <= last) open->second = batches_.size();
+    if (open->second == batches_.size()) batches_.emplace_back();
+    batches_[open->second].push_back(each);
+    mark(*each.instruction, static_cast<std::int64_t>(open->second));
   }
 
-  const std::vector<std::vector<NumberedInstruction>>& slots() const noexcept { return slots_; }
+  std::vector<Instruction> finish() {
+    close(static_cast<std::int64_t>(batches_.size()));
+    return std::move(order_);
+  }
 
  private:
   struct Touched {
-    std::int64_t read = -1;
+    std::int64_t read = -1;  // the last batch that does
     std::int64_t written = -1;
   };
 
-  /// The last slot that has to come before the instruction.
-  std::int64_t last_dependence(const Instruction& each) {
+  /// Puts the batches before this one into the order.
+  void close(std::int64_t end) {
+    for (; closed_ < end; ++closed_) order_.push_back(on_lists(program_, batches_[static_cast<std::size_t>(closed_)]));
+    std::erase_if(open_, [this](const auto& each) { return static_cast<std::int64_t>(each.second) < closed_; });
+  }
+
+  /// The last batch that has to come before the instruction; -1 if there is none.
+  std::int64_t last_dependence(const Instruction& each) const {
     std::int64_t last = -1;
     const auto look = [&](ValueId id, bool is_written) {
-      const auto& touched = storages_[values_[id].storage];
-      last = std::max({last, touched.written, is_written ? touched.read : -1});
-      if (const auto made = made_.find(id); made != made_.end()) last = std::max(last, made->second);
+      const auto touched = storages_.find(values_[id].storage);
+      if (touched == storages_.end()) return;
+      last = std::max({last, touched->second.written, is_written ? touched->second.read : -1});
     };
     for (const auto id : each.reads) look(id, false);
     for (const auto id : each.writes) look(id, true);
     return last;
   }
 
-  void mark(const Instruction& each, std::size_t slot) {
-    const auto here = static_cast<std::int64_t>(slot);
-    const auto raise = [here](std::int64_t& last) { last = std::max(last, here); };
+  void mark(const Instruction& each, std::int64_t batch) {
+    const auto raise = [batch](std::int64_t& last) { last = std::max(last, batch); };
     for (const auto id : each.reads) raise(storages_[values_[id].storage].read);
     for (const auto id : each.writes) raise(storages_[values_[id].storage].written);
-    for (const auto& result : each.results) {
-      made_[result.value] = here;
-      raise(storages_[values_[result.value].storage].read);
-    }
+    for (const auto& result : each.results) raise(storages_[values_[result.value].storage].written);
   }
 
+  const Program& program_;
   const std::vector<Value>& values_;
-  std::vector<std::vector<NumberedInstruction>> slots_;
-  std::unordered_map<std::string, std::size_t> batches_;  // the last one of each key
+  std::vector<Instruction> order_;
+  std::vector<std::vector<NumberedInstruction>> batches_;
+  std::int64_t closed_ = 0;                            // of them
+  std::unordered_map<std::string, std::size_t> open_;  // the last one of each key
   std::unordered_map<std::size_t, Touched> storages_;
-  std::unordered_map<ValueId, std::int64_t> made_;
 };
 
 }  // namespace
 
 std::vector<Instruction> batch_updates(const Program& program, std::span<const NumberedInstruction> instructions) {
-  Slots slots(program);
-  for (const auto& each : instructions) slots.add(each, batch_key(program, each));
-  std::vector<Instruction> batched;
-  for (const auto& each : slots.slots()) batched.push_back(on_lists(each));
-  return batched;
+  UpdateOrder order(program);
+  for (const auto& each : instructions) order.add(each, batch_key(program, each));
+  return order.finish();
 }
 
 }  // namespace cohort::recording

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "torch/capture/graph_partition.h"
 
-#include <ATen/core/enum_tag.h>
 #include <cohort/capabilities.h>
 
 #include <fmt/format.h>
@@ -10,6 +9,7 @@
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "torch/capture/instruction_name.h"
 #include "torch/capture/operator_traits.h"
@@ -31,7 +31,7 @@ void each_value(const Instruction& instruction, const Function& function) {
 }
 
 bool draws_random_numbers(const Instruction& instruction) {
-  return instruction.op && instruction.op->hasTag(at::Tag::nondeterministic_seeded);
+  return instruction.op && traits_of(*instruction.op).is_random;
 }
 
 /// Collects the tail, in the order of the program.
@@ -94,6 +94,31 @@ std::optional<std::size_t> torn_collective(const Program& program, const GraphPa
   return started.empty() ? std::nullopt : std::optional(started.begin()->second);
 }
 
+/// Square roots in the graph that the tail alone uses; false if there are none.
+bool mark_roots_of_tail(const Program& program, const GraphPartition& parts, std::vector<bool>& is_direct) {
+  std::unordered_set<std::size_t> in_graph;  // storages that something in the graph reads or the caller gets
+  const auto use = [&](ValueId id) { in_graph.insert(program.values[id].storage); };
+  for (const auto i : parts.graph) {
+    for (const auto id : program.instructions[i].reads) use(id);
+    for (const auto id : program.instructions[i].writes) use(id);
+  }
+  for (const auto& each : program.outputs) {
+    if (each.value) use(*each.value);
+  }
+  for (const auto& each : program.final_gradients) {
+    if (each.tensor.value) use(*each.tensor.value);
+  }
+  bool found = false;
+  for (const auto i : parts.graph) {
+    const auto& each = program.instructions[i];
+    if (name_of(each) != "aten::sqrt" || in_graph.contains(program.values[each.results.front().value].storage))
+      continue;
+    is_direct[i] = true;
+    found = true;
+  }
+  return found;
+}
+
 }  // namespace
 
 std::string obstacle(const Program& program, const Instruction& instruction) {
@@ -117,6 +142,7 @@ std::string obstacle(const Program& program, const Instruction& instruction) {
 }
 
 GraphPartition partition(const Program& program, std::vector<bool> is_direct) {
+  bool has_looked_for_roots = false;
   for (;;) {
     GraphPartition parts;
     Tail tail(program);
@@ -130,9 +156,11 @@ GraphPartition partition(const Program& program, std::vector<bool> is_direct) {
         parts.graph.push_back(i);
       }
     }
-    const auto torn = torn_collective(program, parts);
-    if (!torn) return parts;
-    is_direct[*torn] = true;
+    if (const auto torn = torn_collective(program, parts)) {
+      is_direct[*torn] = true;
+    } else if (std::exchange(has_looked_for_roots, true) || !mark_roots_of_tail(program, parts, is_direct)) {
+      return parts;
+    }
   }
 }
 

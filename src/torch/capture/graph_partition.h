@@ -32,7 +32,7 @@ inline bool is_on_gpu(const Value& value) {
 std::string obstacle(const Program& program, const Instruction& instruction);
 
 /// The order of random numbers and of the collectives on a group is kept, and a collective is in the same part as the wait
-/// for it.
+/// for it. A square root that the tail alone uses, as in Adam's update, is in the tail: its result need not be kept then.
 GraphPartition partition(const Program& program, std::vector<bool> is_direct);
 
 }  // namespace cohort::recording

@@ -133,5 +133,7 @@ struct Program {
 
 /// As users see it.
 Graph graph_of(const Program& program);
+/// Its collectives alone.
+Graph communication_of(const Program& program);
 
 }  // namespace cohort::recording

@@ -127,6 +127,15 @@ void export_body(GraphNode& call, std::size_t end, const std::vector<std::size_t
 
 }  // namespace
 
+Graph communication_of(const Program& program) {
+  Graph graph;
+  for (const auto& each : program.values) graph.values.push_back(each.shown);
+  for (const auto& each : program.instructions) {
+    if (each.kind == GraphNode::Kind::collective) graph.nodes.push_back(node_of(each, graph.values));
+  }
+  return graph;
+}
+
 Graph graph_of(const Program& program) {
   Graph graph;
   for (const auto& each : program.groups) {

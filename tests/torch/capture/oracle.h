@@ -4,6 +4,7 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <cohort/torch/capture.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

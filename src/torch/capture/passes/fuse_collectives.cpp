@@ -133,6 +133,7 @@ class FusionPass {
     whole.kind = GraphNode::Kind::collective;
     whole.group = last.group;
     whole.region = last.region;
+    whole.calls = last.calls;
     for (const auto place : batch) {
       auto& member = schedule_.at(place);
       whole.reads.insert(whole.reads.end(), member.reads.begin(), member.reads.end());
