@@ -78,6 +78,12 @@ std::vector<at::Tensor> left_in(const Module& module) {
   return copies_of(all);
 }
 
+/// Calls the step three times, which records and replays it, and expects this result each time.
+template <class Step, class... Arguments>
+void expect_result(Step& step, const at::Tensor& expected, Arguments&... arguments) {
+  for (int i = 0; i < 3; ++i) expect_same_bits(step(arguments...), expected, "call " + std::to_string(i));
+}
+
 /// How many nodes of this name (or kind) the graph has.
 inline std::size_t count_nodes(const Graph& graph, std::string_view name) {
   return static_cast<std::size_t>(
