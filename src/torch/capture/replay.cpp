@@ -58,7 +58,8 @@ void Replayer::plan() {
   written_constants_.assign(written.begin(), written.end());
 }
 
-std::vector<at::Tensor> Replayer::run(std::span<const at::Tensor> arguments, std::span<const at::Tensor> gradients) {
+std::vector<at::Tensor> Replayer::run(std::span<const at::Tensor> arguments, std::span<const at::Tensor> gradients,
+                                      ReplayClock* clock) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   struct Cleaner {
     Replayer& replayer;
@@ -79,6 +80,7 @@ std::vector<at::Tensor> Replayer::run(std::span<const at::Tensor> arguments, std
   for (std::size_t i = 0; i < instructions.size(); ++i) {
     perform(instructions[i]);
     for (const auto id : released_[i]) values_[id].reset();
+    if (clock != nullptr) clock->end_instruction();
   }
   for (const auto id : written_constants_) mark_written(values_[id]);
 

@@ -28,6 +28,7 @@ struct Recording {
   std::vector<WatchedTensor> parameters{};
   std::shared_ptr<const Program> program{};
   Graph graph{};
+  GraphTimeline timeline{};
   std::shared_ptr<void> container{};
   std::optional<recording::Replayer> replayer{};  // when two recordings were alike
   int attempts = 0;
@@ -74,6 +75,7 @@ struct CapturedStep::Impl {
   CaptureOptions options;
   std::vector<std::unique_ptr<Recording>> recordings{};  // the one used last is the first
   std::size_t begun = 0;
+  std::size_t to_measure = 0;  // replays
   std::string eager_reason{};  // not empty: the step always runs as it is
 
   Recording* find(const CapturedCall& call, std::string& failure);
@@ -138,6 +140,7 @@ CapturedResult CapturedStep::Impl::record(Recording& recording, const CapturedCa
 void CapturedStep::Impl::settle(Recording& recording, Program program) {
   const auto before = std::exchange(recording.program, std::make_shared<const Program>(std::move(program)));
   recording.graph = recording::graph_of(*recording.program);
+  recording.timeline = {};
   for (const auto& each : recording.program->groups) recording.guards->add_group(each);
   if (before == nullptr) return;
   const auto found = recording::difference(*before, *recording.program);
@@ -160,7 +163,14 @@ CapturedResult CapturedStep::Impl::replay(Recording& recording, const CapturedCa
   std::vector<at::Tensor> gradients;
   gradients.reserve(recording.parameters.size());
   for (const auto& each : recording.parameters) gradients.push_back(each.tensor.grad());
-  CapturedResult result{.tensors = recording.replayer->run(call.tensors, gradients), .container = recording.container};
+  std::optional<recording::ReplayClock> clock;
+  if (to_measure > 0) clock.emplace(*recording.program);
+  CapturedResult result{.tensors = recording.replayer->run(call.tensors, gradients, clock ? &*clock : nullptr),
+                        .container = recording.container};
+  if (clock) {
+    recording.timeline.replays.push_back(clock->finish());
+    --to_measure;
+  }
   auto left = recording.replayer->take_left_gradients();
   for (std::size_t i = 0; i < left.size(); ++i) {
     recording.parameters[recording.program->final_gradients[i].parameter].tensor.mutable_grad() = std::move(left[i]);
@@ -196,6 +206,16 @@ const Graph& CapturedStep::graph() const {
                                             : "capture: the step is not captured: " + impl_->eager_reason);
   }
   return impl_->recordings.front()->graph;
+}
+
+void CapturedStep::measure(std::size_t replays) {
+  impl_->to_measure = replays;
+  for (const auto& each : impl_->recordings) each->timeline = {};
+}
+
+const GraphTimeline& CapturedStep::timeline() const {
+  graph();  // throws if there is none
+  return impl_->recordings.front()->timeline;
 }
 
 std::size_t CapturedStep::recordings() const noexcept {
