@@ -22,3 +22,16 @@ message(STATUS "Torch layer: libtorch ${Torch_VERSION}")
 add_library(cohort_libtorch INTERFACE)
 target_link_libraries(cohort_libtorch INTERFACE ${TORCH_LIBRARIES})
 target_include_directories(cohort_libtorch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
+
+# CUDA graphs, for replays of captured steps: libtorch's own, where it has been built with CUDA and CUDA's headers are there.
+set(COHORT_HAS_CUDA_GRAPHS OFF)
+if(TARGET torch_cuda)
+  find_path(COHORT_TORCH_CUDA_HEADERS ATen/cuda/CUDAGraph.h PATHS ${TORCH_INCLUDE_DIRS} NO_DEFAULT_PATH)
+  find_path(COHORT_CUDA_HEADERS cuda_runtime_api.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ${CUDA_INCLUDE_DIRS}
+                                                         ${CUDA_TOOLKIT_ROOT_DIR}/include /usr/local/cuda/include)
+  if(COHORT_TORCH_CUDA_HEADERS AND COHORT_CUDA_HEADERS)
+    set(COHORT_HAS_CUDA_GRAPHS ON)
+  else()
+    message(STATUS "Torch layer: no CUDA graphs, since CUDA's headers are missing (its toolkit)")
+  endif()
+endif()

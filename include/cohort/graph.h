@@ -91,6 +91,7 @@ struct GraphNode {
   int group_size = 0;
   std::size_t bytes = 0;          ///< of a collective: of input and output the larger
   bool is_async = false;          ///< a collective that the step waits for later
+  std::string source{};           ///< "train.cpp:41": the line that called it, if that was recorded
   std::vector<GraphNode> body{};  ///< of a distributed node; these have no bodies themselves
   friend bool operator==(const GraphNode&, const GraphNode&) = default;
 };

@@ -21,6 +21,7 @@
 
 #include <functional>
 #include <optional>
+#include <string_view>
 
 namespace cohort {
 
@@ -39,6 +40,9 @@ struct Issue {
   const Operation& op;
   const IssueOptions& options;
   const Work& work;
+  /// The function whose result is not in memory of the caller ("all_gather_bytes", "split_group"): the operation has a type
+  /// alone, and issue_again() cannot perform it. Empty for all others.
+  std::string_view host_function{};
 };
 
 /// Performs the operation as if the function for its type had been called with this memory. The operation is one that an

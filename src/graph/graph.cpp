@@ -229,6 +229,7 @@ class GraphPrinter {
           counted(static_cast<std::size_t>(node.group_size), "rank"), bytes_text(node.bytes),
           node.is_async ? ", async" : "");
     }
+    if (!node.source.empty()) add("  # {}", shown(node.source));
     add("\n");
   }
 

@@ -8,7 +8,7 @@
 //   value argument f32 4 cpu [8,16] [16,1] ""
 //   value constant f32 4 cpu [16,16] [16,1] "fc.weight"
 //   value result f32 4 cpu [8,16] [16,1] ""
-//   node op "aten::mm" [2] [] "" 0 0 -
+//   node op "aten::mm" [2] [] "" 0 0 - "train.cpp:41"
 //   operand "self" - [0] ""
 //   operand "mat2" - [1] ""
 //   outputs [2]
@@ -236,6 +236,7 @@ class GraphReader {
     node.group_size = number<int>();
     node.bytes = number<std::size_t>();
     node.is_async = one_of(std::array<std::string_view, 2>{"-", "async"}) == 1;
+    node.source = string();
     end_of_line();
     for (next_line(); line_.starts_with("operand "); next_line()) node.operands.push_back(operand());
     return node;
@@ -276,9 +277,9 @@ std::string serialize(const Graph& graph) {
         in_quotes(value.name));
   }
   const auto add_node = [&](std::string_view first_word, const GraphNode& node) {
-    add("{} {} {} [{}] [{}] {} {} {} {}\n", first_word, kind_words.at(static_cast<std::size_t>(node.kind)),
+    add("{} {} {} [{}] [{}] {} {} {} {} {}\n", first_word, kind_words.at(static_cast<std::size_t>(node.kind)),
         in_quotes(node.name), fmt::join(node.results, ","), fmt::join(node.writes, ","), in_quotes(node.group),
-        node.group_size, node.bytes, node.is_async ? "async" : "-");
+        node.group_size, node.bytes, node.is_async ? "async" : "-", in_quotes(node.source));
     for (const auto& operand : node.operands) {
       add("operand {} {} [{}] {}\n", in_quotes(operand.name), operand.is_list ? "list" : "-",
           fmt::join(operand.values, ","), in_quotes(operand.text));

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "core/rank_index.h"
+#include "group/issue_notifier.h"
 #include "group/process_group_state.h"
 
 namespace cohort {
@@ -58,6 +59,7 @@ std::vector<std::string> ProcessGroup::all_gather_bytes(std::string_view mine, c
   std::vector<std::string> all;
   state_->run_in_turn(OpType::all_gather, options.timeout,
                       [&](Backend& backend, Call& call) { all = gather_strings(backend, mine, call); });
+  IssueNotifier::notify_for_host(*this, OpType::all_gather, "all_gather_bytes");
   return all;
 }
 
@@ -85,6 +87,7 @@ std::vector<std::string> ProcessGroup::gather_bytes(std::string_view mine, const
     places.resize(index_of(size_));
     backend.perform(Operation::all_to_all(sent, places), call);
   });
+  IssueNotifier::notify_for_host(*this, OpType::gather, "gather_bytes");
   return all;
 }
 
@@ -102,6 +105,7 @@ std::string ProcessGroup::broadcast_bytes(std::string_view mine, const Broadcast
     }
     backend.perform(Operation::broadcast(bytes_of(bytes), options.root), call);
   });
+  IssueNotifier::notify_for_host(*this, OpType::broadcast, "broadcast_bytes");
   return bytes;
 }
 
@@ -166,7 +170,8 @@ void ProcessGroup::monitored_barrier(const MonitoredBarrierOptions& options) {
     } catch (const OperationTimeoutError&) {
       throw OperationTimeoutError("monitored_barrier: no answer from rank 0; see the error on that rank", context(0));
     }
-    return throw_if_missing();
+    throw_if_missing();
+    return IssueNotifier::notify_for_host(*this, OpType::barrier, "monitored_barrier");
   }
 
   const auto deadline = Deadline::after(timeout);
@@ -194,6 +199,7 @@ void ProcessGroup::monitored_barrier(const MonitoredBarrierOptions& options) {
     }
   }
   throw_if_missing();
+  IssueNotifier::notify_for_host(*this, OpType::barrier, "monitored_barrier");
 }
 
 }  // namespace cohort

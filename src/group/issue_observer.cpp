@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <cohort/issue_observer.h>
 
+#include <atomic>
 #include <utility>
 
 #include "group/issue_notifier.h"
@@ -9,6 +10,11 @@ namespace cohort {
 
 namespace {
 thread_local const IssueObserver* innermost_observer = nullptr;
+std::atomic<const OtherThreads*> on_other_threads{nullptr};
+}  // namespace
+
+void observe_other_threads(const OtherThreads& functions) noexcept {
+  on_other_threads.store(&functions, std::memory_order_release);
 }
 
 IssueObserver::IssueObserver(Function function, WaitFunction wait_function)
@@ -21,16 +27,26 @@ IssueObserver::~IssueObserver() {
 }
 
 bool IssueNotifier::is_observed() noexcept {
-  return innermost_observer != nullptr && innermost_observer->function_ != nullptr;
+  if (innermost_observer != nullptr) return innermost_observer->function_ != nullptr;
+  return on_other_threads.load(std::memory_order_acquire) != nullptr;
 }
 
 void IssueNotifier::notify(const Issue& issue) {
-  innermost_observer->function_(issue);
+  if (innermost_observer != nullptr) return innermost_observer->function_(issue);
+  on_other_threads.load(std::memory_order_acquire)->issued(issue);
+}
+
+void IssueNotifier::notify_for_host(ProcessGroup& group, OpType type, std::string_view function) {
+  if (is_observed()) [[unlikely]] {
+    notify({.group = group, .op = {.type = type}, .options = {}, .work = {}, .host_function = function});
+  }
 }
 
 void IssueNotifier::notify_wait(const Work& work) {
-  if (innermost_observer != nullptr && innermost_observer->wait_function_ != nullptr) [[unlikely]] {
-    innermost_observer->wait_function_(work);
+  if (innermost_observer != nullptr) [[unlikely]] {
+    if (innermost_observer->wait_function_ != nullptr) innermost_observer->wait_function_(work);
+  } else if (const auto* const others = on_other_threads.load(std::memory_order_acquire)) {
+    others->waited(work);
   }
 }
 

@@ -15,6 +15,7 @@
 #include "group/assembly.h"
 #include "group/factories.h"
 #include "group/group_ids.h"
+#include "group/issue_notifier.h"
 #include "group/process_group_state.h"
 
 namespace cohort {
@@ -166,8 +167,10 @@ ProcessGroupPtr ProcessGroup::split_group(std::vector<int> ranks, const SplitOpt
     refuse(fmt::format("[{}]: ranks of this group are 0 to {}", fmt::join(ranks, ", "), size_ - 1));
   }
   auto name = options.name.value_or(fmt::format("{}:split:[{}]", group_name(), fmt::join(ranks, ", ")));
-  return divide({std::move(ranks)}, options.timeout.duration_or(this->timeout()),
-                {.name = std::move(name), .description = options.description});
+  auto group = divide({std::move(ranks)}, options.timeout.duration_or(this->timeout()),
+                      {.name = std::move(name), .description = options.description});
+  IssueNotifier::notify_for_host(*this, OpType::coalesced, "split_group");
+  return group;
 }
 
 ProcessGroupPtr ProcessGroup::partition(const std::vector<std::vector<int>>& parts, const PartitionOptions& options) {
@@ -186,8 +189,10 @@ ProcessGroupPtr ProcessGroup::partition(const std::vector<std::vector<int>>& par
   }
   const auto timeout = options.timeout.duration_or(this->timeout());
   const detail::ChildNames names{.is_partition = true, .name = options.name, .description = options.description};
-  if (options.backend || options.options) return remake(parts, timeout, names, options);
-  return divide(parts, timeout, names);
+  auto group =
+      options.backend || options.options ? remake(parts, timeout, names, options) : divide(parts, timeout, names);
+  IssueNotifier::notify_for_host(*this, OpType::coalesced, "partition");
+  return group;
 }
 
 ProcessGroupPtr ProcessGroup::merge_remote_group(const StorePtr& store, int size, const MergeOptions& options) {

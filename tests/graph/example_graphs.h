@@ -187,6 +187,7 @@ class RandomGraphs {
     node.group_size = static_cast<int>(below(1000));
     node.bytes = below(2) == 0 ? below(4096) : ~below(4096);
     node.is_async = below(2) == 0;
+    node.source = text();
     return node;
   }
 

@@ -138,7 +138,9 @@ Graph redistribution() {
 }
 
 TEST(GraphBodies, ArePrintedBelowTheirNode) {
-  EXPECT_EQ(to_string(redistribution()), R"(graph on cpu: 2 nodes, 1 collective (256 B), 1 wait
+  auto graph = redistribution();
+  graph.nodes[1].source = "train.cpp:41";
+  EXPECT_EQ(to_string(graph), R"(graph on cpu: 2 nodes, 1 collective (256 B), 1 wait
   on "tp" (2 ranks): 1 all_gather_single (256 B)
 inputs:
   %arg0: f32[4, 8]
@@ -146,7 +148,7 @@ nodes:
   0  %1: f32[8, 8] = redistribute(%arg0: f32[4, 8], from=[S(0)], to=[R])
   |  %1: f32[8, 8] = cohort::all_gather_into_tensor(%arg0: f32[4, 8]) on "tp" (2 ranks, 256 B)
   |                  cohort::wait_tensor(%1: f32[8, 8])
-  1  %2: f32[]     = aten::sum(%1: f32[8, 8])
+  1  %2: f32[]     = aten::sum(%1: f32[8, 8])  # train.cpp:41
 returns %2
 )");
 }
@@ -180,6 +182,7 @@ TEST(GraphText, IsAsDocumented) {
   auto graph = linear_step();
   graph.nodes.resize(4);
   graph.nodes.erase(graph.nodes.begin() + 1, graph.nodes.begin() + 3);
+  graph.nodes[0].source = "train.cpp:41";
   graph.nodes[0].operands.push_back({"note", {}, false, "say \"x\\y\"\n\t"});
   EXPECT_EQ(serialize(graph), R"(cohort graph 1
 value argument f32 4 cpu [8,16] [16,1] ""
@@ -192,10 +195,10 @@ value result f32 4 cpu [16,4] [1,16] ""
 value result f32 4 cpu [8,4] [4,1] ""
 value result f32 4 cpu [] [] ""
 value result f32 4 cpu [4] [1] ""
-node op "aten::t" [6] [] "" 0 0 -
+node op "aten::t" [6] [] "" 0 0 - "train.cpp:41"
 operand "self" - [3] ""
 operand "note" - [] "say \"x\\y\"\n\x09"
-node collective "all_reduce" [] [2] "world" 4 256 async
+node collective "all_reduce" [] [2] "world" 4 256 async ""
 operand "in" list [2] ""
 operand "out" list [2] ""
 operand "dtype" - [] "f32"

@@ -23,25 +23,23 @@
 // How a call goes. The first call runs the callable and records it. The second records again and compares: what the first
 // steps of a training do differently (momentum buffers, DDP's buckets) is no part of the step then, and a number that
 // differs between the two is refused, by operator and argument, because a replay could not know it. From then on a call
-// checks the guards, and replays. If a guard fails, the step is recorded anew; several recordings are kept.
+// checks the guards, and replays. If a guard fails, the step is recorded anew; several recordings are kept. When the
+// collectives of a group appear for the first time, its ranks compare them, and all throw a CaptureError if they differ.
 //
 // The result is what the callable returned, without autograd history: a step contains its own backward.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <cohort/export.h>
-#include <cohort/process_group.h>
-#include <cohort/torch/capture_error.h>
 #include <cohort/graph.h>
 #include <cohort/recorded_step.h>
+#include <cohort/torch/capture_call.h>
+#include <cohort/torch/capture_error.h>
 #include <cohort/torch/capture_host.h>
+#include <cohort/torch/capture_passes.h>
 #include <cohort/torch/capture_watch.h>
-#include <cohort/torch/mesh.h>
 #include <cohort/torch/outputs.h>
-#include <cohort/torch/placement.h>
 
-#include <array>
-#include <charconv>
 #include <concepts>
 #include <cstddef>
 #include <functional>
@@ -63,31 +61,23 @@ struct CaptureOptions {
   std::size_t max_recordings = 8;
   /// How often the step may be recorded until two recordings in a row are alike.
   int max_attempts = 5;
-  /// If the step cannot be captured: run it as it is, always, and log why, instead of throwing the CaptureError.
+  /// If the step cannot be captured: run it as it is, always, and log why, instead of throwing the CaptureError. The ranks
+  /// do not compare their collectives then, because one of them may not be capturing.
   bool allow_eager = false;
+  /// Let the graph show the line of your code that called each operator, where the program has debug information and the
+  /// library was built by GCC with its libbacktrace. Recording then takes several times as long, a replay does not.
+  bool source_lines = false;
+  /// On a GPU: replay as a CUDA graph, collectives of nccl included, from the second replay on. What a graph cannot contain
+  /// (numbers of the host that change, tensors on the CPU, collectives that go through the host) is called after it, or,
+  /// if too much depends on it, the whole step is replayed by direct calls; explain() says what and why. The gradients that
+  /// the step leaves are then in memory of the graph, which the next replay overwrites: clone() what is to be kept. Results
+  /// are copies.
+  bool cuda_graph = true;
+  /// What is done to a recording before it is replayed.
+  PassOptions passes{};
 };
 
 namespace detail {
-
-/// What of an argument is no tensor: guarded by its text, and by identity for groups. A call has one for the type of its
-/// result, and then one for each argument.
-struct GuardedConstant {
-  std::string text;
-  std::shared_ptr<const void> identity{};
-  std::size_t tensors = 0;  ///< how many tensors the argument consists of
-  friend bool operator==(const GuardedConstant&, const GuardedConstant&) = default;
-};
-
-struct CapturedCall {
-  std::vector<at::Tensor> tensors;
-  std::vector<GuardedConstant> constants;
-};
-
-/// What the callable returned: its tensors, and the object they were in, without them.
-struct CapturedResult {
-  std::vector<at::Tensor> tensors;
-  std::shared_ptr<void> container{};
-};
 
 /// The step without the types of its callable.
 class COHORT_API CapturedStep {
@@ -111,43 +101,6 @@ class COHORT_API CapturedStep {
   std::unique_ptr<Impl> impl_;
 };
 
-/// All digits that tell a number from others.
-template <class T>
-std::string text_of_number(T number) {
-  std::array<char, 64> text{};
-  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), number).ptr};
-}
-
-template <class T>
-void collect_argument(const T& argument, CapturedCall& call) {
-  using U = std::remove_cvref_t<T>;
-  if constexpr (std::same_as<U, bool>) {
-    call.constants.push_back({.text = argument ? "true" : "false"});
-  } else if constexpr (std::is_arithmetic_v<U>) {
-    call.constants.push_back({.text = text_of_number(argument)});
-  } else if constexpr (std::is_enum_v<U>) {
-    call.constants.push_back({.text = std::to_string(static_cast<long long>(argument))});
-  } else if constexpr (std::convertible_to<U, std::string>) {
-    call.constants.push_back({.text = argument});
-  } else if constexpr (std::convertible_to<U, ProcessGroupPtr>) {
-    call.constants.push_back({.text = argument == nullptr ? "no group" : argument->id(), .identity = argument});
-  } else if constexpr (std::same_as<U, DeviceMesh> || std::derived_from<U, Placement> || std::same_as<U, Placements>) {
-    call.constants.push_back({.text = to_string(argument)});
-  } else {
-    static_assert(
-        is_traversable<U>(),
-        "capture() cannot guard an argument of this type: pass tensors, containers of tensors, numbers, strings, "
-        "groups, meshes or placements");
-    std::size_t tensors = 0;
-    auto parts = argument;  // handles; visiting gives references that may be written
-    visit_tensors(parts, [&](at::Tensor& tensor) {
-      call.tensors.push_back(tensor);
-      ++tensors;
-    });
-    call.constants.push_back({.text = std::to_string(tensors) + " tensors", .tensors = tensors});
-  }
-}
-
 }  // namespace detail
 
 /// A step that can be called as the callable it was made from. One thread at a time calls it.
@@ -169,8 +122,9 @@ class Captured {
         return detail::CapturedResult();
       });
     } else {
-      static_assert(detail::is_traversable<Result>(),
-                    "capture() cannot find the tensors in what the callable returns: see outputs.h");
+      static_assert(detail::is_made_of_tensors<Result>(),
+                    "capture() replays tensors: return tensors, containers of tensors, or structs that list theirs "
+                    "(outputs.h). A number, a group or a mesh would be what it was when the step was recorded");
       const auto done = step_.call(call, [&] {
         auto container = std::make_shared<Result>(function_(arguments...));
         detail::CapturedResult result;
@@ -194,7 +148,7 @@ class Captured {
   const GraphTimeline& timeline() const { return step_.timeline(); }
   /// Both, to be saved (recorded_step.h).
   RecordedStep recorded() const { return {.graph = graph(), .timeline = timeline()}; }
-  /// Which recordings exist, why each was made, and what could not be captured.
+  /// Which recordings exist, why each was made, what the passes did to it, and what could not be captured.
   std::string explain() const { return step_.explain(); }
   /// How many recordings are kept.
   std::size_t recordings() const noexcept { return step_.recordings(); }

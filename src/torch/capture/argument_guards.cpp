@@ -21,10 +21,13 @@ const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
 /// `number`: of the argument, from 1 on; 0 is the type of the result.
 std::string constant_difference(std::size_t number, const GuardedConstant& was, const GuardedConstant& is) {
   if (number == 0) return fmt::format("the type of the result was {} and is {}", was.text, is.text);
-  if (was.identity != nullptr && is.identity != nullptr) {
-    return fmt::format("argument {} was the group {} and is {}{}", number, was.text,
-                       was.text == is.text ? "another one with this id" : "the group ",
-                       was.text == is.text ? "" : is.text);
+  if (was.text == is.text)
+    return fmt::format("argument {} was the group {} and is another one with this id", number, was.text);
+  const auto is_group = [](const GuardedConstant& each) {
+    return each.groups.size() == 1 && each.groups.front() != nullptr;
+  };
+  if (is_group(was) && is_group(is)) {
+    return fmt::format("argument {} was the group {} and is the group {}", number, was.text, is.text);
   }
   return fmt::format("argument {} was {} and is {}", number, was.text, is.text);
 }

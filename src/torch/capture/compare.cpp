@@ -26,20 +26,29 @@ bool is_same_number(double a, double b) {
   return std::memcmp(&a, &b, sizeof(double)) == 0;
 }
 
-bool is_same(const c10::IValue& a, const c10::IValue& b) {
+}  // namespace
+
+bool is_same_constant(const c10::IValue& a, const c10::IValue& b) {
   if (a.isDouble() && b.isDouble()) return is_same_number(a.toDouble(), b.toDouble());
+  if (a.isDoubleList() && b.isDoubleList()) {
+    const auto x = a.toDoubleVector();
+    const auto y = b.toDoubleVector();
+    return std::equal(x.begin(), x.end(), y.begin(), y.end(), is_same_number);
+  }
   if (a.isTensor() || b.isTensor()) return a.isTensor() && b.isTensor();  // undefined ones
   if (a.isTensorList() || a.isOptionalTensorList()) return b.isList() && a.toListRef().size() == b.toListRef().size();
   if (a.isGenerator() && b.isGenerator()) return a.toGenerator() == b.toGenerator();
   return a == b;
 }
 
+namespace {
+
 Difference compare_arguments(const Instruction& a, const Instruction& b, const std::string& where) {
   const auto& arguments = a.op->schema().arguments();
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const auto is_of_host = [i](const HostNumber& each) { return each.position == i; };
     if (std::any_of(a.host_numbers.begin(), a.host_numbers.end(), is_of_host)) continue;
-    if (is_same(a.arguments[i], b.arguments[i])) continue;
+    if (is_same_constant(a.arguments[i], b.arguments[i])) continue;
     return RecordingDifference{.reason = CaptureRefusal::changing_number,
                                .where = fmt::format("{}, argument {}", where, arguments[i].name()),
                                .what = fmt::format("it was {} in one recording and {} in the next",
@@ -59,7 +68,8 @@ bool is_same_piece(const Piece& a, const Piece& b) {
 bool is_same_collective(const Collective& a, const Collective& b) {
   const auto& x = a.operation;
   const auto& y = b.operation;
-  return x.type == y.type && x.dtype == y.dtype && x.reduce == y.reduce && x.root == y.root && x.peer == y.peer &&
+  return x.type == y.type && x.dtype == y.dtype && x.reduce == y.reduce &&
+         is_same_number(x.reduce.factor(), y.reduce.factor()) && x.root == y.root && x.peer == y.peer &&
          x.tag == y.tag && x.layout == y.layout && a.options.async_op == b.options.async_op &&
          std::equal(a.ins.begin(), a.ins.end(), b.ins.begin(), b.ins.end(), is_same_piece) &&
          std::equal(a.outs.begin(), a.outs.end(), b.outs.begin(), b.outs.end(), is_same_piece) &&

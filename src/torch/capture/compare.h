@@ -4,6 +4,7 @@
 // applied to, and every number among their arguments that the host does not give anew.
 #pragma once
 
+#include <ATen/core/ivalue.h>
 #include <cohort/torch/capture_error.h>
 
 #include <optional>
@@ -18,6 +19,9 @@ struct RecordingDifference {
   std::string where;      ///< the operator and the argument
   std::string what;       ///< in words
 };
+
+/// Whether two constants among arguments are the same: numbers to the bit, tensors (which are no constants) by their count.
+bool is_same_constant(const c10::IValue& a, const c10::IValue& b);
 
 /// Where the recordings differ first.
 std::optional<RecordingDifference> difference(const Program& first, const Program& second);

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "torch/capture/source_lines.h"
 #include "torch/capture/tensor_table.h"
 #include "torch/dtensor/layout.h"
 
@@ -80,6 +81,7 @@ struct Instruction {
 
   std::vector<ValueId> reads{};
   std::vector<ValueId> writes{};
+  CallStack calls{};  ///< empty unless source lines are wanted
 };
 
 struct Value {

@@ -64,6 +64,7 @@ GraphNode node_of(const Instruction& instruction, const std::vector<GraphValue>&
   GraphNode node{.kind = instruction.kind, .name = name_of(instruction)};
   for (const auto& result : instruction.results) node.results.push_back(result.value);
   node.writes = instruction.writes;
+  node.source = source_line(instruction.calls);
   if (instruction.group != nullptr) {
     node.group = instruction.group->id();
     node.group_size = instruction.group->size();

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <utility>
 
+#include "group/issue_notifier.h"
 #include "torch/capture/graph_values.h"
 #include "torch/capture/instruction_name.h"
 #include "torch/capture/operator_traits.h"
@@ -34,6 +35,10 @@ struct ActiveRecorder : c10::DebugInfoBase {
   Recorder& recorder;
 };
 
+at::Device torch_device(const Device& device) {
+  return {device.type == DeviceType::cuda ? at::kCUDA : at::kCPU, static_cast<c10::DeviceIndex>(device.index)};
+}
+
 bool is_plain(const at::Tensor& tensor) {
   return tensor.layout() == at::kStrided && tensor.has_storage();
 }
@@ -50,8 +55,8 @@ at::Tensor plain_part(const at::Tensor& tensor) {
   return tensor;
 }
 
-Recorder::Recorder(std::span<const at::Tensor> arguments, std::vector<WatchedTensor> parameters, OnRefusal on_refusal)
-    : parameters_(std::move(parameters)), on_refusal_(on_refusal) {
+Recorder::Recorder(std::span<const at::Tensor> arguments, std::vector<WatchedTensor> parameters, Options options)
+    : parameters_(std::move(parameters)), options_(options) {
   for (const auto& each : arguments) {
     const auto plain = plain_part(each);
     if (!plain.defined()) {
@@ -149,7 +154,9 @@ Instruction Recorder::describe(const c10::OperatorHandle& op, c10::DispatchKeySe
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const auto& value = stack[begin + i];
     const auto* const alias = arguments[i].alias_info();
-    const bool is_written = (alias != nullptr && alias->isWrite()) || traits.written_argument == i;
+    const auto& quiet = traits.quietly_written;
+    const bool is_written = (alias != nullptr && alias->isWrite()) || traits.written_argument == i ||
+                            std::find(quiet.begin(), quiet.end(), i) != quiet.end();
     const auto place = [&](const at::Tensor& tensor, int in_list) {
       const auto id = value_of(tensor, op.operator_name().name);
       if (!is_written && traits.reads_elements && tensor.numel() > 0 && table_.is_uninitialized(tensor)) {
@@ -239,7 +246,7 @@ void Recorder::record(const Function& function) {
   try {
     function();
   } catch (const CaptureError& refusal) {
-    if (on_refusal_ == OnRefusal::throws) throw;
+    if (options_.on_refusal == OnRefusal::throws) throw;
     refusal_ = refusal;
   }
 }
@@ -262,8 +269,12 @@ void Recorder::run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torc
   record([&] {
     add_results(instruction, *stack);
     for (const auto& each : written) table_.mark_written(each);
-    // A view that shows what is a value already, such as detach(), has nothing to replay.
-    if (instruction.results.empty() && instruction.writes.empty() && traits_of(op).is_view) return;
+    // A view that shows what is a value already, such as detach(), has nothing to replay, and neither has a question of
+    // the host (equal) that the recording answers for all replays.
+    if (instruction.results.empty() && instruction.writes.empty() &&
+        (traits_of(op).is_view || traits_of(op).is_query)) {
+      return;
+    }
     add(std::move(instruction));
   });
 }
@@ -309,7 +320,7 @@ Piece Recorder::piece_of(const std::byte* begin, std::size_t bytes, const Operat
   };
   for (const auto& each : op.input_buffers) look(each);
   for (const auto& each : op.output_buffers) look(each);
-  if (buffer == nullptr || buffer->keep_alive() == nullptr || buffer->device().type != DeviceType::cpu) {
+  if (buffer == nullptr || buffer->keep_alive() == nullptr) {
     throw CaptureError(CaptureRefusal::unsupported_call,
                        fmt::format("{} on group {} with {} bytes of memory that is no tensor", to_string(op.type),
                                    issue.group.id(), bytes),
@@ -318,7 +329,8 @@ Piece Recorder::piece_of(const std::byte* begin, std::size_t bytes, const Operat
   }
   const auto blob = at::from_blob(
       const_cast<void*>(buffer->data()), {static_cast<std::int64_t>(buffer->bytes())},
-      [held = buffer->keep_alive()](void* /*data*/) {}, at::kByte);
+      [held = buffer->keep_alive()](void* /*data*/) {},
+      at::TensorOptions(at::kByte).device(torch_device(buffer->device())));
   const auto value = add_value(blob, GraphValue::Origin::constant);
   program_.values[value].constant = blob;
   return {.value = value,
@@ -352,6 +364,14 @@ Collective Recorder::collective_of(const Operation& op, const Issue& issue, Inst
 void Recorder::observe(const Issue& issue) {
   const c10::impl::ExcludeDispatchKeyGuard unrecorded(wrapper_key);
   record([&] {
+    if (!issue.host_function.empty()) {
+      throw CaptureError(CaptureRefusal::unsupported_call,
+                         fmt::format("{}() on group {}", issue.host_function, issue.group.id()),
+                         "its result is for the host (bytes, a group, an error), and a replay would not run what the "
+                         "host does with it",
+                         {"Call it before the step or after it; groups and meshes are made before the step.",
+                          "Exchange what the step itself needs as tensors, by a collective."});
+    }
     Instruction instruction{.kind = GraphNode::Kind::collective, .group = issue.group.shared_from_this()};
     instruction.collective = std::make_shared<const Collective>(collective_of(issue.op, issue, instruction));
     if (issue.options.async_op) {
@@ -375,6 +395,7 @@ void Recorder::observe_wait(const Work& work) {
 
 void Recorder::add(Instruction instruction) {
   if (region_depth_ > 0) instruction.region = regions_;
+  if (options_.source_lines) instruction.calls = call_stack();
   program_.instructions.push_back(std::move(instruction));
 }
 
@@ -430,12 +451,26 @@ Program Recorder::finish(std::span<const at::Tensor> results) {
   return std::move(program_);
 }
 
+namespace {
+
+constexpr OtherThreads engine_threads{.issued =
+                                          [](const Issue& issue) {
+                                            if (auto* const recorder = Recorder::active()) recorder->observe(issue);
+                                          },
+                                      .waited =
+                                          [](const Work& work) {
+                                            if (auto* const recorder = Recorder::active()) recorder->observe_wait(work);
+                                          }};
+
+}  // namespace
+
 RecordingScope::RecordingScope(Recorder& recorder)
     : recorder_(ActiveRecorder::kind, std::make_shared<ActiveRecorder>(recorder)),
       key_(wrapper_key),
       observer_([&recorder](const Issue& issue) { recorder.observe(issue); },
                 [&recorder](const Work& work) { recorder.observe_wait(work); }) {
   require_fallback();
+  observe_other_threads(engine_threads);
 }
 
 }  // namespace cohort::recording

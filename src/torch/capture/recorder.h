@@ -42,8 +42,12 @@ class Recorder {
     throws,  ///< the CaptureError comes out of the call that cannot be captured, which then does not happen
     stops,   ///< nothing more is recorded, and refusal() says why
   };
+  struct Options {
+    OnRefusal on_refusal;
+    bool source_lines;
+  };
   /// The tensors of the call, and the parameters whose gradients belong to the step.
-  Recorder(std::span<const at::Tensor> arguments, std::vector<WatchedTensor> parameters, OnRefusal on_refusal);
+  Recorder(std::span<const at::Tensor> arguments, std::vector<WatchedTensor> parameters, Options options);
 
   /// The recorder of this thread's work, or null. For CUDA tensors backward runs on threads of the autograd engine, which
   /// carry it along.
@@ -96,7 +100,7 @@ class Recorder {
     std::size_t instruction;
   };
   std::vector<Flight> in_flight_;
-  OnRefusal on_refusal_;
+  Options options_;
   std::optional<CaptureError> refusal_;
 };
 

@@ -53,6 +53,17 @@ bool has_no_class_count(CallArguments arguments) {
   return arguments.size() < 2 || !arguments[1].isInt() || arguments[1].toInt() < 0;
 }
 
+/// Whether elements decide. A tensor equals itself, and none of other sizes, as multi-head attention asks for its query,
+/// key and value.
+bool compares_elements(CallArguments arguments) {
+  if (arguments.size() < 2 || !arguments[0].isTensor() || !arguments[1].isTensor()) return true;
+  const auto& a = arguments[0].toTensor();
+  const auto& b = arguments[1].toTensor();
+  if (a.sizes() != b.sizes()) return false;
+  return !a.has_storage() || !b.has_storage() || a.data_ptr() != b.data_ptr() || a.strides() != b.strides() ||
+         a.scalar_type() != b.scalar_type();
+}
+
 bool changes_sizes(CallArguments arguments) {
   if (arguments.size() < 2 || !arguments[1].isIntList()) return true;
   const auto& tensor = arguments[0].toTensor();
@@ -125,8 +136,11 @@ constexpr std::array<std::string_view, 3> item_hints{
 };
 constexpr Refusal reads_element{CaptureRefusal::host_read, host_gets, item_hints};
 
-constexpr std::array<std::string_view, 1> comparison_hints{
+constexpr std::array<std::string_view, 2> comparison_hints{
     "Compare with (a == b).all() or torch::isclose(a, b).all(), which are tensors, and read them after the step.",
+    "torch::nn::MultiheadAttention compares query, key and value: self-attention is captured if they are one tensor, "
+    "and "
+    "attention to another tensor of the same sizes is not.",
 };
 constexpr Refusal compares{CaptureRefusal::host_read, host_gets, comparison_hints};
 
@@ -223,7 +237,7 @@ constexpr std::array refused_table{
     RefusedOperator{.name = "aten::_local_scalar_dense", .refusal = &reasons::reads_element},
     RefusedOperator{.name = "aten::item", .refusal = &reasons::reads_element},
     RefusedOperator{.name = "aten::is_nonzero", .refusal = &reasons::reads_element},
-    RefusedOperator{.name = "aten::equal", .refusal = &reasons::compares},
+    RefusedOperator{.name = "aten::equal", .refusal = &reasons::compares, .applies = compares_elements},
     RefusedOperator{.name = "aten::allclose", .refusal = &reasons::compares},
 
     RefusedOperator{.name = "aten::resize_", .refusal = &reasons::resizes, .applies = changes_sizes},

@@ -60,34 +60,51 @@ void Replayer::plan() {
 
 std::vector<at::Tensor> Replayer::run(std::span<const at::Tensor> arguments, std::span<const at::Tensor> gradients,
                                       ReplayClock* clock) {
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  struct Cleaner {
-    Replayer& replayer;
-    ~Cleaner() {
-      for (ValueId id = 0; id < replayer.values_.size(); ++id) {
-        if (!replayer.program_->values[id].constant.defined()) replayer.values_[id].reset();
-      }
-      // If a collective has failed, others may be in flight still, on memory that is let go: their handles wait.
-      for (auto& each : replayer.flights_) each = Work();
-    }
-  } const cleaner{*this};
+  const Use use(*this, arguments, gradients);
+  use.perform(0, program_->instructions.size(), clock);
+  return use.leave();
+}
 
-  for (std::size_t i = 0; i < arguments.size(); ++i) values_[program_->arguments[i]] = plain_part(arguments[i]);
+Replayer::Use::Use(Replayer& replayer, std::span<const at::Tensor> arguments, std::span<const at::Tensor> gradients)
+    : replayer_(replayer) {
+  const auto& program = *replayer_.program_;
+  auto& values = replayer_.values_;
+  for (std::size_t i = 0; i < arguments.size(); ++i) values[program.arguments[i]] = plain_part(arguments[i]);
   for (std::size_t i = 0; i < gradients.size(); ++i) {
-    if (program_->gradients[i]) values_[*program_->gradients[i]] = plain_part(gradients[i]);
+    if (program.gradients[i]) values[*program.gradients[i]] = plain_part(gradients[i]);
   }
-  const auto& instructions = program_->instructions;
-  for (std::size_t i = 0; i < instructions.size(); ++i) {
-    perform(instructions[i]);
-    for (const auto id : released_[i]) values_[id].reset();
+}
+
+Replayer::Use::~Use() {
+  for (ValueId id = 0; id < replayer_.values_.size(); ++id) {
+    if (!replayer_.program_->values[id].constant.defined()) replayer_.values_[id].reset();
+  }
+  // If a collective has failed, others may be in flight still, on memory that is let go: their handles wait.
+  for (auto& each : replayer_.flights_) each = Work();
+}
+
+void Replayer::Use::perform(std::size_t first, std::size_t last, ReplayClock* clock) const {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  for (auto i = first; i < last; ++i) {
+    replayer_.perform(replayer_.program_->instructions[i]);
+    for (const auto id : replayer_.released_[i]) replayer_.values_[id].reset();
     if (clock != nullptr) clock->end_instruction();
   }
-  for (const auto id : written_constants_) mark_written(values_[id]);
+}
 
+std::vector<at::Tensor>& Replayer::Use::values() const noexcept {
+  return replayer_.values_;
+}
+
+std::vector<at::Tensor> Replayer::Use::leave() const {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  for (const auto id : replayer_.written_constants_) mark_written(replayer_.values_[id]);
   std::vector<at::Tensor> results;
-  for (const auto& each : program_->outputs) results.push_back(left(each));
-  left_gradients_.clear();
-  for (const auto& each : program_->final_gradients) left_gradients_.push_back(left(each.tensor));
+  for (const auto& each : replayer_.program_->outputs) results.push_back(replayer_.left(each));
+  replayer_.left_gradients_.clear();
+  for (const auto& each : replayer_.program_->final_gradients) {
+    replayer_.left_gradients_.push_back(replayer_.left(each.tensor));
+  }
   return results;
 }
 

@@ -29,6 +29,25 @@ class Replayer {
   /// In the order of Program::final_gradients.
   std::vector<at::Tensor> take_left_gradients();
 
+  /// One replay in parts, for those who do something else between them. When it ends, all values of the replay are let go.
+  class Use {
+   public:
+    Use(Replayer& replayer, std::span<const at::Tensor> arguments, std::span<const at::Tensor> gradients);
+    ~Use();
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
+    /// The instructions from `first` to before `last`.
+    void perform(std::size_t first, std::size_t last, ReplayClock* clock = nullptr) const;
+    /// By their ids, as far as they exist now.
+    std::vector<at::Tensor>& values() const noexcept;
+    /// At the end: what run() returns.
+    std::vector<at::Tensor> leave() const;
+
+   private:
+    Replayer& replayer_;
+  };
+
  private:
   void plan();
   void perform(const Instruction& instruction);

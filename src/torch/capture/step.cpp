@@ -10,8 +10,12 @@
 #include <unordered_set>
 
 #include "torch/capture/compare.h"
+#include "torch/capture/compare_ranks.h"
+#include "torch/capture/graph_replay.h"
 #include "torch/capture/guards.h"
 #include "torch/capture/hidden_reads.h"
+#include "torch/capture/passes/memory_plan.h"
+#include "torch/capture/passes/passes.h"
 #include "torch/capture/program.h"
 #include "torch/capture/recorder.h"
 #include "torch/capture/replay.h"
@@ -27,10 +31,12 @@ struct Recording {
   std::unique_ptr<recording::Guards> guards{};
   std::vector<WatchedTensor> parameters{};
   std::shared_ptr<const Program> program{};
+  std::vector<PassReport> passes{};  // what they did to the program
   Graph graph{};
   GraphTimeline timeline{};
   std::shared_ptr<void> container{};
-  std::optional<recording::Replayer> replayer{};  // when two recordings were alike
+  std::optional<recording::Replayer> replayer{};             // when two recordings were alike
+  std::optional<recording::GraphReplayer> graph_replayer{};  // instead of it, for steps on a GPU
   int attempts = 0;
   std::size_t replays = 0;
   std::string last_difference{};
@@ -77,10 +83,12 @@ struct CapturedStep::Impl {
   std::size_t begun = 0;
   std::size_t to_measure = 0;  // replays
   std::string eager_reason{};  // not empty: the step always runs as it is
+  recording::RankComparison ranks{};
 
   Recording* find(const CapturedCall& call, std::string& failure);
   CapturedResult record(Recording& recording, const CapturedCall& call, const std::function<CapturedResult()>& run);
   CapturedResult replay(Recording& recording, const CapturedCall& call);
+  void compare_ranks(const Program& program);
   void settle(Recording& recording, Program program);
   void give_up(const CaptureError& error);
 };
@@ -113,9 +121,10 @@ CapturedResult CapturedStep::Impl::record(Recording& recording, const CapturedCa
                                           const std::function<CapturedResult()>& run) {
   recording.guards = std::make_unique<recording::Guards>(call, options.watch);
   recording.parameters = parameters_of(*recording.guards);
-  recording::Recorder recorder(
-      call.tensors, recording.parameters,
-      options.allow_eager ? recording::Recorder::OnRefusal::stops : recording::Recorder::OnRefusal::throws);
+  recording::Recorder recorder(call.tensors, recording.parameters,
+                               {.on_refusal = options.allow_eager ? recording::Recorder::OnRefusal::stops
+                                                                  : recording::Recorder::OnRefusal::throws,
+                                .source_lines = options.source_lines});
   CapturedResult result;
   const recording::RefusedOperator* hidden_read = nullptr;
   {
@@ -137,17 +146,32 @@ CapturedResult CapturedStep::Impl::record(Recording& recording, const CapturedCa
   return result;
 }
 
+void CapturedStep::Impl::compare_ranks(const Program& program) {
+  // A rank that runs the step as it is would not come to the exchange.
+  if (program.groups.empty() || options.allow_eager) return;
+  ranks.compare(program.groups, recording::graph_of(program));
+}
+
 void CapturedStep::Impl::settle(Recording& recording, Program program) {
-  const auto before = std::exchange(recording.program, std::make_shared<const Program>(std::move(program)));
-  recording.graph = recording::graph_of(*recording.program);
   recording.timeline = {};
-  for (const auto& each : recording.program->groups) recording.guards->add_group(each);
-  if (before == nullptr) return;
-  const auto found = recording::difference(*before, *recording.program);
-  if (!found) {
-    recording.replayer.emplace(recording.program);
-    return;
+  const auto before = std::move(recording.program);
+  const auto found = before == nullptr ? std::nullopt : recording::difference(*before, program);
+  const bool is_settled = before != nullptr && !found;
+  for (const auto& each : program.groups) recording.guards->add_group(each);
+  compare_ranks(program);
+  if (is_settled) {
+    recording.passes = recording::optimize(program, options.passes);
+    compare_ranks(program);
   }
+  recording.program = std::make_shared<const Program>(std::move(program));
+  recording.graph = recording::graph_of(*recording.program);
+  if (is_settled) {
+    recording.replayer.emplace(recording.program);
+    if (options.cuda_graph && recording::GraphReplayer::concerns(*recording.program)) {
+      recording.graph_replayer.emplace(recording.program);
+    }
+  }
+  if (!found) return;
   recording.last_difference = fmt::format("{}: {}", found->where, found->what);
   if (recording.attempts >= options.max_attempts) throw refusal_of(*found);
 }
@@ -163,15 +187,22 @@ CapturedResult CapturedStep::Impl::replay(Recording& recording, const CapturedCa
   std::vector<at::Tensor> gradients;
   gradients.reserve(recording.parameters.size());
   for (const auto& each : recording.parameters) gradients.push_back(each.tensor.grad());
-  std::optional<recording::ReplayClock> clock;
-  if (to_measure > 0) clock.emplace(*recording.program);
-  CapturedResult result{.tensors = recording.replayer->run(call.tensors, gradients, clock ? &*clock : nullptr),
-                        .container = recording.container};
-  if (clock) {
-    recording.timeline.replays.push_back(clock->finish());
+  CapturedResult result{.tensors = {}, .container = recording.container};
+  std::vector<at::Tensor> left;
+  if (to_measure > 0) {
+    // Node by node, also where a CUDA graph would be launched as a whole.
+    recording::ReplayClock clock(*recording.program);
+    result.tensors = recording.replayer->run(call.tensors, gradients, &clock);
+    left = recording.replayer->take_left_gradients();
+    recording.timeline.replays.push_back(clock.finish());
     --to_measure;
+  } else {
+    const auto run = [&](auto& replayer) {
+      result.tensors = replayer.run(call.tensors, gradients);
+      left = replayer.take_left_gradients();
+    };
+    recording.graph_replayer ? run(*recording.graph_replayer) : run(*recording.replayer);
   }
-  auto left = recording.replayer->take_left_gradients();
   for (std::size_t i = 0; i < left.size(); ++i) {
     recording.parameters[recording.program->final_gradients[i].parameter].tensor.mutable_grad() = std::move(left[i]);
   }
@@ -228,9 +259,12 @@ std::string CapturedStep::explain() const {
   for (const auto& each : impl_->recordings) {
     text += fmt::format("Recording {}, made because of {}: recorded {} times, replayed {} times, {} nodes.\n",
                         each->number, each->reason, each->attempts, each->replays, each->graph.nodes.size());
+    if (each->graph_replayer) text += fmt::format("  {}\n", each->graph_replayer->explain());
     if (!each->replayer && !each->last_difference.empty()) {
       text += fmt::format("  Not replayed yet: two recordings in a row differ. {}\n", each->last_difference);
     }
+    for (const auto& pass : each->passes) text += fmt::format("  {}: {}.\n", pass.name, pass.text);
+    if (each->replayer) text += "  " + recording::memory_text(*each->program) + '\n';
   }
   return text.empty() ? "The step has not been called yet.\n" : text;
 }

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <cohort/error.h>
+#include <cohort/issue_observer.h>
 #include <cohort/log.h>
 #include <cohort/torch/tensor.h>
 
@@ -11,6 +12,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "torch/ddp/gradient_copy.h"
@@ -23,6 +25,11 @@ namespace {
 bool can_scale_in_reduction(const ProcessGroup& group, const at::Tensor& flat) {
   return is_reducible(dtype_from(flat.scalar_type()), ReduceOp::premul_sum(1)) &&
          group.capabilities(device_from(flat.device())).premul_sum;
+}
+
+std::vector<std::string> gather_orders(ProcessGroup& group, const std::string& mine) {
+  const IssueObserver unobserved({});  // no part of a captured step: the reducer's guards see that buckets are rebuilt
+  return group.all_gather_bytes(mine);
 }
 
 }  // namespace
@@ -90,7 +97,7 @@ std::vector<AssignedBucket> BucketSet::assign_in_recorded_order() const {
 
 void BucketSet::rebuild(ProcessGroup& group) {
   // In a join a rank may have had no gradients so far.
-  const auto all = group.all_gather_bytes(has_order() ? to_bytes(assign_in_recorded_order()) : "");
+  const auto all = gather_orders(group, has_order() ? to_bytes(assign_in_recorded_order()) : "");
   const auto first = std::find_if(all.begin(), all.end(), [](const std::string& each) { return !each.empty(); });
   if (first == all.end()) throw AssertionError("no rank has seen the order of gradients");
   make(buckets_from_bytes(*first, parameters_.size()), group);

@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "torch/capture/recorder.h"
 #include "torch/ddp/arguments.h"
 #include "torch/ddp/replicas.h"
 #include "torch/ddp/sink.h"
@@ -54,6 +55,20 @@ void Wrapper::sync_buffers() {
 
 // --- forward
 
+namespace {
+
+void refuse_to_capture_joins() {
+  if (auto* const recorder = recording::Recorder::active()) {
+    recorder->refuse({CaptureRefusal::unsupported_call,
+                      "DistributedDataParallel in a join()",
+                      "the host asks in each iteration which ranks still have input, and a replay would not",
+                      {"Give all ranks the same number of batches (DistributedSampler); their sizes may differ.",
+                       "Or call the step without capture in the join."}});
+  }
+}
+
+}  // namespace
+
 void Wrapper::before_forward() {
   auto& impl = *impl_;
   const bool has_gradients = at::GradMode::is_enabled();
@@ -70,7 +85,10 @@ void Wrapper::before_forward() {
       impl.reducer->prepare_for_forward();
     }
     if (has_gradients) {
-      if (impl.join != nullptr) impl.join->iteration_begins(impl.syncs);
+      if (impl.join != nullptr) {
+        refuse_to_capture_joins();
+        impl.join->iteration_begins(impl.syncs);
+      }
       impl.reducer->rebuild_buckets();
     }
     impl.sync_buffers(BufferSync::before_forward);

@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <cohort/error.h>
+#include <cohort/issue_observer.h>
 #include <cohort/torch/dtensor.h>
 #include <cohort/torch/tensor.h>
 #include <fmt/format.h>
@@ -35,6 +36,7 @@ const dtensor::DTensorImpl& impl_of(const at::Tensor& tensor) {
 std::vector<std::string> descriptions_on_mesh(const DeviceMesh& mesh, const std::string& own) {
   constexpr auto end = '\n';
   std::string all = own + end;
+  const IssueObserver unobserved({});  // no part of a captured step, whose replays have tensors of the same metadata
   for (const auto& group : mesh.all_groups()) {
     std::string joined;
     for (const auto& each : group->all_gather_bytes(all)) joined += each;

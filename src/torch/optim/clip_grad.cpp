@@ -10,6 +10,7 @@
 #include <cmath>
 #include <unordered_set>
 
+#include "torch/capture/recorder.h"
 #include "torch/host_numbers.h"
 
 namespace cohort {
@@ -53,6 +54,13 @@ at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max
     options.process_group->all_reduce(
         buffer_of(shared), {.op = largest ? ReduceOp::max() : ReduceOp::sum(), .stream = current_stream(shared)});
     total = (largest ? shared : shared.pow(1 / p)).reshape({}).to(total.scalar_type());
+  }
+  auto* const recorder = options.error_if_nonfinite ? recording::Recorder::active() : nullptr;
+  if (recorder != nullptr) {
+    recorder->refuse({CaptureRefusal::host_read,
+                      "clip_grad_norm_ with error_if_nonfinite",
+                      "the host reads the norm to throw the error, and a replay would not",
+                      {"Return the norm from the step, and look at it afterwards."}});
   }
   if (options.error_if_nonfinite && !std::isfinite(total.item<double>())) {
     throw Error(

@@ -87,7 +87,7 @@ std::vector<at::Tensor> three_parameters() {
 template <class Optimizer>
 Changes changes_between_second_and_third_step(Optimizer&& optimizer) {
   optim::LambdaLR schedule(optimizer, optim::warm_up(10, optim::cosine(20)));
-  for (auto& each : optimizer.parameters()) each.mutable_grad() = at::full_like(each, 0.5);
+  for (auto& each : optimizer.param_groups()[0].params()) each.mutable_grad() = at::full_like(each, 0.5);
   const auto step = [&] {
     optimizer.step();
     schedule.step();

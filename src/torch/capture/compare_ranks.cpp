@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "torch/capture/compare_ranks.h"
+
+#include <cohort/torch/capture_error.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <sstream>
+#include <string_view>
+#include <vector>
+
+namespace cohort::recording {
+
+namespace {
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(std::move(line));
+  return lines;
+}
+
+CaptureError difference(const ProcessGroup& group, const std::string& first, const std::string& other, int rank) {
+  const auto a = lines_of(first);
+  const auto b = lines_of(other);
+  const auto common = std::min(a.size(), b.size());
+  std::size_t i = 0;
+  while (i < common && a[i] == b[i]) ++i;
+  const auto at = [i](const std::vector<std::string>& lines) { return i < lines.size() ? lines[i] : "none"; };
+  return {CaptureRefusal::different_ranks,
+          fmt::format("collective {} of the step on group \"{}\"", i, group.id()),
+          fmt::format("rank 0 issues {} there, and rank {} {}", at(a), rank, at(b)),
+          {"The ranks of a group must issue the same collectives in the same order.",
+           "Look for code in the step that depends on the rank or on a rank's data."}};
+}
+
+}  // namespace
+
+void RankComparison::compare(std::span<const ProcessGroupPtr> groups, const Graph& graph) {
+  std::vector<ProcessGroupPtr> sorted(groups.begin(), groups.end());
+  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a->id() < b->id(); });
+  for (const auto& group : sorted) {
+    const auto mine = fmt::format("{}", fmt::join(collectives_of(graph, group->id()), "\n"));
+    if (!known_.emplace(group->id(), mine).second) continue;
+    const auto all = group->all_gather_bytes(mine);
+    const auto other = std::find_if(all.begin(), all.end(), [&](const std::string& each) { return each != all[0]; });
+    if (other != all.end()) throw difference(*group, all[0], *other, static_cast<int>(other - all.begin()));
+  }
+}
+
+}  // namespace cohort::recording

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "torch/capture/graph_partition.h"
+
+#include <ATen/core/enum_tag.h>
+#include <cohort/capabilities.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "torch/capture/instruction_name.h"
+#include "torch/capture/operator_traits.h"
+
+namespace cohort::recording {
+
+namespace {
+
+/// A number that libtorch made a tensor of: kernels get it by value.
+bool is_number(const Value& value) {
+  return value.constant.defined() && value.constant.unsafeGetTensorImpl()->is_wrapped_number();
+}
+
+template <class Function>
+void each_value(const Instruction& instruction, const Function& function) {
+  for (const auto id : instruction.reads) function(id);
+  for (const auto id : instruction.writes) function(id);
+  for (const auto& each : instruction.results) function(each.value);
+}
+
+bool draws_random_numbers(const Instruction& instruction) {
+  return instruction.op && instruction.op->hasTag(at::Tag::nondeterministic_seeded);
+}
+
+/// Collects the tail, in the order of the program.
+class Tail {
+ public:
+  explicit Tail(const Program& program) : values_(program.values) {}
+
+  /// Whether the instruction has to come after one of the tail.
+  bool precedes(const Instruction& each) const {
+    const auto in = [&](const std::unordered_set<std::size_t>& storages) {
+      return [&](ValueId id) { return storages.contains(values_[id].storage); };
+    };
+    const auto is_made_here = [&](ValueId id) { return made_.contains(id); };
+    const auto any = [](const std::vector<ValueId>& ids, const auto& test) {
+      return std::any_of(ids.begin(), ids.end(), test);
+    };
+    return any(each.reads, is_made_here) || any(each.writes, is_made_here) || any(each.reads, in(written_)) ||
+           any(each.writes, in(written_)) || any(each.writes, in(read_)) ||
+           (draws_random_numbers(each) && draws_random_numbers_) || (each.group && groups_.contains(each.group.get()));
+  }
+
+  void add(const Instruction& each) {
+    std::unordered_set<std::size_t> seen;
+    for (const auto id : each.reads) seen.insert(values_[id].storage);
+    for (const auto id : each.writes) {
+      seen.insert(values_[id].storage);
+      written_.insert(values_[id].storage);
+    }
+    for (const auto& result : each.results) {
+      made_.insert(result.value);
+      // A view shows memory that was there before, and writes none.
+      if (!seen.contains(values_[result.value].storage)) written_.insert(values_[result.value].storage);
+    }
+    read_.insert(seen.begin(), seen.end());
+    draws_random_numbers_ |= draws_random_numbers(each);
+    if (each.group) groups_.insert(each.group.get());
+  }
+
+ private:
+  const std::vector<Value>& values_;
+  std::unordered_set<ValueId> made_;
+  std::unordered_set<std::size_t> read_;  // storages
+  std::unordered_set<std::size_t> written_;
+  std::unordered_set<const ProcessGroup*> groups_;
+  bool draws_random_numbers_ = false;
+};
+
+/// A collective in the graph whose wait came into the tail.
+std::optional<std::size_t> torn_collective(const Program& program, const GraphPartition& parts) {
+  std::unordered_map<std::size_t, std::size_t> started;  // by flight
+  for (const auto i : parts.graph) {
+    const auto& each = program.instructions[i];
+    if (!each.flight) continue;
+    if (each.collective) {
+      started.emplace(*each.flight, i);
+    } else {
+      started.erase(*each.flight);
+    }
+  }
+  return started.empty() ? std::nullopt : std::optional(started.begin()->second);
+}
+
+}  // namespace
+
+std::string obstacle(const Program& program, const Instruction& instruction) {
+  std::string found;
+  each_value(instruction, [&](ValueId id) {
+    const auto& value = program.values[id];
+    if (!found.empty() || is_on_gpu(value) || is_number(value)) return;
+    found =
+        fmt::format("{} uses a tensor on the {}, {}", name_of(instruction), value.shown.device, to_string(value.shown));
+  });
+  if (!found.empty() || instruction.group == nullptr) return found;
+  if (instruction.reads.empty() && instruction.writes.empty()) {
+    return fmt::format("{} on group {} makes the host wait", name_of(instruction), instruction.group->id());
+  }
+  if (!instruction.group->capabilities("cuda").stream_ordered) {
+    return fmt::format("{} on group {} goes through the host: its backend does not work on streams",
+                       name_of(instruction), instruction.group->id());
+  }
+  return found;
+}
+
+GraphPartition partition(const Program& program, std::vector<bool> is_direct) {
+  for (;;) {
+    GraphPartition parts;
+    Tail tail(program);
+    for (std::size_t i = 0; i < program.instructions.size(); ++i) {
+      const auto& each = program.instructions[i];
+      if (each.host) continue;
+      if (is_direct[i] || tail.precedes(each)) {
+        tail.add(each);
+        parts.tail.push_back(i);
+      } else {
+        parts.graph.push_back(i);
+      }
+    }
+    const auto torn = torn_collective(program, parts);
+    if (!torn) return parts;
+    is_direct[*torn] = true;
+  }
+}
+
+}  // namespace cohort::recording

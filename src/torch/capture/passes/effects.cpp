@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "torch/capture/passes/effects.h"
+
+#include <algorithm>
+#include <map>
+
+#include "torch/capture/operator_traits.h"
+
+namespace cohort::recording {
+
+Resources::Resources(const Program& program) {
+  storages_.reserve(program.values.size());
+  for (const auto& each : program.values) {
+    storages_.push_back(each.storage);
+    first_existence_ = std::max(first_existence_, each.storage + 1);
+  }
+  first_existence_ += 3;
+}
+
+namespace {
+
+void make_set(std::vector<Resource>& resources) {
+  std::sort(resources.begin(), resources.end());
+  resources.erase(std::unique(resources.begin(), resources.end()), resources.end());
+}
+
+class EffectAnalysis {
+ public:
+  explicit EffectAnalysis(const Resources& resources) : resources_(resources) {}
+
+  Effects of(const Instruction& instruction) {
+    effects_ = {};
+    for (const auto id : instruction.reads) effects_.reads.push_back(resources_.existence_of(id));
+    for (const auto id : instruction.writes) effects_.reads.push_back(resources_.existence_of(id));
+    for (const auto& each : instruction.results) effects_.writes.push_back(resources_.existence_of(each.value));
+    if (instruction.distributed != nullptr) {
+      effects_.is_light = true;
+      effects_.is_opaque = true;
+    } else if (instruction.host) {
+      keep_order(resources_.collectives());
+      keep_order(resources_.host());
+      keep_order(resources_.random());
+    } else if (instruction.op && traits_of(*instruction.op).is_wait) {
+      wait(instruction);
+    } else if (instruction.op) {
+      operate(instruction);
+    } else {
+      use_memory(instruction);
+      effects_.is_opaque = true;
+      // An asynchronous barrier has no memory that would hold its wait.
+      const bool is_wait = instruction.collective == nullptr;
+      if (!is_wait || (instruction.reads.empty() && instruction.writes.empty())) keep_order(resources_.collectives());
+    }
+    make_set(effects_.reads);
+    make_set(effects_.writes);
+    return std::move(effects_);
+  }
+
+ private:
+  void keep_order(Resource resource) {
+    effects_.writes.push_back(resource);
+    effects_.is_opaque = true;
+  }
+
+  void use_memory(const Instruction& instruction) {
+    for (const auto id : instruction.reads) effects_.reads.push_back(resources_.storage_of(id));
+    for (const auto id : written_values(instruction)) effects_.writes.push_back(resources_.storage_of(id));
+    for (const auto& each : instruction.results) effects_.writes.push_back(resources_.storage_of(each.value));
+  }
+
+  void operate(const Instruction& instruction) {
+    const auto& op = *instruction.op;
+    const auto& traits = traits_of(op);
+    if (!instruction.host_numbers.empty()) effects_.reads.push_back(resources_.host());
+    if (traits.is_view) {
+      effects_.is_light = true;
+      return;
+    }
+    use_memory(instruction);
+    if (!traits.reads_elements && instruction.writes.empty()) {
+      for (const auto id : instruction.reads) std::erase(effects_.reads, resources_.storage_of(id));
+    }
+    effects_.is_light = traits.returns_uninitialized && instruction.writes.empty();
+    if (traits.is_random) keep_order(resources_.random());
+    if (instruction.group != nullptr) {
+      keep_order(resources_.collectives());
+      if (!instruction.is_blocking) take_off(instruction);
+    } else if (!traits.is_of_libtorch) {
+      // Whoever wrote it may write its arguments, communicate, or draw numbers.
+      for (const auto id : instruction.reads) effects_.writes.push_back(resources_.storage_of(id));
+      keep_order(resources_.collectives());
+      keep_order(resources_.host());
+      keep_order(resources_.random());
+    } else if (instruction.results.empty() && instruction.writes.empty()) {
+      effects_.is_opaque = true;  // an assertion, for example
+    }
+  }
+
+  /// Until somebody waits for one of its results, the collective reads its inputs.
+  void take_off(const Instruction& collective) {
+    std::vector<Resource> inputs;
+    for (const auto id : collective.reads) inputs.push_back(resources_.storage_of(id));
+    for (const auto& each : collective.results) {
+      auto& flight = in_flight_[resources_.storage_of(each.value)];
+      flight.insert(flight.end(), inputs.begin(), inputs.end());
+    }
+  }
+
+  void wait(const Instruction& instruction) {
+    effects_.is_opaque = true;
+    for (const auto id : instruction.reads) {
+      const auto storage = resources_.storage_of(id);
+      effects_.writes.push_back(storage);
+      const auto flight = in_flight_.find(storage);
+      if (flight == in_flight_.end()) continue;
+      effects_.reads.insert(effects_.reads.end(), flight->second.begin(), flight->second.end());
+      in_flight_.erase(flight);
+    }
+  }
+
+  const Resources& resources_;
+  Effects effects_;
+  std::map<Resource, std::vector<Resource>> in_flight_;  // inputs of functional collectives, by their result
+};
+
+}  // namespace
+
+void Footprint::add(const Effects& effects) {
+  for (const auto each : effects.reads) {
+    if (marks_[each] == Mark::none) marks_[each] = Mark::read;
+    marked_.push_back(each);
+  }
+  for (const auto each : effects.writes) {
+    marks_[each] = Mark::written;
+    marked_.push_back(each);
+  }
+}
+
+bool Footprint::conflicts_with(const Effects& effects) const {
+  return std::any_of(effects.writes.begin(), effects.writes.end(),
+                     [&](Resource each) { return marks_[each] != Mark::none; }) ||
+         std::any_of(effects.reads.begin(), effects.reads.end(),
+                     [&](Resource each) { return marks_[each] == Mark::written; });
+}
+
+void Footprint::clear() {
+  for (const auto each : marked_) marks_[each] = Mark::none;
+  marked_.clear();
+}
+
+std::vector<ValueId> written_values(const Instruction& instruction) {
+  auto written = instruction.writes;
+  if (!instruction.op) return written;
+  for (const auto position : traits_of(*instruction.op).quietly_written) {
+    for (const auto& each : instruction.tensors) {
+      if (each.position == position) written.push_back(each.value);
+    }
+  }
+  return written;
+}
+
+std::vector<Effects> effects_of(const Program& program, const Resources& resources) {
+  EffectAnalysis analysis(resources);
+  std::vector<Effects> effects;
+  effects.reserve(program.instructions.size());
+  for (const auto& each : program.instructions) effects.push_back(analysis.of(each));
+  return effects;
+}
+
+}  // namespace cohort::recording

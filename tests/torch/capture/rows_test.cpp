@@ -1,0 +1,509 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// Rows GC-01 to GC-12, GC-16, GC-17, GC-38 and GC-42 of the specification, one test or more for each. There is no tracer
+// of host code here, so a query of a group, a mesh or a placement is an ordinary constant of the recording: what the
+// specification calls folded shows as a number in the graph, and what was asked is guarded where it came from.
+#include <ATen/ATen.h>
+#include <cohort/current_group.h>
+#include <cohort/group_registry.h>
+#include <cohort/torch/capture.h>
+#include <cohort/torch/ddp.h>
+#include <cohort/torch/dtensor.h>
+#include <cohort/torch/functional.h>
+#include <cohort/torch/tensor.h>
+#include <torch/nn/modules/linear.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "torch/capture/guards_support.h"
+#include "torch/capture/oracle.h"
+#include "torch/torch_ranks.h"
+
+namespace cohort::test {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+/// Calls the step three times, which records and replays it, and expects this result each time.
+template <class Step, class... Arguments>
+void expect_result(Step& step, const at::Tensor& expected, Arguments&... arguments) {
+  for (int i = 0; i < 3; ++i) expect_same_bits(step(arguments...), expected, "call " + std::to_string(i));
+}
+
+TEST(CaptureRows, Gc01RecordsAndReplaysWithGuards) {
+  int runs = 0;
+  auto step = capture([&](const at::Tensor& x, double factor) {
+    ++runs;
+    return (x * factor).sin().sum();
+  });
+  Numbers numbers(1);
+  const auto expect_parity = [&](at::IntArrayRef sizes, double factor) {
+    for (int i = 0; i < 4; ++i) {
+      const auto x = numbers(sizes);
+      expect_same_bits(step(x, factor), (x * factor).sin().sum(), step.explain());
+    }
+  };
+  expect_parity({2, 3}, 2);
+  EXPECT_EQ(runs, 2);
+  expect_parity({3, 3}, 2);
+  EXPECT_EQ(runs, 4) << "another size";
+  EXPECT_THAT(step.explain(), HasSubstr("argument 1"));
+  expect_parity({3, 3}, 0.5);
+  EXPECT_EQ(runs, 6) << "another number";
+  EXPECT_THAT(step.explain(), HasSubstr("argument 2 was 2 and is 0.5"));
+  expect_parity({2, 3}, 2);
+  EXPECT_EQ(runs, 6) << "the first recording is still there";
+  EXPECT_EQ(step.recordings(), 3U);
+}
+
+TEST(CaptureRows, Gc01GuardsEveryPartOfAnArgument) {
+  using Settings = std::tuple<std::vector<std::int64_t>, std::optional<double>, std::map<std::string, at::Tensor>>;
+  int runs = 0;
+  auto step = capture([&](const Settings& settings, const std::vector<std::string>& names) {
+    ++runs;
+    const auto& [numbers, factor, tensors] = settings;
+    at::Tensor sum = at::zeros({2});
+    for (const auto each : numbers) sum = sum + static_cast<double>(each);
+    for (const auto& [name, tensor] : tensors) {
+      if (name != names.front()) sum = sum + tensor;
+    }
+    return factor ? sum * *factor : sum;
+  });
+  const auto call = [&](std::vector<std::int64_t> numbers, std::optional<double> factor, const std::string& key,
+                        const std::string& name) {
+    const auto before = runs;
+    const Settings settings{std::move(numbers), factor, {{key, at::ones({2})}, {"z", at::ones({2})}}};
+    const std::vector<std::string> names{name};
+    const auto result = step(settings, names);
+    step(settings, names);
+    EXPECT_TRUE(at::equal(step(settings, names), result));
+    return std::pair(result[0].item<double>(), runs - before);
+  };
+  EXPECT_EQ(call({1, 2}, std::nullopt, "a", "z"), std::pair(4.0, 2));
+  EXPECT_EQ(call({1, 3}, std::nullopt, "a", "z"), std::pair(5.0, 2)) << "a number in a list";
+  EXPECT_EQ(call({1, 3, 1}, std::nullopt, "a", "z"), std::pair(6.0, 2)) << "more numbers";
+  EXPECT_EQ(call({1, 2}, 2.0, "a", "z"), std::pair(8.0, 2)) << "an optional";
+  EXPECT_EQ(call({1, 2}, std::nullopt, "a", "q"), std::pair(5.0, 2)) << "a string in a list";
+  EXPECT_EQ(call({1, 2}, std::nullopt, "q", "q"), std::pair(4.0, 2)) << "a key";
+  EXPECT_EQ(call({1, 2}, std::nullopt, "a", "z"), std::pair(4.0, 0)) << "as the first time";
+}
+
+TEST(CaptureRows, Gc02GroupsAreGuardedByIdentity) {
+  const auto group = fake_group(1, 4);
+  const auto same_size = fake_group(1, 4);
+  int runs = 0;
+  auto step = capture([&](const at::Tensor& x, const ProcessGroupPtr& on) {
+    ++runs;
+    return x * on->size() + on->rank() + static_cast<double>(on->name().size());
+  });
+  const auto x = at::ones({2});
+  expect_result(step, at::full({2}, 9.0), x, group);
+  EXPECT_EQ(runs, 2);
+  EXPECT_TRUE(step.graph().nodes.front().name.starts_with("aten::mul")) << step.graph();
+  EXPECT_EQ(step.graph().nodes.size(), 3U) << "queries are no nodes:\n" << step.graph();
+  EXPECT_THAT(to_string(step.graph()), Not(HasSubstr(group->id()))) << "and the group is no value";
+  expect_result(step, at::full({2}, 9.0), x, same_size);
+  EXPECT_EQ(runs, 4) << "another group object is another recording, whatever it says of itself";
+  EXPECT_THAT(step.explain(), HasSubstr("argument 2 was the group " + group->id()));
+  expect_result(step, at::full({2}, 9.0), x, group);
+  EXPECT_EQ(runs, 4);
+}
+
+TEST(CaptureRows, Gc02WhatAGroupGivesToTheHostIsRefused) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    const std::vector<std::pair<std::string, std::function<void()>>> calls{
+        {"all_gather_bytes", [&] { group->all_gather_bytes("mine"); }},
+        {"gather_bytes", [&] { group->gather_bytes("mine"); }},
+        {"broadcast_bytes", [&] { group->broadcast_bytes("mine"); }},
+        {"all_ok", [&] { group->all_ok([] {}); }},
+        {"monitored_barrier", [&] { group->monitored_barrier(); }},
+        {"split_group",
+         [&] {
+           group->split_group({0, 1});
+         }},
+        {"partition",
+         [&] {
+           group->partition({{0, 1}});
+         }},
+    };
+    for (const auto& [name, call] : calls) {
+      auto step = capture([&, &body = call](const at::Tensor& x) {
+        body();
+        return x + 1;
+      });
+      try {
+        step(at::ones({2}));
+        ADD_FAILURE() << name << " was captured";
+      } catch (const CaptureError& error) {
+        EXPECT_EQ(error.reason(), CaptureRefusal::unsupported_call) << name;
+        EXPECT_THAT(error.refused(), HasSubstr(group->id())) << name;
+        EXPECT_THAT(error.explanation(), HasSubstr("host")) << name;
+        EXPECT_FALSE(error.hints().empty()) << name;
+      }
+    }
+    // Nobody is out of step.
+    const auto x = at::ones({1});
+    group->all_reduce(x);
+    EXPECT_EQ(x.item<float>(), 2);
+    double counted = 0;
+    auto step = capture([&](const at::Tensor& y) {
+      const auto z = y * static_cast<double>(group->sequence_number());
+      group->all_reduce(z);
+      ++counted;
+      return z;
+    });
+    EXPECT_ERROR(CaptureError, for (int i = 0; i < 6; ++i) step(x), "changing_number");
+    EXPECT_EQ(counted, 5);
+  });
+}
+
+template <class T>
+constexpr bool may_be_returned = detail::is_made_of_tensors<T>();
+
+/// Nothing but tensors can be returned: the rest would be what it was in the recording.
+TEST(CaptureRows, Gc03GroupsCannotBeReturned) {
+  static_assert(may_be_returned<at::Tensor> && may_be_returned<std::vector<std::optional<at::Tensor>>>);
+  static_assert(may_be_returned<std::map<std::string, std::pair<at::Tensor, at::Tensor>>>);
+  static_assert(!may_be_returned<ProcessGroupPtr> && !may_be_returned<std::pair<at::Tensor, ProcessGroupPtr>>);
+  static_assert(!may_be_returned<DeviceMesh> && !may_be_returned<Placement>);
+  static_assert(!may_be_returned<std::pair<at::Tensor, double>> && !may_be_returned<std::vector<int>>);
+}
+
+TEST(CaptureRows, Gc04TheCurrentGroupAndNoGroupAreGuarded) {
+  const auto group = fake_group(0, 2);
+  const auto other = fake_group(0, 3);
+  int runs = 0;
+  auto step = capture([&](const at::Tensor& x) {
+    ++runs;
+    const auto current = current_process_group();
+    return current == nullptr ? x - 1 : x * current->size();
+  });
+  const auto x = at::ones({2});
+  expect_result(step, at::zeros({2}), x);
+  {
+    const ProcessGroupGuard scope(group);
+    expect_result(step, at::full({2}, 2.0), x);
+    EXPECT_THAT(step.explain(), HasSubstr("current group"));
+    const ProcessGroupGuard inner(other);
+    expect_result(step, at::full({2}, 3.0), x);
+  }
+  expect_result(step, at::zeros({2}), x);
+  EXPECT_EQ(runs, 6);
+  // A rank that split_group() leaves out has no group.
+  auto with_group =
+      capture([&](const at::Tensor& y, const ProcessGroupPtr& on) { return on == nullptr ? y - 1 : y + 1; });
+  const ProcessGroupPtr none;
+  expect_result(with_group, at::zeros({2}), x, none);
+  expect_result(with_group, at::full({2}, 2.0), x, group);
+  EXPECT_THAT(with_group.explain(), HasSubstr("no group"));
+}
+
+TEST(CaptureRows, Gc05HelperQueriesAreConstants) {
+  const GroupRegistryScope registry;
+  const auto group = fake_group(1, 4);
+  register_group("dp", group);
+  int runs = 0;
+  auto step = capture([&](const at::Tensor& x) {
+    ++runs;
+    const auto named = resolve_group("dp");
+    const auto of_ranks = find_group_of_ranks(named->global_ranks());
+    const auto is_in = static_cast<double>(std::count(named->global_ranks().begin(), named->global_ranks().end(), 1));
+    auto y = x * named->size();
+    y = y + static_cast<double>(of_ranks->id() == named->id());
+    y = y * is_in;
+    return y + static_cast<double>(named->group_desc().size());
+  });
+  const auto x = at::ones({2});
+  expect_result(step, at::full({2}, 5.0), x);
+  EXPECT_EQ(runs, 2);
+  EXPECT_EQ(step.graph().nodes.size(), 4U) << "the arithmetic, and nothing else\n" << step.graph();
+}
+
+TEST(CaptureRows, Gc06MeshesAreGuardedByEquality) {
+  with_torch_threads(4, [](const ProcessGroupPtr& group) {
+    const auto mesh = init_device_mesh("cpu", {2, 2}, {"dp", "tp"}, {.process_group = group});
+    const auto equal = init_device_mesh("cpu", {2, 2}, {"dp", "tp"}, {.process_group = group});
+    const auto renamed = init_device_mesh("cpu", {2, 2}, {"pp", "tp"}, {.process_group = group});
+    const auto line = init_device_mesh("cpu", {4}, {"dp"}, {.process_group = group});
+    int runs = 0;
+    auto step = capture([&](const at::Tensor& x, const DeviceMesh& on) {
+      ++runs;
+      auto y = x * on.size() + static_cast<double>(on.ndim());
+      y = y + static_cast<double>(on.size(0)) + static_cast<double>(on.dim_names().front() == "dp");
+      y = y + static_cast<double>(on.coordinate()->front()) + on.local_rank(0) + on.rank();
+      return functional::all_reduce(y, "max", {on, 0}) + 1;
+    });
+    const auto x = at::ones({2});
+    const auto first = step(x, mesh);
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(at::equal(step(x, mesh), first));
+    EXPECT_EQ(runs, 2);
+    ASSERT_TRUE(mesh == equal);
+    EXPECT_TRUE(at::equal(step(x, equal), first));
+    EXPECT_EQ(runs, 2) << "an equal mesh is the same";
+    step(x, renamed);
+    EXPECT_EQ(runs, 3);
+    EXPECT_THAT(step.explain(), HasSubstr("argument 2 was DeviceMesh(cpu, dp: 2, tp: 2"));
+    step(x, line);
+    EXPECT_EQ(runs, 4);
+  });
+}
+
+TEST(CaptureRows, Gc06MakingMeshesIsRefused) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    const auto mesh = init_device_mesh("cpu", {2, 1}, {"dp", "tp"}, {.process_group = group});
+    auto flattens = capture([&](const at::Tensor& x) { return x * mesh.flatten("flat").size(); });
+    EXPECT_ERROR(CaptureError, flattens(at::ones({2})), "unsupported_call");
+    auto makes = capture(
+        [&](const at::Tensor& x) { return x * init_device_mesh("cpu", {2}, {"dp"}, {.process_group = group}).size(); });
+    EXPECT_ERROR(CaptureError, makes(at::ones({2})), "before the step");
+    // Slices make no groups.
+    auto slices = capture([&](const at::Tensor& x) { return x * mesh["dp"].size(); });
+    const auto x = at::ones({2});
+    expect_result(slices, at::full({2}, 2.0), x);
+  });
+}
+
+TEST(CaptureRows, Gc07CollectivesOnAMeshsGroupCarryItsId) {
+  with_torch_threads(4, [](const ProcessGroupPtr& group) {
+    const auto mesh = init_device_mesh("cpu", {2, 2}, {"dp", "tp"}, {.process_group = group});
+    auto step = capture([&](const at::Tensor& x) {
+      const auto y = x + group->rank();
+      mesh.group("dp")->all_reduce(y);
+      return functional::all_reduce(y, "sum", {mesh, "tp"}) + 1;
+    });
+    const auto x = at::zeros({2});
+    expect_result(step, at::full({2}, 7.0), x);
+    std::vector<std::string> groups;
+    for (const auto& node : step.graph().nodes) {
+      if (node.kind == GraphNode::Kind::collective) groups.push_back(node.group);
+    }
+    EXPECT_THAT(groups, testing::ElementsAre(mesh.group("dp")->id(), mesh.group("tp")->id()));
+  });
+}
+
+TEST(CaptureRows, Gc08PlacementsAreConstants) {
+  const auto mesh = DeviceMesh::from_group(fake_group(0, 2), "cpu");
+  auto step = capture([&](const at::Tensor& x) {
+    const Placement placement = Shard(0);
+    const auto parts = placement.is_shard() && placement.is_shard(0) && !placement.is_partial() ? 2.0 : 5.0;
+    return DTensor::from_local(x * parts, mesh, {placement}).to_local() * static_cast<double>(placement.dim() + 1);
+  });
+  const auto x = at::ones({2, 2});
+  expect_result(step, at::full({2, 2}, 2.0), x);
+  // One that changes from step to step without being an argument is refused.
+  int calls = 0;
+  auto changing = capture([&](const at::Tensor& y) {
+    const Placement placement = Shard(++calls % 2);
+    return DTensor::from_local(y, mesh, {placement}).redistribute({Replicate()}).to_local() * 1;
+  });
+  try {
+    for (int i = 0; i < 6; ++i) changing(x);
+    FAIL() << "the step was captured";
+  } catch (const CaptureError& error) {
+    EXPECT_EQ(error.reason(), CaptureRefusal::changing_operators);
+  }
+}
+
+TEST(CaptureRows, Gc09PlacementsAreGuardedByEquality) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    const auto mesh = DeviceMesh::from_group(group, "cpu");
+    int runs = 0;
+    auto step = capture([&](const at::Tensor& x, const Placements& placements) {
+      ++runs;
+      return DTensor::from_local(x, mesh, placements).full_tensor() * 1;
+    });
+    const auto x = at::ones({2, 3});
+    const auto sizes_with = [&](const Placements& placements) {
+      at::Tensor result;
+      for (int i = 0; i < 3; ++i) result = step(x, placements);
+      return result.sizes().vec();
+    };
+    EXPECT_EQ(sizes_with({Shard(0)}), (std::vector<std::int64_t>{4, 3}));
+    EXPECT_EQ(runs, 2);
+    EXPECT_EQ(sizes_with({Shard(1)}), (std::vector<std::int64_t>{2, 6}));
+    EXPECT_EQ(runs, 4);
+    EXPECT_THAT(step.explain(), HasSubstr("argument 2 was [S(0)] and is [S(1)]"));
+    EXPECT_EQ(sizes_with({Partial("max")}), (std::vector<std::int64_t>{2, 3}));
+    EXPECT_EQ(sizes_with({Partial("min")}), (std::vector<std::int64_t>{2, 3}));
+    EXPECT_EQ(runs, 8) << "the reduction counts";
+    EXPECT_EQ(sizes_with({Shard(0)}), (std::vector<std::int64_t>{4, 3}));
+    EXPECT_EQ(runs, 8);
+  });
+}
+
+TEST(CaptureRows, Gc09PlacementsOfResultsSurviveAReplay) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    const auto mesh = DeviceMesh::from_group(group, "cpu");
+    for (const auto& placement :
+         Placements{Partial("max"), Partial("avg"), StridedShard(0, 2), Shard(1), Replicate()}) {
+      auto step =
+          capture([&](const at::Tensor& x) -> at::Tensor { return DTensor::from_local(x * 2, mesh, {placement}); });
+      const auto x = at::ones({4, 2}) * (group->rank() + 1);
+      for (int i = 0; i < 4; ++i) {
+        const DTensor result(step(x));
+        EXPECT_EQ(result.placements(), Placements{placement});
+        EXPECT_EQ(result.device_mesh(), mesh);
+        EXPECT_TRUE(at::equal(result.to_local(), x * 2));
+        if (placement == Partial("max")) {
+          EXPECT_TRUE(at::equal(result.full_tensor(), at::full({4, 2}, 4.0)));
+        }
+      }
+    }
+  });
+}
+
+TEST(CaptureRows, Gc12DistributedArgumentsAreGuardedByTheirSpec) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    const auto mesh = init_device_mesh("cpu", {2}, {"tp"}, {.process_group = group});
+    const auto equal = init_device_mesh("cpu", {2}, {"tp"}, {.process_group = group});
+    const auto other = init_device_mesh("cpu", {2}, {"dp"}, {.process_group = group});
+    int runs = 0;
+    auto step = capture([&](const at::Tensor& x) -> at::Tensor {
+      ++runs;
+      return DTensor(x * 2).full_tensor() + 1;
+    });
+    const auto call = [&](const DeviceMesh& on, Placements placements, at::ScalarType dtype = at::kFloat,
+                          bool has_gradient = false) {
+      const auto before = runs;
+      const auto plain = at::arange(8, dtype).view({4, 2}).set_requires_grad(has_gradient);
+      const auto x = distribute_tensor(plain, on, std::move(placements));
+      for (int i = 0; i < 3; ++i) expect_same_bits(step(x), (plain * 2 + 1).detach(), step.explain());
+      return runs - before;
+    };
+    EXPECT_EQ(call(mesh, {Shard(0)}), 2);
+    EXPECT_EQ(call(equal, {Shard(0)}), 0);
+    EXPECT_EQ(call(mesh, {Shard(1)}), 2);
+    EXPECT_EQ(call(mesh, {Replicate()}), 2);
+    EXPECT_EQ(call(other, {Shard(0)}), 2);
+    EXPECT_EQ(call(mesh, {Shard(0)}, at::kDouble), 2);
+    EXPECT_EQ(call(mesh, {Shard(0)}, at::kFloat, true), 2);
+    EXPECT_EQ(call(mesh, {Shard(0)}), 0);
+    auto plain = capture([](const at::Tensor& x) { return is_dtensor(x) ? x + 1 : x * 1; });
+    plain(at::ones({4, 2}));
+    plain(distribute_tensor(at::ones({4, 2}), mesh));
+    EXPECT_EQ(plain.recordings(), 2U) << "a plain tensor of these sizes is none";
+  });
+}
+
+TEST(CaptureRows, Gc16BackendsThatAreNotBuiltIn) {
+  const auto names = backend_names();
+  EXPECT_EQ(std::count(names.begin(), names.end(), "quantum"), 0);
+  auto step = capture([&](const at::Tensor& x) {
+    const auto group = new_group("quantum", std::chrono::seconds(1), "cpu", {},
+                                 {.store = std::make_shared<HashStore>(), .rank = 0, .size = 1});
+    return x * group->size();
+  });
+  EXPECT_ERROR(ValueError, step(at::ones({2})), "unknown backend \"quantum\"");
+  // Capture itself needs no backend, no group and no mesh.
+  auto plain = capture([](const at::Tensor& x) { return x * 2; });
+  const auto x = at::ones({2});
+  expect_result(plain, at::full({2}, 2.0), x);
+  EXPECT_TRUE(summarize(plain.graph()).empty());
+}
+
+TEST(CaptureRows, Gc17RefusalsCarryKindContextExplanationAndHints) {
+  auto step = capture([](const at::Tensor& x) { return x.sum().item<float>() > 0 ? x + 1 : x; });
+  try {
+    step(at::ones({2}));
+    FAIL() << "the step was captured";
+  } catch (const CaptureError& error) {
+    EXPECT_EQ(error.reason(), CaptureRefusal::host_read);
+    EXPECT_THAT(error.refused(), HasSubstr("aten::_local_scalar_dense(f32[])"));
+    EXPECT_THAT(error.explanation(), HasSubstr("the host gets elements"));
+    EXPECT_THAT(error.hints(), testing::Contains(HasSubstr("torch::where()")));
+    EXPECT_THAT(error.what(), HasSubstr("host_read"));
+  }
+  // With allow_eager the step goes on as it is and says why.
+  auto eager =
+      capture([](const at::Tensor& x) { return x.sum().item<float>() > 0 ? x + 1 : x; }, {.allow_eager = true});
+  const auto ones = at::ones({2});
+  const auto minus = -ones;
+  expect_result(eager, at::full({2}, 2.0), ones);
+  expect_result(eager, minus, minus);
+  EXPECT_THAT(eager.explain(), HasSubstr("aten::_local_scalar_dense"));
+}
+
+using Ddp = DistributedDataParallel<torch::nn::LinearImpl>;
+
+/// A step with DDP, a functional collective and a plain one; its graph, with the group's id replaced.
+Graph graph_on(const ProcessGroupPtr& group) {
+  torch::nn::Linear net(3, 4);
+  Ddp ddp(net, {.process_group = group, .bucket_cap_mb = 1e-5});
+  auto step = capture(
+      [&](const at::Tensor& x) {
+        ddp.zero_grad();
+        const auto loss = ddp.forward(x).pow(2).sum();
+        loss.backward();
+        const auto mean = functional::all_reduce(loss.detach(), "avg", group);
+        const auto most = loss.detach() * 1;
+        group->all_reduce(most, {.op = ReduceOp::max(), .async_op = true}).wait();
+        return mean + most;
+      },
+      {.watch = {ddp}});
+  const auto x = at::ones({2, 3});
+  for (int i = 0; i < 6; ++i) step(x);
+  auto graph = step.graph();
+  for (auto& node : graph.nodes) {
+    if (!node.group.empty()) node.group = "group";
+    for (auto& operand : node.operands) {
+      if (operand.text.find(group->id()) != std::string::npos) operand.text = "group";
+    }
+  }
+  return graph;
+}
+
+TEST(CaptureRows, Gc38ARecordingOnAFakeGroupEqualsThatOnARealOne) {
+  for (const int size : {2, 3}) {
+    with_torch_threads(size, [](const ProcessGroupPtr& group) {
+      const auto real = graph_on(group);
+      const auto fake = graph_on(fake_group(group->rank(), group->size()));
+      EXPECT_GE(count_nodes(real, GraphNode::Kind::collective), 4U) << real;
+      EXPECT_EQ(first_difference(real, fake), "") << real << fake;
+    });
+  }
+  const auto four = graph_on(fake_group(0, 4));
+  EXPECT_NE(first_difference(graph_on(fake_group(0, 3)), four), "") << "of other sizes they differ";
+}
+
+TEST(CaptureRows, Gc42TheReducersCollectivesAreNodes) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    torch::nn::Linear net(3, 4);
+    Numbers(5).fill(net->parameters());
+    Ddp ddp(net, {.process_group = group, .bucket_cap_mb = 1e-5});
+    auto step = capture(
+        [&](const at::Tensor& x) {
+          ddp.zero_grad();
+          ddp.forward(x).pow(2).sum().backward();
+        },
+        {.watch = {ddp}});
+    torch::nn::Linear twin(3, 4);
+    Numbers(5).fill(twin->parameters());
+    Ddp eager(twin, {.process_group = group, .bucket_cap_mb = 1e-5});
+    Numbers numbers(group->rank());
+    for (int i = 0; i < 8; ++i) {
+      const auto x = numbers({5, 3});
+      step(x);
+      eager.zero_grad();
+      eager.forward(x).pow(2).sum().backward();
+      expect_same_bits(net->weight.grad(), twin->weight.grad(), "weight " + std::to_string(i));
+      expect_same_bits(net->bias.grad(), twin->bias.grad(), "bias " + std::to_string(i));
+    }
+    // One all_reduce for each of both buckets. The last one has nothing to overlap with, and the step waits in it.
+    std::vector<bool> are_async;
+    for (const auto& node : step.graph().nodes) {
+      if (node.name != "all_reduce") continue;
+      are_async.push_back(node.is_async);
+      EXPECT_EQ(node.group, group->id());
+    }
+    EXPECT_THAT(are_async, testing::ElementsAre(true, false)) << step.graph();
+    EXPECT_EQ(count_nodes(step.graph(), GraphNode::Kind::wait), 1U) << step.graph();
+  });
+}
+
+}  // namespace
+}  // namespace cohort::test
