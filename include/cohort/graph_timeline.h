@@ -34,7 +34,8 @@ namespace cohort {
 struct NodeTime {
   std::int64_t begin = 0;
   std::int64_t end = 0;
-  std::int64_t completed = -1;  ///< when an asynchronous collective was complete; -1: not known
+  /// When an asynchronous collective was complete. -1: not known, as for functional collectives and on devices.
+  std::int64_t completed = -1;
   friend bool operator==(const NodeTime&, const NodeTime&) = default;
 };
 

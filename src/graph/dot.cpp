@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // The picture of a graph: time goes down. An edge leads from the node that last made or wrote a value to each that uses
-// it, so what a collective waits for, and what can go on beside it, is seen. Only inputs that are used are drawn.
+// it, so what a collective waits for, and what can go on beside it, is seen. Of the inputs only arguments are drawn.
 #include <cohort/graph.h>
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
 #include <set>
 #include <string>
@@ -23,6 +24,7 @@ using graph_dot::label;
 using graph_dot::longest_label;
 
 constexpr std::size_t most_constants = 4;
+constexpr std::size_t most_inputs = 4;
 
 class GraphPicture {
  public:
@@ -33,8 +35,8 @@ class GraphPicture {
     text_ = graph_dot::head();
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) add_node(i);
     for (std::size_t i = 0; i < graph_.outputs.size(); ++i) {
-      const auto from = maker_of(graph_.outputs[i]);
-      add("  output{} [label=\"returned {}\", shape=oval, fillcolor=\"#ffffff\"];\n  {} -> output{};\n", i, i, from, i);
+      add("  output{} [label=\"returned {}\", shape=oval, fillcolor=\"#ffffff\"];\n", i, i);
+      if (const auto& from = maker_of(graph_.outputs[i]); !from.empty()) add("  {} -> output{};\n", from, i);
     }
     std::vector<std::string> boxes;
     std::vector<std::size_t> numbers;
@@ -52,14 +54,14 @@ class GraphPicture {
     fmt::format_to(std::back_inserter(text_), format, std::forward<Arguments>(arguments)...);
   }
 
-  /// The picture's name for what made the value last; draws the value itself if it is an input.
+  /// The picture's name for what made the value last; draws the value itself if it is an argument. Empty for other inputs:
+  /// they are named where they are used, as lines from each parameter to all its uses would hide everything else.
   const std::string& maker_of(std::size_t value) {
     auto& maker = maker_[value];
-    if (maker.empty()) {
+    if (maker.empty() && graph_.values[value].origin == GraphValue::Origin::argument) {
       maker = fmt::format("value{}", value);
-      add("  {} [label=\"{}\", shape=oval, fillcolor=\"#ffffff\"{}];\n", maker,
-          label({graph_names::shortened(names_[value], longest_label), to_string(graph_.values[value])}),
-          graph_.values[value].origin == GraphValue::Origin::argument ? ", penwidth=2" : "");
+      add("  {} [label=\"{}\", shape=oval, fillcolor=\"#ffffff\", penwidth=2];\n", maker,
+          label({graph_names::shortened(names_[value], longest_label), to_string(graph_.values[value])}));
     }
     return maker;
   }
@@ -69,7 +71,15 @@ class GraphPicture {
     std::vector<std::string> lines{fmt::format("{}  {}", index, graph_dot::short_name(node))};
     std::size_t constants = 0;
     for (const auto& operand : node.operands) {
-      if (!operand.values.empty() || operand.text.empty() || graph_names::repeats_group(node, operand)) continue;
+      for (const auto value : operand.values) {
+        const bool is_written = std::find(node.writes.begin(), node.writes.end(), value) != node.writes.end();
+        const bool is_named =
+            maker_[value].empty() && !is_written && graph_.values[value].origin != GraphValue::Origin::argument;
+        if (is_named && lines.size() <= most_inputs)
+          add_once(lines, graph_names::shortened(names_[value], longest_label));
+      }
+      if (!operand.values.empty() || operand.text.empty() || operand.text == "None") continue;
+      if (graph_names::repeats_group(node, operand)) continue;
       if (++constants > most_constants) continue;
       lines.push_back(fmt::format("{} = {}", graph_names::shortened(operand.name, longest_label),
                                   graph_names::shortened(operand.text, longest_label)));
@@ -80,16 +90,22 @@ class GraphPicture {
     }
     for (const auto value : node.writes) {
       if (lines.size() > most_constants + 4) break;
-      lines.push_back("writes " + graph_names::shortened(names_[value], longest_label));
+      add_once(lines, "writes " + graph_names::shortened(names_[value], longest_label));
     }
     return lines;
+  }
+
+  static void add_once(std::vector<std::string>& lines, std::string line) {
+    if (std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(std::move(line));
   }
 
   void add_node(std::size_t index) {
     const auto& node = graph_.nodes[index];
     add("  node{} [label=\"{}\"{}];\n", index, label(lines_of(index)), styles_.of(node));
     std::set<std::pair<std::string, std::string>> edges;  // one for each tensor, however often the node uses it
-    const auto use = [&](std::size_t value) { edges.emplace(maker_of(value), to_string(graph_.values[value])); };
+    const auto use = [&](std::size_t value) {
+      if (const auto& maker = maker_of(value); !maker.empty()) edges.emplace(maker, to_string(graph_.values[value]));
+    };
     for (const auto& operand : node.operands) {
       for (const auto value : operand.values) use(value);
     }
@@ -103,12 +119,27 @@ class GraphPicture {
       }
     }
     const auto name = fmt::format("node{}", index);
+    add_order(index, edges);
     for (const auto& each : node.body) {
       for (const auto value : each.results) maker_[value] = name;
       for (const auto value : each.writes) maker_[value] = name;
     }
     for (const auto value : node.results) maker_[value] = name;
     for (const auto value : node.writes) maker_[value] = name;
+  }
+
+  /// A collective works on memory that others may write under another name, such as a bucket of gradients: then a dotted
+  /// line says when it is issued or awaited.
+  void add_order(std::size_t index, const std::set<std::pair<std::string, std::string>>& edges) {
+    if (index == 0) return;
+    const auto before = fmt::format("node{}", index - 1);
+    const bool is_joined =
+        std::any_of(edges.begin(), edges.end(), [&](const auto& edge) { return edge.first == before; });
+    if (is_joined ||
+        !(graph_dot::is_issued_in_order(graph_.nodes[index]) || graph_dot::is_waited_for(graph_.nodes[index - 1]))) {
+      return;
+    }
+    add("  {} -> node{} [style=dotted];\n", before, index);
   }
 
   const Graph& graph_;

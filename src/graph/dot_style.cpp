@@ -51,10 +51,16 @@ std::string short_name(const GraphNode& node) {
 }
 
 std::vector<std::string> lines_of_collective(const Graph& graph, const GraphNode& node) {
-  const auto given = graph_names::label_of(graph, node.group);
-  return {
-      fmt::format("on {}", graph_names::shortened(given.empty() ? std::string_view(node.group) : given, longest_label)),
-      fmt::format("{} ranks, {}", node.group_size, graph_names::bytes_text(node.bytes))};
+  return {fmt::format("on {}", graph_names::shortened(graph_names::name_of_group(graph, node.group), longest_label)),
+          fmt::format("{} ranks, {}", node.group_size, graph_names::bytes_text(node.bytes))};
+}
+
+bool is_issued_in_order(const GraphNode& node) {
+  return node.kind == GraphNode::Kind::collective || node.kind == GraphNode::Kind::wait;
+}
+
+bool is_waited_for(const GraphNode& node) {
+  return is_issued_in_order(node) && !node.is_async;
 }
 
 std::string_view Styles::colour_of(const std::string& group) {
@@ -91,9 +97,11 @@ std::string Styles::of_body(const GraphNode& node) {
 Phases phases_of(const Graph& graph) {
   const auto& nodes = graph.nodes;
   Phases phases{.backward = nodes.size(), .optimizer = nodes.size()};
+  std::size_t root = nodes.size();  // the gradient of the loss by itself
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     if (phases.backward == nodes.size()) {
-      if (nodes[i].name.find("_backward") != std::string::npos) phases.backward = i;
+      if (nodes[i].name == "aten::ones_like") root = i;
+      if (nodes[i].name.find("_backward") != std::string::npos) phases.backward = std::min(i, root);
     } else if (writes_a_constant(graph, nodes[i], true)) {
       phases.optimizer = i;
       break;

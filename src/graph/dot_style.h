@@ -27,6 +27,11 @@ std::string short_name(const GraphNode& node);
 /// What a group is called, and how much a collective on it moves.
 std::vector<std::string> lines_of_collective(const Graph& graph, const GraphNode& node);
 
+/// Whether the place of the node in time matters, and not only what it uses: collectives and waits.
+bool is_issued_in_order(const GraphNode& node);
+/// Whether what follows begins after it whatever it uses: blocking collectives and waits.
+bool is_waited_for(const GraphNode& node);
+
 /// The attributes of nodes, with a colour for each group.
 class Styles {
  public:
@@ -41,7 +46,7 @@ class Styles {
 };
 
 /// The parts of a training step, as far as operators tell them. Backward begins with the first operator that is named so,
-/// the optimizer where parameters begin to be written after that.
+/// or the gradient of the loss before it, the optimizer where parameters begin to be written after that.
 struct Phases {
   std::size_t backward;   ///< the first node of it; the number of nodes if there is none
   std::size_t optimizer;  ///< likewise

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // The picture of a large graph: what communicates is drawn node by node, and a run of other nodes as one box that says
-// which operators it has. Edges between two boxes are one, with the bytes of the tensors. Of the inputs only the arguments of
-// the step are drawn.
+// which operators it has. Edges between two boxes are one, with the bytes of the tensors; a dotted one says that
+// one comes after the other. Of the inputs only the arguments of the step are drawn.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -99,7 +99,7 @@ class FoldedPicture {
       lines.push_back(sorted[i].second > 1 ? fmt::format("{} x {}", sorted[i].second, sorted[i].first)
                                            : sorted[i].first);
     }
-    if (sorted.size() > most_operators) lines.push_back(fmt::format("and {} others", sorted.size() - most_operators));
+    if (sorted.size() > most_operators) lines.push_back(fmt::format("and {} more", sorted.size() - most_operators));
     return lines;
   }
 
@@ -129,6 +129,12 @@ class FoldedPicture {
       }
     }
     for (const auto& [from, values] : used) add_edge(from, index, values);
+    if (index > 0 && !used.contains(index - 1)) {
+      const auto& before = graph_.nodes[boxes_[index - 1].first];
+      if (is_issued_in_order(first) || is_waited_for(before)) {
+        add("  box{} -> box{} [style=dotted];\n", index - 1, index);
+      }
+    }
   }
 
   void add_argument(std::size_t value, std::size_t box) {

@@ -126,6 +126,19 @@ std::string_view label_of(const Graph& graph, std::string_view group) {
   return found == graph.groups.end() ? std::string_view() : std::string_view(found->label);
 }
 
+std::string_view name_of_group(const Graph& graph, std::string_view group) {
+  int last = -1;
+  for (const auto& each : graph.groups) {
+    for (const auto rank : each.ranks) last = std::max(last, rank);
+  }
+  for (const auto& each : graph.groups) {
+    if (each.id != group) continue;
+    if (!each.label.empty()) return each.label;
+    if (last >= 0 && each.ranks.size() == static_cast<std::size_t>(last) + 1) return "world";
+  }
+  return group;
+}
+
 const GraphOperand* reduction_of(const GraphNode& node) {
   const auto* const of_group = find_operand(node, "op");
   return of_group != nullptr ? of_group : find_operand(node, "reduce_op");

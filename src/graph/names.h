@@ -39,6 +39,9 @@ const GraphOperand* find_operand(const GraphNode& node, std::string_view name);
 /// The label of the group with this id; empty if it has none.
 COHORT_API std::string_view label_of(const Graph& graph, std::string_view group);
 
+/// What people call the group: its label, "world" if it has all ranks, else its id.
+COHORT_API std::string_view name_of_group(const Graph& graph, std::string_view group);
+
 /// A collective's reduction, or null.
 const GraphOperand* reduction_of(const GraphNode& node);
 

@@ -13,7 +13,7 @@ packages_of() {
         nlohmann-json3-dev libfmt-dev libhwy-dev libgtest-dev libgmock-dev
       ;;
     engines) echo libgloo-dev openmpi-bin libopenmpi-dev mpich libmpich-dev ;;
-    torch) echo libtorch-dev libopenblas0-pthread ;;
+    torch) echo libtorch-dev libopenblas0-pthread graphviz ;;
     lint) echo clang-14 clang-format-16 clang-tidy-14 ;;
     fuzz) echo clang-14 libclang-rt-14-dev ;;
     bench) echo libtorch-dev libopenblas0-pthread python3-torch libbenchmark-dev ;;

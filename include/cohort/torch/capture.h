@@ -32,6 +32,7 @@
 #include <ATen/core/Tensor.h>
 #include <cohort/export.h>
 #include <cohort/graph.h>
+#include <cohort/recorded_step.h>
 #include <cohort/torch/capture_call.h>
 #include <cohort/torch/capture_error.h>
 #include <cohort/torch/capture_host.h>
@@ -90,6 +91,8 @@ class COHORT_API CapturedStep {
   CapturedResult call(const CapturedCall& call, const std::function<CapturedResult()>& run);
 
   const Graph& graph() const;
+  void measure(std::size_t replays);
+  const GraphTimeline& timeline() const;
   std::string explain() const;
   std::size_t recordings() const noexcept;
 
@@ -138,6 +141,13 @@ class Captured {
 
   /// The graph that was recorded or replayed last. Throws an Error before the first call.
   const Graph& graph() const { return step_.graph(); }
+  /// The next replays note when each node begins and ends. What was measured before is forgotten. Other replays pay
+  /// nothing for it.
+  void measure(std::size_t replays) { step_.measure(replays); }
+  /// Of the recording that graph() shows: the replays of it that were measured (graph_timeline.h).
+  const GraphTimeline& timeline() const { return step_.timeline(); }
+  /// Both, to be saved (recorded_step.h).
+  RecordedStep recorded() const { return {.graph = graph(), .timeline = timeline()}; }
   /// Which recordings exist, why each was made, what the passes did to it, and what could not be captured.
   std::string explain() const { return step_.explain(); }
   /// How many recordings are kept.

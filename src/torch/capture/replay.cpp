@@ -59,9 +59,10 @@ void Replayer::plan() {
   written_constants_.assign(written.begin(), written.end());
 }
 
-std::vector<at::Tensor> Replayer::run(std::span<const at::Tensor> arguments, std::span<const at::Tensor> gradients) {
+std::vector<at::Tensor> Replayer::run(std::span<const at::Tensor> arguments, std::span<const at::Tensor> gradients,
+                                      ReplayClock* clock) {
   const Use use(*this, arguments, gradients);
-  use.perform(0, program_->instructions.size());
+  use.perform(0, program_->instructions.size(), clock);
   return use.leave();
 }
 
@@ -83,11 +84,12 @@ Replayer::Use::~Use() {
   }
 }
 
-void Replayer::Use::perform(std::size_t first, std::size_t last) const {
+void Replayer::Use::perform(std::size_t first, std::size_t last, ReplayClock* clock) const {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   for (auto i = first; i < last; ++i) {
     replayer_.perform(replayer_.program_->instructions[i]);
     for (const auto id : replayer_.released_[i]) replayer_.values_[id].reset();
+    if (clock != nullptr) clock->end_instruction();
   }
 }
 

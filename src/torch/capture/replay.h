@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "torch/capture/program.h"
+#include "torch/capture/replay_clock.h"
 
 namespace cohort::recording {
 
@@ -22,7 +23,9 @@ class Replayer {
   /// `gradients` are those of the watched parameters, at the beginning. Returns the step's results, without autograd
   /// history; left_gradients() are then what the step has left as gradients. If a collective fails, throws its error, as
   /// the step would; tensors are then as far as the step had come.
-  std::vector<at::Tensor> run(std::span<const at::Tensor> arguments, std::span<const at::Tensor> gradients);
+  /// A clock is told the end of each instruction.
+  std::vector<at::Tensor> run(std::span<const at::Tensor> arguments, std::span<const at::Tensor> gradients,
+                              ReplayClock* clock = nullptr);
   /// In the order of Program::final_gradients.
   std::vector<at::Tensor> take_left_gradients();
 
@@ -35,7 +38,7 @@ class Replayer {
     Use& operator=(const Use&) = delete;
 
     /// The instructions from `first` to before `last`.
-    void perform(std::size_t first, std::size_t last) const;
+    void perform(std::size_t first, std::size_t last, ReplayClock* clock = nullptr) const;
     /// By their ids, as far as they exist now.
     std::vector<at::Tensor>& values() const noexcept;
     /// At the end: what run() returns.

@@ -32,8 +32,9 @@ struct Recording {
   std::vector<WatchedTensor> parameters{};
   std::shared_ptr<const Program> program{};
   std::vector<PassReport> passes{};  // what they did to the program
-  mutable std::optional<Graph>
-      shown{};  // made when somebody asks for it: texts of thousands of nodes take milliseconds
+  // Made when somebody asks for it: texts of thousands of nodes take milliseconds.
+  mutable std::optional<Graph> shown{};
+  GraphTimeline timeline{};
   std::shared_ptr<void> container{};
   std::optional<recording::Replayer> replayer{};             // when two recordings were alike
   std::optional<recording::GraphReplayer> graph_replayer{};  // instead of it, for steps on a GPU
@@ -86,6 +87,7 @@ struct CapturedStep::Impl {
   CaptureOptions options;
   std::vector<std::unique_ptr<Recording>> recordings{};  // the one used last is the first
   std::size_t begun = 0;
+  std::size_t to_measure = 0;  // replays
   std::string eager_reason{};  // not empty: the step always runs as it is
   recording::RankComparison ranks{};
 
@@ -150,6 +152,7 @@ CapturedResult CapturedStep::Impl::record(Recording& recording, const CapturedCa
 }
 
 void CapturedStep::Impl::settle(Recording& recording, Program program) {
+  recording.timeline = {};
   const auto before = std::move(recording.program);
   const auto found = before == nullptr ? std::nullopt : recording::difference(*before, program);
   const bool is_settled = before != nullptr && !found;
@@ -189,11 +192,20 @@ CapturedResult CapturedStep::Impl::replay(Recording& recording, const CapturedCa
   for (const auto& each : recording.parameters) gradients.push_back(each.tensor.grad());
   CapturedResult result{.tensors = {}, .container = recording.container};
   std::vector<at::Tensor> left;
-  const auto run = [&](auto& replayer) {
-    result.tensors = replayer.run(call.tensors, gradients);
-    left = replayer.take_left_gradients();
-  };
-  recording.graph_replayer ? run(*recording.graph_replayer) : run(*recording.replayer);
+  if (to_measure > 0) {
+    // Node by node, also where a CUDA graph would be launched as a whole.
+    recording::ReplayClock clock(*recording.program);
+    result.tensors = recording.replayer->run(call.tensors, gradients, &clock);
+    left = recording.replayer->take_left_gradients();
+    recording.timeline.replays.push_back(clock.finish());
+    --to_measure;
+  } else {
+    const auto run = [&](auto& replayer) {
+      result.tensors = replayer.run(call.tensors, gradients);
+      left = replayer.take_left_gradients();
+    };
+    recording.graph_replayer ? run(*recording.graph_replayer) : run(*recording.replayer);
+  }
   for (std::size_t i = 0; i < left.size(); ++i) {
     recording.parameters[recording.program->final_gradients[i].parameter].tensor.mutable_grad() = std::move(left[i]);
   }
@@ -228,6 +240,16 @@ const Graph& CapturedStep::graph() const {
                                             : "capture: the step is not captured: " + impl_->eager_reason);
   }
   return impl_->recordings.front()->graph();
+}
+
+void CapturedStep::measure(std::size_t replays) {
+  impl_->to_measure = replays;
+  for (const auto& each : impl_->recordings) each->timeline = {};
+}
+
+const GraphTimeline& CapturedStep::timeline() const {
+  graph();  // throws if there is none
+  return impl_->recordings.front()->timeline;
 }
 
 std::size_t CapturedStep::recordings() const noexcept {

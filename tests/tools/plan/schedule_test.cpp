@@ -187,6 +187,33 @@ TEST(Buckets, StartWithTheirLastPart) {
   EXPECT_NEAR(predict(with_buckets(model, 1), megabyte_takes(0.5)).step, 5 * ms, tiny);
 }
 
+TEST(Buckets, ABlockingLastOneBelongsToThem) {
+  MadeStep step({made_group("a", 0, 1, 2)});
+  step.collective("all_reduce", 10, true).compute(1'000'000).collective("all_reduce", 20, false).wait(0);
+  step.collective("all_reduce", 40, false);  // of something else
+  const auto model = model_of(step.done());
+  EXPECT_EQ(bucket_bytes(model).all, 30U);
+  EXPECT_EQ(bucket_bytes(model).smallest, 10U);
+  const auto merged = with_buckets(model, 1000);
+  ASSERT_EQ(merged.events.size(), 5U);
+  EXPECT_EQ(merged.events[0].kind, StepEvent::Kind::compute);
+  EXPECT_EQ(merged.events[2].bytes, 30U);
+  EXPECT_FALSE(merged.events[2].is_async);
+  EXPECT_THAT(merged.events[3].awaited, testing::ElementsAre(merged.events[2].collective));
+  EXPECT_EQ(merged.events[4].bytes, 40U);
+}
+
+TEST(Buckets, TheLastOneMayComeAfterTheWaitForTheOthers) {
+  // As DDP does it: computing until 2 ms, then both of them in one bucket of 2 MB.
+  MadeStep step({made_group("a", 0, 1, 2)});
+  step.compute(1'000'000).collective("all_reduce", 1'000'000, true).compute(1'000'000).wait(0);
+  step.collective("all_reduce", 1'000'000, false).compute(500'000).collective("all_reduce", 8, false);
+  const auto model = model_of(step.done());
+  EXPECT_EQ(bucket_bytes(model).all, 2'000'000U);
+  EXPECT_NEAR(predict(with_buckets(model, 1), megabyte_takes(3)).step, 1 * ms + 3 * ms + 3 * ms + 0.5 * ms, 1e-7);
+  EXPECT_NEAR(predict(with_buckets(model, 1'500'000), megabyte_takes(3)).step, 2 * ms + 6 * ms + 0.5 * ms, 1e-7);
+}
+
 TEST(Buckets, EndWhereAPartIsAwaitedOrAnotherKindComes) {
   MadeStep step({made_group("a", 0, 1, 2)});
   step.collective("all_reduce", 10, true).wait(0).collective("all_reduce", 10, true);

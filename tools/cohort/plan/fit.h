@@ -18,7 +18,7 @@ struct Fit {
 };
 
 /// Measures all_reduces of 1 KiB to 64 MiB between so many ranks on this machine, as `cohort bench` does, and fits the
-/// link between them. Throws an Error if they cannot be measured.
+/// link between them to the best of five rounds. Throws an Error if they cannot be measured.
 Fit fit_here(int ranks, const std::string& backend, Algorithm algorithm);
 
 std::string to_text(const Fit& fit);

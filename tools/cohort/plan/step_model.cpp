@@ -67,7 +67,8 @@ class ModelMaker {
     StepGroup group{.id = node.group, .ranks = std::max(node.group_size, 1)};
     for (const auto& each : step_.graph.groups) {
       if (each.id != node.group) continue;
-      group.label = each.label;
+      group.label = graph_names::name_of_group(step_.graph, each.id);
+      if (group.label == each.id) group.label.clear();
       group.stride = stride_of(each.ranks);
     }
     model_.groups.push_back(std::move(group));
@@ -125,8 +126,23 @@ bool has_parts(std::string_view operation) {
          operation == "scatter";
 }
 
-bool is_in_bucket(const StepEvent& event) {
-  return event.kind == StepEvent::Kind::collective && event.is_async && event.operation == "all_reduce";
+/// Which events are buckets of gradients: asynchronous all_reduces, and a blocking one that follows them on the same group,
+/// at the latest right after they were awaited, as DistributedDataParallel reduces its last bucket.
+std::vector<bool> find_buckets(const StepModel& model) {
+  std::vector<bool> found(model.events.size());
+  std::map<std::size_t, std::string> last;  // by group: what the asynchronous all_reduces before have as elements
+  for (std::size_t i = 0; i < model.events.size(); ++i) {
+    const auto& event = model.events[i];
+    const bool is_after_wait = i > 0 && model.events[i - 1].kind == StepEvent::Kind::wait;
+    if (event.kind == StepEvent::Kind::compute && is_after_wait) last.clear();
+    if (event.kind != StepEvent::Kind::collective) continue;
+    const auto before = last.find(event.group);
+    const bool follows = before != last.end() && before->second == event.element;
+    found[i] = event.operation == "all_reduce" && (event.is_async || follows);
+    last.erase(event.group);
+    if (found[i] && event.is_async) last.emplace(event.group, event.element);
+  }
+  return found;
 }
 
 }  // namespace
@@ -196,13 +212,18 @@ StepModel with_buckets(const StepModel& model, std::size_t bytes) {
     result.events[found->second.place] = std::move(found->second.event);
     open.erase(found);
   };
-  for (const auto& event : model.events) {
+  const auto is_bucket = find_buckets(model);
+  for (std::size_t i = 0; i < model.events.size(); ++i) {
+    const auto& event = model.events[i];
     if (event.kind == StepEvent::Kind::wait) {
-      // A part that somebody waits for cannot wait for others to come.
+      // A part that somebody waits for cannot wait for others to come, unless the last of them comes now, and blocks.
+      auto next = i + 1;
+      while (next < model.events.size() && model.events[next].kind == StepEvent::Kind::wait) ++next;
+      const bool ends_bucket = next < model.events.size() && is_bucket[next] && !model.events[next].is_async;
       for (const auto part : event.awaited) {
         for (const auto& [group, bucket] : open) {
           if (std::find(bucket.parts.begin(), bucket.parts.end(), part) == bucket.parts.end()) continue;
-          close(group);
+          if (!ends_bucket || model.events[next].group != group) close(group);
           break;
         }
       }
@@ -213,7 +234,7 @@ StepModel with_buckets(const StepModel& model, std::size_t bytes) {
       result.events.push_back(std::move(wait));
       continue;
     }
-    if (!is_in_bucket(event)) {
+    if (!is_bucket[i]) {
       // On its group it goes after what was issued before it.
       if (event.kind == StepEvent::Kind::collective) close(event.group);
       result.events.push_back(event);
@@ -232,11 +253,12 @@ StepModel with_buckets(const StepModel& model, std::size_t bytes) {
       bucket.parts.push_back(event.collective);
       bucket.event.collective = event.collective;
       bucket.event.bytes += event.bytes;
+      bucket.event.is_async = event.is_async;
       bucket.event.seconds = std::max(bucket.event.seconds, event.seconds);
     }
     found->second.place = result.events.size();
     result.events.emplace_back();
-    if (found->second.event.bytes >= bytes) close(event.group);
+    if (found->second.event.bytes >= bytes || !event.is_async) close(event.group);
   }
   while (!open.empty()) close(open.begin()->first);
   return result;
@@ -244,8 +266,10 @@ StepModel with_buckets(const StepModel& model, std::size_t bytes) {
 
 BucketBytes bucket_bytes(const StepModel& model) {
   BucketBytes found;
-  for (const auto& each : model.events) {
-    if (!is_in_bucket(each)) continue;
+  const auto is_bucket = find_buckets(model);
+  for (std::size_t i = 0; i < model.events.size(); ++i) {
+    const auto& each = model.events[i];
+    if (!is_bucket[i]) continue;
     found.smallest = found.all == 0 ? each.bytes : std::min(found.smallest, each.bytes);
     found.all += each.bytes;
   }

@@ -64,7 +64,7 @@ std::size_t outermost_group(const StepModel& model);
 StepModel resized(const StepModel& model, std::size_t growing, int world, Parts parts);
 
 /// Neighbouring asynchronous all_reduces of a group put together until they have at least this many bytes, as the gradients
-/// of DistributedDataParallel are in buckets: a bucket starts when its last part is there, and who waits for a part waits
+/// of DistributedDataParallel are in buckets (its last one may be blocking): a bucket starts when its last part is there, and who waits for a part waits
 /// for the bucket. Parts are never split, so a recording with small buckets leaves more choice.
 StepModel with_buckets(const StepModel& model, std::size_t bytes);
 

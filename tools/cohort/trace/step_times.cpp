@@ -33,8 +33,7 @@ std::string name_of(const GraphNode& node) {
 }
 
 std::string group_of(const Graph& graph, const GraphNode& node) {
-  const auto label = graph_names::label_of(graph, node.group);
-  return shown(label.empty() ? std::string_view(node.group) : label);
+  return shown(graph_names::name_of_group(graph, node.group));
 }
 
 double milliseconds(std::int64_t ns) {
