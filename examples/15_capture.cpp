@@ -10,11 +10,11 @@
 #include <cohort/torch/capture.h>
 #include <cohort/torch/ddp.h>
 #include <cohort/torch/optim.h>
-#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <chrono>
 #include <cstdlib>
+#include <iomanip>
 #include <iostream>
 #include <string>
 #include <utility>
@@ -85,8 +85,8 @@ int main(int argc, char** argv) {
   const auto eager = train_layers(count, false, pg);
   const auto captured = train_layers(count, true, pg);
   if (pg->rank() == 0) {
-    std::cout << fmt::format("{} layers on {} ranks: {:.2f} ms a step in eager mode, {:.2f} ms captured\n", count,
-                             pg->size(), eager.milliseconds, captured.milliseconds);
+    std::cout << count << " layers on " << pg->size() << " ranks: " << std::fixed << std::setprecision(2)
+              << eager.milliseconds << " ms a step in eager mode, " << captured.milliseconds << " ms captured\n";
   }
   if (eager.losses != captured.losses) {
     std::cerr << "the losses differ\n";

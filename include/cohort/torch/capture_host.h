@@ -21,6 +21,7 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 
 namespace cohort {
 
@@ -33,7 +34,8 @@ COHORT_API void on_host(const std::function<void()>& function);
 
 /// While it exists, the argument of this name of every operator that this thread calls gets its value from the function:
 /// now, and anew in each replay. The operator is called with value(), or the recording is refused. Scopes nest, so that an
-/// operator can have several such arguments.
+/// operator can have several such arguments. x * factor.value() is one as well, whose argument is "other". Where autograd
+/// records the operator, the recording is refused: backward would have the number of the recording.
 class COHORT_API HostArgument {
  public:
   /// `name` is the argument's in the operator's schema: "alpha", "value", "other", ...
@@ -48,6 +50,8 @@ class COHORT_API HostArgument {
   const HostArgument* outer() const noexcept { return outer_; }
   /// The innermost scope of this thread; null if there is none.
   static const HostArgument* innermost() noexcept;
+  /// Whether there is a scope for this name.
+  static bool is_given(std::string_view name) noexcept;
 
  private:
   std::string name_;

@@ -37,6 +37,7 @@ std::string constant_difference(std::size_t number, const GuardedConstant& was, 
 ArgumentGuards::ArgumentGuards(const detail::CapturedCall& call) : constants_(call.constants) {
   for (std::size_t i = 0; i < call.tensors.size(); ++i) {
     tensors_.emplace_back(call.tensors[i]);
+    hooks_.push_back(hooks_of(call.tensors[i]));
     sharing_.push_back(sharing_of(call.tensors, i));
   }
 }
@@ -76,6 +77,7 @@ std::optional<std::string> ArgumentGuards::failure(const detail::CapturedCall& c
   }
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     if (!tensors_[i].fits(call.tensors[i])) return tensors_[i].failure(name_of(i), call.tensors[i]);
+    if (hooks_of(call.tensors[i]) != hooks_[i]) return fmt::format("{} has other backward hooks", name_of(i));
     const auto sharing = sharing_of(call.tensors, i);
     if (sharing == sharing_[i]) continue;
     if (sharing.first == i)

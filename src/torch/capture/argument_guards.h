@@ -32,6 +32,7 @@ class ArgumentGuards {
 
   std::vector<detail::GuardedConstant> constants_;
   std::vector<TensorMetadata> tensors_;
+  std::vector<TensorHooks> hooks_;
   std::vector<Sharing> sharing_;
 };
 

@@ -86,6 +86,11 @@ Difference compare_instructions(const Instruction& a, const Instruction& b, std:
     return other_operators(where, "it is part of another call, or on other tensors, in the next recording");
   }
   if (a.flight != b.flight) return other_operators(where, "it waits for another collective in the next recording");
+  if ((a.opaque == nullptr) != (b.opaque == nullptr) ||
+      (a.opaque != nullptr && (a.opaque->name != b.opaque->name || a.opaque->inputs != b.opaque->inputs ||
+                               a.opaque->returned != b.opaque->returned))) {
+    return other_operators(where, "it is another opaque function, or returns otherwise, in the next recording");
+  }
   if (a.group != b.group) return other_operators(where, "it is on another group in the next recording");
   if ((a.collective == nullptr) != (b.collective == nullptr) ||
       (a.collective != nullptr && !is_same_collective(*a.collective, *b.collective))) {

@@ -36,18 +36,33 @@ CaptureError difference(const ProcessGroup& group, const std::string& first, con
            "Look for code in the step that depends on the rank or on a rank's data."}};
 }
 
+std::vector<ProcessGroupPtr> by_id(std::span<const ProcessGroupPtr> groups) {
+  std::vector<ProcessGroupPtr> sorted(groups.begin(), groups.end());
+  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a->id() < b->id(); });
+  return sorted;
+}
+
+std::string sequence_of(const Graph& graph, const ProcessGroup& group) {
+  return fmt::format("{}", fmt::join(collectives_of(graph, group.id()), "\n"));
+}
+
+void exchange_sequences(ProcessGroup& group, const std::string& mine) {
+  const auto all = group.all_gather_bytes(mine);
+  const auto other = std::find_if(all.begin(), all.end(), [&](const std::string& each) { return each != all[0]; });
+  if (other != all.end()) throw difference(group, all[0], *other, static_cast<int>(other - all.begin()));
+}
+
 }  // namespace
 
 void RankComparison::compare(std::span<const ProcessGroupPtr> groups, const Graph& graph) {
-  std::vector<ProcessGroupPtr> sorted(groups.begin(), groups.end());
-  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a->id() < b->id(); });
-  for (const auto& group : sorted) {
-    const auto mine = fmt::format("{}", fmt::join(collectives_of(graph, group->id()), "\n"));
-    if (!known_.emplace(group->id(), mine).second) continue;
-    const auto all = group->all_gather_bytes(mine);
-    const auto other = std::find_if(all.begin(), all.end(), [&](const std::string& each) { return each != all[0]; });
-    if (other != all.end()) throw difference(*group, all[0], *other, static_cast<int>(other - all.begin()));
+  for (const auto& group : by_id(groups)) {
+    const auto mine = sequence_of(graph, *group);
+    if (known_.emplace(group->id(), mine).second) exchange_sequences(*group, mine);
   }
+}
+
+void RankComparison::compare_now(std::span<const ProcessGroupPtr> groups, const Graph& graph) {
+  for (const auto& group : by_id(groups)) exchange_sequences(*group, sequence_of(graph, *group));
 }
 
 }  // namespace cohort::recording

@@ -122,6 +122,7 @@ bool mark_roots_of_tail(const Program& program, const GraphPartition& parts, std
 }  // namespace
 
 std::string obstacle(const Program& program, const Instruction& instruction) {
+  if (instruction.opaque != nullptr) return fmt::format("the host runs the function \"{}\"", instruction.opaque->name);
   std::string found;
   each_value(instruction, [&](ValueId id) {
     const auto& value = program.values[id];

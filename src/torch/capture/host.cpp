@@ -34,4 +34,10 @@ const HostArgument* HostArgument::innermost() noexcept {
   return innermost_argument;
 }
 
+bool HostArgument::is_given(std::string_view name) noexcept {
+  const auto* scope = innermost_argument;
+  while (scope != nullptr && scope->name_ != name) scope = scope->outer_;
+  return scope != nullptr;
+}
+
 }  // namespace cohort

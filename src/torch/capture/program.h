@@ -53,6 +53,20 @@ struct Collective {
   std::vector<Collective> members;
 };
 
+/// Code of the user on tensors (capture_hook.h), whose operators are not recorded.
+struct OpaqueCall {
+  /// What it returned in one place: nothing, one of its arguments, or another tensor.
+  struct Returned {
+    bool is_undefined = false;
+    std::optional<std::size_t> input{};
+    friend bool operator==(const Returned&, const Returned&) = default;
+  };
+  std::string name;
+  std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)> function;
+  std::size_t inputs = 0;  ///< some of which may be undefined
+  std::vector<Returned> returned{};
+};
+
 /// A call on a distributed tensor that is one node of the graph, whatever it consists of.
 struct DistributedCall {
   std::string name;
@@ -76,6 +90,7 @@ struct Instruction {
   std::shared_ptr<const Collective> collective{};
   std::optional<std::size_t> flight{};  ///< a number for an asynchronous collective on a group and the wait for it
   std::function<void()> host{};
+  std::shared_ptr<const OpaqueCall> opaque{};
   std::shared_ptr<const DistributedCall> distributed{};  ///< where the call begins; does nothing itself
   std::size_t region = 0;  ///< a number for such a call and the instructions that it consists of; 0 outside of them
 
@@ -118,5 +133,7 @@ struct Program {
 
 /// As users see it.
 Graph graph_of(const Program& program);
+/// Its collectives alone.
+Graph communication_of(const Program& program);
 
 }  // namespace cohort::recording

@@ -85,6 +85,9 @@ GraphNode node_of(const Instruction& instruction, const std::vector<GraphValue>&
   } else if (instruction.flight) {
     const auto& waited = instruction.writes.empty() ? instruction.reads : instruction.writes;
     if (!waited.empty()) node.operands.push_back({.name = "in", .values = waited, .is_list = true});
+  } else if (instruction.opaque != nullptr) {
+    node.operands.push_back({.name = "function", .text = instruction.opaque->name});
+    node.operands.push_back({.name = "in", .values = instruction.reads, .is_list = true});
   } else if (instruction.distributed != nullptr) {
     node.operands.push_back({.name = "self", .values = instruction.reads});
     const auto& constants = instruction.distributed->constants;
@@ -123,6 +126,15 @@ void export_body(GraphNode& call, std::size_t end, const std::vector<std::size_t
 }
 
 }  // namespace
+
+Graph communication_of(const Program& program) {
+  Graph graph;
+  for (const auto& each : program.values) graph.values.push_back(each.shown);
+  for (const auto& each : program.instructions) {
+    if (each.kind == GraphNode::Kind::collective) graph.nodes.push_back(node_of(each, graph.values));
+  }
+  return graph;
+}
 
 Graph graph_of(const Program& program) {
   Graph graph;

@@ -2,6 +2,7 @@
 #include "torch/capture/recorder.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/alias.h>
 #include <ATen/ops/from_blob.h>
 #include <cohort/torch/capture_error.h>
@@ -15,6 +16,7 @@
 #include "group/issue_notifier.h"
 #include "torch/capture/graph_values.h"
 #include "torch/capture/instruction_name.h"
+#include "torch/capture/opaque.h"
 #include "torch/capture/operator_traits.h"
 #include "torch/capture/refusals.h"
 #include "torch/capture/waits.h"
@@ -41,6 +43,28 @@ at::Device torch_device(const Device& device) {
 
 bool is_plain(const at::Tensor& tensor) {
   return tensor.layout() == at::kStrided && tensor.has_storage();
+}
+
+/// A number that libtorch has made a tensor without dimensions of.
+bool is_wrapped_number(const c10::IValue& value) {
+  return value.isTensor() && value.toTensor().defined() && value.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
+}
+
+/// Autograd may keep the number for backward, which would have that of the recording.
+void refuse_gradient_with_number(const torch::jit::Stack& stack, std::size_t begin, const HostArgument& scope,
+                                 const c10::OperatorHandle& op) {
+  const auto has_gradient = [](const c10::IValue& value) {
+    return value.isTensor() && value.toTensor().defined() && value.toTensor().requires_grad();
+  };
+  if (!at::GradMode::is_enabled() ||
+      std::none_of(stack.begin() + static_cast<std::ptrdiff_t>(begin), stack.end(), has_gradient)) {
+    return;
+  }
+  throw CaptureError(CaptureRefusal::changing_number,
+                     fmt::format("{} with the HostArgument \"{}\"", name_of(op), scope.name()),
+                     "its backward may need the number, and a replay would use that of the recording",
+                     {"Use a HostArgument without gradients (torch::NoGradGuard), as optimizers do.",
+                      "A number that takes part in forward can be a tensor that is an argument of the step."});
 }
 
 constexpr std::string_view host_write_hint =
@@ -71,6 +95,10 @@ Recorder::Recorder(std::span<const at::Tensor> arguments, std::vector<WatchedTen
     // The same tensor twice is one value, but has two places in the call.
     const auto known = table_.find(plain);
     program_.arguments.push_back(known ? *known : add_value(plain, GraphValue::Origin::argument));
+  }
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const auto is_it = [&](const WatchedTensor& each) { return each.tensor.is_same(arguments[i]); };
+    if (std::none_of(parameters_.begin(), parameters_.end(), is_it)) leaves_.add(arguments[i], i + 1);
   }
   for (const auto& each : parameters_) {
     const auto gradient = plain_part(each.tensor.grad());
@@ -169,7 +197,9 @@ Instruction Recorder::describe(const c10::OperatorHandle& op, c10::DispatchKeySe
       instruction.tensors.push_back({.position = i, .in_list = in_list, .value = id});
       (is_written ? instruction.writes : instruction.reads).push_back(id);
     };
-    if (value.isTensor()) {
+    if (is_wrapped_number(value) && HostArgument::is_given(arguments[i].name())) {
+      instruction.arguments.emplace_back();  // bind_host_numbers() gives it
+    } else if (value.isTensor()) {
       const auto& tensor = value.toTensor();
       if (tensor.defined()) place(tensor, -1);
       instruction.arguments.push_back(tensor.defined() ? c10::IValue() : value);
@@ -196,7 +226,7 @@ void Recorder::bind_host_numbers(Instruction& instruction, const torch::jit::Sta
     for (std::size_t i = 0; i < arguments.size(); ++i) {
       if (arguments[i].name() != scope->name()) continue;
       const auto& value = stack[begin + i];
-      const bool is_tensor = value.isTensor() && value.toTensor().defined() && value.toTensor().dim() == 0;
+      const bool is_tensor = is_wrapped_number(value);
       if (!is_tensor && !value.isScalar()) continue;
       const auto given = is_tensor ? value.toTensor().item() : value.toScalar();
       if (given.toComplexDouble() != scope->value().toComplexDouble()) {
@@ -205,8 +235,8 @@ void Recorder::bind_host_numbers(Instruction& instruction, const torch::jit::Sta
                            "the operator was called with another number than the HostArgument of this name has",
                            {"Call the operator with value() of the HostArgument."});
       }
+      refuse_gradient_with_number(stack, begin, *scope, *instruction.op);
       instruction.host_numbers.push_back({.position = i, .function = scope->function(), .is_tensor = is_tensor});
-      std::erase_if(instruction.tensors, [&](const TensorPlace& each) { return each.position == i; });
     }
   }
 }
@@ -418,6 +448,43 @@ void Recorder::add_host_action(const std::function<void()>& function) {
   record([&] { add({.kind = GraphNode::Kind::host, .host = function}); });
 }
 
+std::vector<at::Tensor> Recorder::run_opaque(OpaqueCall call, const std::vector<at::Tensor>& inputs) {
+  Instruction instruction{.kind = GraphNode::Kind::host};
+  std::vector<at::Tensor> plain;
+  call.inputs = inputs.size();
+  for (const auto& each : inputs) plain.push_back(plain_part(each));
+  record([&] {
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (!inputs[i].defined()) continue;
+      if (dtensor::find_impl(inputs[i]) != nullptr) {
+        throw CaptureError(CaptureRefusal::unsupported_call, fmt::format("opaque function \"{}\"", call.name),
+                           "an argument is a distributed tensor, which it would not get in a replay",
+                           {"Give it to_local()."});
+      }
+      const auto id = value_of(plain[i], call.name);
+      instruction.tensors.push_back({.position = i, .in_list = -1, .value = id});
+      instruction.reads.push_back(id);
+      instruction.writes.push_back(id);  // for all that is known
+    }
+  });
+  const auto results = call_outside(call, plain);
+  record([&] {
+    call.returned = classify(results, plain);
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      if (call.returned[i].is_undefined || call.returned[i].input) continue;
+      if (!is_plain(results[i]) || dtensor::find_impl(results[i]) != nullptr) {
+        throw CaptureError(CaptureRefusal::unsupported_call, fmt::format("opaque function \"{}\"", call.name),
+                           "it returned a tensor that is sparse or distributed", {"Return dense tensors."});
+      }
+      const auto value = add_value(results[i], GraphValue::Origin::result);
+      instruction.results.push_back({.position = i, .in_list = -1, .value = value});
+    }
+    instruction.opaque = std::make_shared<const OpaqueCall>(std::move(call));
+    add(std::move(instruction));
+  });
+  return results;
+}
+
 void Recorder::refuse(const CaptureError& why) {
   record([&] { throw CaptureError(why); });
 }
@@ -441,6 +508,7 @@ LeftTensor Recorder::left_tensor(const at::Tensor& tensor) {
 }
 
 Program Recorder::finish(std::span<const at::Tensor> results) {
+  leaves_.refuse_new_gradients();
   for (const auto& each : results) program_.outputs.push_back(left_tensor(each));
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     auto left = left_tensor(parameters_[i].tensor.grad());

@@ -31,6 +31,7 @@
 #include <string_view>
 #include <vector>
 
+#include "torch/capture/leaf_arguments.h"
 #include "torch/capture/program.h"
 #include "torch/capture/tensor_table.h"
 
@@ -58,6 +59,8 @@ class Recorder {
   void observe(const Issue& issue);
   void observe_wait(const Work& work);
   void add_host_action(const std::function<void()>& function);
+  /// Calls the function, as one instruction.
+  std::vector<at::Tensor> run_opaque(OpaqueCall call, const std::vector<at::Tensor>& inputs);
   /// What is recorded until the end belongs to this call on the tensor, unless it is part of another one.
   void begin_distributed_call(DistributedCall call, const at::Tensor& tensor);
   void end_distributed_call();
@@ -95,6 +98,7 @@ class Recorder {
   Program program_;
   TensorTable table_;
   std::vector<WatchedTensor> parameters_;
+  LeafArguments leaves_;  // that are not among the parameters
   struct Flight {
     Work work;
     std::size_t instruction;

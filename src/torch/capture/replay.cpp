@@ -9,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "torch/capture/opaque.h"
 #include "torch/capture/recorder.h"
 #include "torch/dtensor/impl.h"
 #include "torch/functional/issuing_group.h"
@@ -75,11 +76,11 @@ Replayer::Use::Use(Replayer& replayer, std::span<const at::Tensor> arguments, st
 }
 
 Replayer::Use::~Use() {
+  // If a collective has failed, others may be in flight still, on memory that is let go next: their handles wait.
+  for (auto& each : replayer_.flights_) each = Work();
   for (ValueId id = 0; id < replayer_.values_.size(); ++id) {
     if (!replayer_.program_->values[id].constant.defined()) replayer_.values_[id].reset();
   }
-  // If a collective has failed, others may be in flight still, on memory that is let go: their handles wait.
-  for (auto& each : replayer_.flights_) each = Work();
 }
 
 void Replayer::Use::perform(std::size_t first, std::size_t last) const {
@@ -119,6 +120,7 @@ at::Tensor Replayer::left(const LeftTensor& tensor) const {
 void Replayer::perform(const Instruction& instruction) {
   if (instruction.distributed) return;
   if (instruction.host) return instruction.host();
+  if (instruction.opaque) return call_opaque(instruction);
   if (instruction.collective) {
     auto work = issue(instruction);
     if (instruction.flight) flights_[*instruction.flight] = std::move(work);
@@ -160,6 +162,13 @@ void Replayer::call(const Instruction& instruction) {
                                            : result.toListRef()[static_cast<std::size_t>(each.in_list)].toTensor();
   }
   stack_.clear();
+}
+
+void Replayer::call_opaque(const Instruction& instruction) {
+  std::vector<at::Tensor> inputs(instruction.opaque->inputs);
+  for (const auto& each : instruction.tensors) inputs[each.position] = values_[each.value];
+  auto results = call_again(instruction, program_->values, inputs);
+  for (const auto& each : instruction.results) values_[each.value] = std::move(results[each.position]);
 }
 
 namespace {

@@ -49,6 +49,7 @@ class Replayer {
   void plan();
   void perform(const Instruction& instruction);
   void call(const Instruction& instruction);
+  void call_opaque(const Instruction& instruction);
   Work issue(const Instruction& instruction);
   at::Tensor left(const LeftTensor& tensor) const;
 

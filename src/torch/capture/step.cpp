@@ -32,13 +32,19 @@ struct Recording {
   std::vector<WatchedTensor> parameters{};
   std::shared_ptr<const Program> program{};
   std::vector<PassReport> passes{};  // what they did to the program
-  Graph graph{};
+  mutable std::optional<Graph>
+      shown{};  // made when somebody asks for it: texts of thousands of nodes take milliseconds
   std::shared_ptr<void> container{};
   std::optional<recording::Replayer> replayer{};             // when two recordings were alike
   std::optional<recording::GraphReplayer> graph_replayer{};  // instead of it, for steps on a GPU
   int attempts = 0;
   std::size_t replays = 0;
   std::string last_difference{};
+
+  const Graph& graph() const {
+    if (!shown) shown = recording::graph_of(*program);
+    return *shown;
+  }
 };
 
 namespace {
@@ -86,7 +92,6 @@ struct CapturedStep::Impl {
   Recording* find(const CapturedCall& call, std::string& failure);
   CapturedResult record(Recording& recording, const CapturedCall& call, const std::function<CapturedResult()>& run);
   CapturedResult replay(Recording& recording, const CapturedCall& call);
-  void compare_ranks(const Program& program);
   void settle(Recording& recording, Program program);
   void give_up(const CaptureError& error);
 };
@@ -144,25 +149,23 @@ CapturedResult CapturedStep::Impl::record(Recording& recording, const CapturedCa
   return result;
 }
 
-void CapturedStep::Impl::compare_ranks(const Program& program) {
-  // A rank that runs the step as it is would not come to the exchange.
-  if (program.groups.empty() || options.allow_eager) return;
-  ranks.compare(program.groups, recording::graph_of(program));
-}
-
 void CapturedStep::Impl::settle(Recording& recording, Program program) {
   const auto before = std::move(recording.program);
   const auto found = before == nullptr ? std::nullopt : recording::difference(*before, program);
   const bool is_settled = before != nullptr && !found;
   for (const auto& each : program.groups) recording.guards->add_group(each);
-  compare_ranks(program);
-  if (is_settled) {
-    recording.passes = recording::optimize(program, options.passes);
-    compare_ranks(program);
-  }
+  recording.shown.reset();
+  // As recorded: another rank's recordings may not agree yet. A rank that runs the step as it is would not come to the
+  // exchange.
+  if (!options.allow_eager) ranks.compare(program.groups, recording::communication_of(program));
+  if (is_settled) recording.passes = recording::optimize(program, options.passes);
   recording.program = std::make_shared<const Program>(std::move(program));
-  recording.graph = recording::graph_of(*recording.program);
   if (is_settled) {
+    // What a rank computes between its collectives may have kept a pass from changing them.
+    const bool may_change = options.passes.fuse_collectives || options.passes.cancel_pairs;
+    if (may_change && !options.allow_eager) {
+      ranks.compare_now(recording.program->groups, recording::communication_of(*recording.program));
+    }
     recording.replayer.emplace(recording.program);
     if (options.cuda_graph && recording::GraphReplayer::concerns(*recording.program)) {
       recording.graph_replayer.emplace(recording.program);
@@ -224,7 +227,7 @@ const Graph& CapturedStep::graph() const {
     throw Error(impl_->eager_reason.empty() ? "capture: the step has not been called yet"
                                             : "capture: the step is not captured: " + impl_->eager_reason);
   }
-  return impl_->recordings.front()->graph;
+  return impl_->recordings.front()->graph();
 }
 
 std::size_t CapturedStep::recordings() const noexcept {
@@ -236,7 +239,7 @@ std::string CapturedStep::explain() const {
   std::string text;
   for (const auto& each : impl_->recordings) {
     text += fmt::format("Recording {}, made because of {}: recorded {} times, replayed {} times, {} nodes.\n",
-                        each->number, each->reason, each->attempts, each->replays, each->graph.nodes.size());
+                        each->number, each->reason, each->attempts, each->replays, each->graph().nodes.size());
     if (each->graph_replayer) text += fmt::format("  {}\n", each->graph_replayer->explain());
     if (!each->replayer && !each->last_difference.empty()) {
       text += fmt::format("  Not replayed yet: two recordings in a row differ. {}\n", each->last_difference);

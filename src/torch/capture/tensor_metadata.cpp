@@ -84,6 +84,9 @@ std::string TensorMetadata::difference(const at::Tensor& tensor) const {
 
 std::string TensorGuard::failure() const {
   if (!metadata_.fits(watched_.tensor)) return metadata_.failure(watched_.name, watched_.tensor);
+  if (hooks_of(watched_.tensor) != hooks_) {
+    return fmt::format("a backward hook of {} was registered or removed", watched_.name);
+  }
   return fmt::format("{} has other memory than before (set_data, or a move to another device and back)", watched_.name);
 }
 

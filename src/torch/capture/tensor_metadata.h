@@ -17,6 +17,7 @@
 #include <string_view>
 #include <utility>
 
+#include "torch/capture/tensor_hooks.h"
 #include "torch/dtensor/impl.h"
 #include "torch/dtensor/layout.h"
 
@@ -69,10 +70,16 @@ inline const void* memory_of(const at::Tensor& tensor) {
 class TensorGuard {
  public:
   explicit TensorGuard(WatchedTensor watched)
-      : watched_(std::move(watched)), metadata_(watched_.tensor), memory_(memory_of(watched_.tensor)) {}
+      : watched_(std::move(watched)),
+        metadata_(watched_.tensor),
+        memory_(memory_of(watched_.tensor)),
+        hooks_(hooks_of(watched_.tensor)) {}
 
   const WatchedTensor& watched() const noexcept { return watched_; }
-  bool holds() const { return metadata_.fits(watched_.tensor) && memory_of(watched_.tensor) == memory_; }
+  bool holds() const {
+    return metadata_.fits(watched_.tensor) && memory_of(watched_.tensor) == memory_ &&
+           hooks_of(watched_.tensor) == hooks_;
+  }
   /// If it does not hold.
   std::string failure() const;
 
@@ -80,6 +87,7 @@ class TensorGuard {
   WatchedTensor watched_;
   TensorMetadata metadata_;
   const void* memory_;
+  TensorHooks hooks_;
 };
 
 }  // namespace cohort::recording

@@ -5,6 +5,10 @@
 #include <cohort/torch/functional.h>
 #include <cohort/torch/tensor.h>
 
+#include <set>
+#include <string>
+
+#include "torch/capture/operator_traits.h"
 #include "torch/capture/passes_support.h"
 #include "torch/torch_ranks.h"
 
@@ -75,6 +79,25 @@ TEST(RemoveDead, KeepsCollectivesAndTheirWaits) {
     const auto [recorded, optimized, explained] = compare_runs(make, only_dead, {4, 3}, group->rank());
     EXPECT_EQ(optimized.nodes.size(), recorded.nodes.size());
   });
+}
+
+TEST(OperatorTraits, KnowEveryOperatorThatDrawsNumbers) {
+  const std::set<std::string> drawing{
+      "bernoulli",    "bernoulli_", "binomial",   "cauchy_",  "exponential_",   "geometric_",      "log_normal_",
+      "multinomial",  "normal",     "normal_",    "poisson",  "rand",           "rand_like",       "randint",
+      "randint_like", "randn",      "randn_like", "random_",  "randperm",       "rrelu",           "rrelu_with_noise",
+      "uniform",      "uniform_",   "dropout",    "dropout_", "native_dropout", "_standard_gamma", "_sample_dirichlet",
+  };
+  std::size_t found = 0;
+  for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    const std::string prefix = "aten::";
+    if (!name.name.starts_with(prefix) || !drawing.contains(name.name.substr(prefix.size()))) continue;
+    const auto op = c10::Dispatcher::singleton().findSchema(name);
+    if (!op) continue;
+    EXPECT_TRUE(recording::traits_of(*op).is_random) << name.name << "." << name.overload_name;
+    ++found;
+  }
+  EXPECT_GT(found, drawing.size());
 }
 
 // --- common operators -----------------------------------------------------------------------------------------------

@@ -212,6 +212,45 @@ TEST(CapturedTensorParallelism, HasTheBitsOfEagerTraining) {
   });
 }
 
+/// Parameters, gradients and the optimizer's state are distributed tensors; the batch is sharded over "dp".
+Trained train_distributed(const ProcessGroupPtr& group, bool is_captured) {
+  const auto mesh = init_device_mesh("cpu", {2, group->size() / 2}, {"dp", "tp"}, {.process_group = group});
+  using namespace torch::nn;
+  Sequential net(Linear(6, 12), ReLU(), Linear(12, 3));
+  Numbers(7).fill(net->parameters());
+  distribute_module(*net, mesh, [](const std::string& name, const at::Tensor&) {
+    if (name == "0.weight" || name == "0.bias") return Placements{Replicate(), Shard(0)};
+    return name == "2.weight" ? Placements{Replicate(), Shard(1)} : Placements{Replicate(), Replicate()};
+  });
+  optim::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(0.01));
+  int runs = 0;
+  const auto body = [&](const at::Tensor& x, const at::Tensor& y) {
+    ++runs;
+    optimizer.zero_grad();
+    const at::Tensor input = DTensor::from_local(x, mesh, {Shard(0), Replicate()});
+    const auto loss = torch::mse_loss(net->forward(input), DTensor::from_local(y, mesh, {Shard(0), Replicate()}));
+    loss.backward();
+    optimizer.step();
+    return DTensor(loss).full_tensor();
+  };
+  auto step = capture(body, {.watch = {net, optimizer}});
+  auto result = run_steps(is_captured, step, body, mesh.local_rank("dp"));
+  result.runs = runs;
+  for (const auto& each : net->parameters()) result.left.push_back(DTensor(each).to_local().detach().clone());
+  if (is_captured) {
+    EXPECT_LE(runs, 6) << step.explain();
+  }
+  return result;
+}
+
+TEST(CapturedTensorParallelism, OfDistributedParametersHasTheBitsOfEagerTraining) {
+  for (const int ranks : {2, 4}) {
+    with_torch_threads(ranks, [](const ProcessGroupPtr& group) {
+      expect_same_training(train_distributed(group, true), train_distributed(group, false));
+    });
+  }
+}
+
 /// The last batch of an epoch is smaller on one rank: that one records, while the other replays.
 Trained train_uneven(const ProcessGroupPtr& group, bool is_captured) {
   auto net = make_layers();

@@ -13,7 +13,7 @@
 namespace cohort::test {
 namespace {
 
-constexpr int programs = 60;
+constexpr int programs = 150;
 constexpr int operators = 24;
 
 /// One step of a seed: the same operators at each call and on each rank.
@@ -32,7 +32,7 @@ class RandomStep {
     wholes_ = {x + 0, x.sin(), state_};
     rows_ = {wholes_[0].select(0, 1), state_.select(0, 2)};
     flights_.clear();
-    for (int i = 0; i < operators; ++i) apply(choose(14));
+    for (int i = 0; i < operators; ++i) apply(choose(15));
     for (auto& [work, tensor] : flights_) land(work, tensor);
     return {wholes_[choose(wholes_.size())] * 1, wholes_.back() * 1, rows_.back() + 1, state_};
   }
@@ -43,6 +43,11 @@ class RandomStep {
   const at::Tensor& row() { return rows_[choose(rows_.size())]; }
   void add(const at::Tensor& tensor) { wholes_.push_back(tensor); }
   const ProcessGroupPtr& any_group() { return choose(4) == 0 ? other_ : group_; }
+  /// This rank's, or the other one's.
+  at::Tensor part_of(const at::Tensor& gathered) {
+    const auto rank = choose(2) == 0 ? group_->rank() : 1 - group_->rank();
+    return functional::wait_tensor(gathered).narrow(0, 4 * rank, 4).tanh();
+  }
   void land(const Work& work, const at::Tensor& tensor) {
     work.wait();
     add(tensor.tanh());
@@ -78,7 +83,7 @@ class RandomStep {
       case 9:
         return add(functional::wait_tensor(functional::all_reduce(whole(), "avg", any_group())));
       case 10:
-        return add(functional::all_gather_tensor(whole().clone(), 0, group_).narrow(0, 0, 4).tanh());
+        return add(part_of(functional::all_gather_tensor(choose(2) == 0 ? whole().clone() : state_, 0, group_)));
       case 11: {
         auto tensor = whole();
         group_->all_reduce(tensor, {.op = ReduceOp::avg()});
@@ -89,6 +94,10 @@ class RandomStep {
         const auto work = group_->all_reduce(sum, {.async_op = true});
         flights_.emplace_back(work, sum);
         return;
+      }
+      case 13: {
+        const auto shard = functional::reduce_scatter_tensor(whole(), "avg", 0, group_);
+        return add(functional::wait_tensor(functional::all_gather_tensor(shard, 0, group_)));
       }
       default:
         if (flights_.empty()) return;

@@ -36,7 +36,8 @@ class EffectAnalysis {
     if (instruction.distributed != nullptr) {
       effects_.is_light = true;
       effects_.is_opaque = true;
-    } else if (instruction.host) {
+    } else if (instruction.host || instruction.opaque != nullptr) {
+      use_memory(instruction);
       keep_order(resources_.collectives());
       keep_order(resources_.host());
       keep_order(resources_.random());
@@ -64,7 +65,7 @@ class EffectAnalysis {
 
   void use_memory(const Instruction& instruction) {
     for (const auto id : instruction.reads) effects_.reads.push_back(resources_.storage_of(id));
-    for (const auto id : written_values(instruction)) effects_.writes.push_back(resources_.storage_of(id));
+    for (const auto id : instruction.writes) effects_.writes.push_back(resources_.storage_of(id));
     for (const auto& each : instruction.results) effects_.writes.push_back(resources_.storage_of(each.value));
   }
 
@@ -146,17 +147,6 @@ bool Footprint::conflicts_with(const Effects& effects) const {
 void Footprint::clear() {
   for (const auto each : marked_) marks_[each] = Mark::none;
   marked_.clear();
-}
-
-std::vector<ValueId> written_values(const Instruction& instruction) {
-  auto written = instruction.writes;
-  if (!instruction.op) return written;
-  for (const auto position : traits_of(*instruction.op).quietly_written) {
-    for (const auto& each : instruction.tensors) {
-      if (each.position == position) written.push_back(each.value);
-    }
-  }
-  return written;
 }
 
 std::vector<Effects> effects_of(const Program& program, const Resources& resources) {

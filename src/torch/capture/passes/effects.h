@@ -62,7 +62,4 @@ class Footprint {
   std::vector<Resource> marked_;
 };
 
-/// The values whose memory the instruction writes: also those that the operator's schema keeps quiet about.
-std::vector<ValueId> written_values(const Instruction& instruction);
-
 }  // namespace cohort::recording

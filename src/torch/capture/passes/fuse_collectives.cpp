@@ -84,7 +84,8 @@ class FusionPass {
       if (fused != flights_.end()) each.flight = fused->second;
     }
     std::erase_if(program_.instructions, [](const Instruction& each) {
-      return !each.op && each.collective == nullptr && !each.flight && !each.host && each.distributed == nullptr;
+      return !each.op && each.collective == nullptr && !each.flight && !each.host && each.opaque == nullptr &&
+             each.distributed == nullptr;
     });
     return {
         .name = "fuse_collectives", .count = fused_, .text = fmt::format("{} collectives became {}", fused_, batches_)};
@@ -132,6 +133,7 @@ class FusionPass {
     whole.kind = GraphNode::Kind::collective;
     whole.group = last.group;
     whole.region = last.region;
+    whole.calls = last.calls;
     for (const auto place : batch) {
       auto& member = schedule_.at(place);
       whole.reads.insert(whole.reads.end(), member.reads.begin(), member.reads.end());

@@ -103,7 +103,7 @@ class CommonPass {
   bool is_candidate(std::size_t index) const {
     const auto& instruction = program_.instructions[index];
     return instruction.op && !effects_[index].is_opaque && instruction.host_numbers.empty() &&
-           instruction.group == nullptr && !instruction.results.empty() && written_values(instruction).empty() &&
+           instruction.group == nullptr && !instruction.results.empty() && instruction.writes.empty() &&
            !traits_of(*instruction.op).returns_uninitialized;
   }
 

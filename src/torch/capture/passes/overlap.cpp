@@ -101,9 +101,11 @@ class OverlapPass {
       for (const auto id : instruction.writes) waits.push_back(wait_for_value(instruction, id));
     }
     const auto effects = effects_of_wait(instruction, schedule_.resources());
-    const auto region = instruction.region;
     for (auto& each : waits) {
-      each.region = region;
+      each.region = instruction.region;
+      each.calls = instruction.calls;
+    }
+    for (auto& each : waits) {
       schedule_.insert_behind(place, std::move(each), effects);
     }
   }

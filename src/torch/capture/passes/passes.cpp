@@ -1,31 +1,19 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "torch/capture/passes/passes.h"
 
-#include <algorithm>
-#include <unordered_map>
 #include <utility>
 
 namespace cohort::recording {
 
 namespace {
 
-/// What has left its call on a distributed tensor does not belong to it any more, and a call of which nothing is left
-/// goes.
+/// What has left its call on a distributed tensor does not belong to it any more.
 void tidy_calls(Program& program) {
-  auto& instructions = program.instructions;
   std::size_t current = 0;
-  std::unordered_map<std::size_t, std::size_t> parts;
-  for (auto& each : instructions) {
-    if (each.distributed != nullptr) {
-      current = each.region;
-      continue;
-    }
-    if (each.region != current) current = 0;
+  for (auto& each : program.instructions) {
+    if (each.distributed != nullptr || each.region != current) current = each.distributed != nullptr ? each.region : 0;
     each.region = current;
-    if (current != 0) ++parts[current];
   }
-  std::erase_if(instructions,
-                [&](const Instruction& each) { return each.distributed != nullptr && !parts.contains(each.region); });
 }
 
 }  // namespace
@@ -37,6 +25,7 @@ std::vector<PassReport> optimize(Program& program, const PassOptions& options) {
     auto report = pass(program);
     if (report.count > 0) reports.push_back(std::move(report));
   };
+  run(options.cancel_pairs, cancel_pairs);
   run(options.remove_dead, remove_dead);
   run(options.merge_common, merge_common);
   run(options.fuse_collectives, [&](Program& it) { return fuse_collectives(it, options.fuse_cap); });

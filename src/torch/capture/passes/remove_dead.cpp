@@ -33,9 +33,13 @@ class Needs {
   bool include(const Instruction& instruction) const {
     return std::any_of(instruction.results.begin(), instruction.results.end(),
                        [&](const TensorPlace& each) { return values_[each.value]; }) ||
-           writes_needed_memory(instruction);
+           include_any(instruction.writes);
   }
 
+  /// Whether memory that one of them shows is used.
+  bool include_any(const std::vector<ValueId>& ids) const {
+    return std::any_of(ids.begin(), ids.end(), [&](ValueId id) { return storages_[program_.values[id].storage]; });
+  }
   /// What the instruction uses must be there, with the elements that it had.
   void add(const Instruction& instruction) {
     for (const auto id : instruction.reads) add(id);
@@ -46,11 +50,6 @@ class Needs {
   void add(ValueId id) {
     values_[id] = true;
     storages_[program_.values[id].storage] = true;
-  }
-  bool writes_needed_memory(const Instruction& instruction) const {
-    const auto written = written_values(instruction);
-    return std::any_of(written.begin(), written.end(),
-                       [&](ValueId id) { return storages_[program_.values[id].storage]; });
   }
 
   const Program& program_;
@@ -68,8 +67,9 @@ PassReport remove_dead(Program& program) {
   std::size_t last_region = 0;  // of an instruction that stays
   for (auto i = instructions.size(); i-- > 0;) {
     const auto& each = instructions[i];
-    // A call on a distributed tensor begins in front of what it consists of.
-    stays[i] = each.distributed != nullptr ? each.region == last_region : effects[i].is_opaque || needs.include(each);
+    // A call on a distributed tensor begins in front of what it consists of; from_local and to_local consist of nothing.
+    stays[i] = each.distributed != nullptr ? each.region == last_region || needs.include_any(each.reads)
+                                           : effects[i].is_opaque || needs.include(each);
     if (stays[i]) last_region = each.region;
     if (stays[i]) needs.add(instructions[i]);
   }
