@@ -17,8 +17,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "torch/capture/graph_partition.h"
-
 namespace cohort::recording {
 
 namespace {
@@ -28,20 +26,16 @@ struct Batchable {
   std::string_view overload;
   const char* list_name;
   const char* list_overload;
-  std::size_t arguments;  ///< of the operator on lists; what the other one has behind them must be 1
-  bool is_division = false;
 };
 
+// Of these the bits were seen to be equal on a GPU. With div, add_ of a number and addcdiv_, which end Adam's update, those
+// of its parameters were not, on an H200 with libtorch 2.11: on lists one of them rounds otherwise.
 constexpr std::array batchables{
-    Batchable{"aten::mul_", "Scalar", "aten::_foreach_mul_", "Scalar", 2},
-    Batchable{"aten::add_", "Tensor", "aten::_foreach_add_", "List", 3},
-    Batchable{"aten::add_", "Scalar", "aten::_foreach_add_", "Scalar", 2},
-    Batchable{"aten::addcmul_", "", "aten::_foreach_addcmul_", "Scalar", 4},
-    Batchable{"aten::addcdiv_", "", "aten::_foreach_addcdiv_", "Scalar", 4},
-    Batchable{"aten::sqrt", "", "aten::_foreach_sqrt", "", 1},
-    Batchable{"aten::zero_", "", "aten::_foreach_zero_", "", 1},
-    // On a GPU a tensor is divided by a number as it is multiplied with the inverse; a list would be divided.
-    Batchable{"aten::div", "Scalar", "aten::_foreach_mul", "Scalar", 2, true},
+    Batchable{"aten::mul_", "Scalar", "aten::_foreach_mul_", "Scalar"},
+    Batchable{"aten::add_", "Tensor", "aten::_foreach_add_", "List"},
+    Batchable{"aten::addcmul_", "", "aten::_foreach_addcmul_", "Scalar"},
+    Batchable{"aten::sqrt", "", "aten::_foreach_sqrt", ""},
+    Batchable{"aten::zero_", "", "aten::_foreach_zero_", ""},
 };
 
 const Batchable* batchable(const Instruction& instruction) {
@@ -72,11 +66,6 @@ std::optional<std::string> exact_text(const c10::IValue& value) {
   return std::nullopt;
 }
 
-/// As libtorch computes it for tensors of this dtype.
-c10::Scalar inverse(const c10::Scalar& number, bool is_double) {
-  return is_double ? 1.0 / number.toDouble() : static_cast<double>(1.0F / number.to<float>());
-}
-
 /// Equal for instructions that one operator on lists can do; nullopt if there is none for this one.
 std::optional<std::string> batch_key(const Program& program, const NumberedInstruction& each) {
   const auto& instruction = *each.instruction;
@@ -84,7 +73,6 @@ std::optional<std::string> batch_key(const Program& program, const NumberedInstr
   if (known == nullptr || instruction.tensors.empty()) return std::nullopt;
   const auto& first = program.values[instruction.tensors.front().value].shown;
   if (!is_real(first.dtype) || elements_of(first) > most_elements) return std::nullopt;
-  if (known->is_division && !is_on_gpu(program.values[instruction.tensors.front().value])) return std::nullopt;
   auto key = fmt::format("{}.{} {} {}", known->name, known->overload, first.dtype, first.device);
   for (std::size_t i = 0; i < instruction.arguments.size(); ++i) {
     const auto is_here = [i](const auto& place) { return place.position == i; };
@@ -97,33 +85,25 @@ std::optional<std::string> batch_key(const Program& program, const NumberedInstr
     const auto& numbers = instruction.host_numbers;
     const auto number = std::find_if(numbers.begin(), numbers.end(), is_here);
     if (number != numbers.end()) {
-      if (number->is_tensor || i >= known->arguments) return std::nullopt;
+      if (number->is_tensor) return std::nullopt;
       key += fmt::format(" #{}", each.numbers[static_cast<std::size_t>(number - numbers.begin())]);
       continue;
     }
     const auto text = exact_text(instruction.arguments[i]);
-    if (!text || (i >= known->arguments && instruction.arguments[i].toScalar().toDouble() != 1)) return std::nullopt;
+    if (!text) return std::nullopt;
     key += " " + *text;
   }
   return key;
 }
 
-Instruction on_lists(const Program& program, const std::vector<NumberedInstruction>& members) {
+Instruction on_lists(const std::vector<NumberedInstruction>& members) {
   const auto& first = *members.front().instruction;
   if (members.size() == 1) return first;
   const auto& known = *batchable(first);
-  Instruction whole{
-      .op = c10::Dispatcher::singleton().findSchemaOrThrow(known.list_name, known.list_overload),
-      .keys = first.keys,
-      .arguments = {first.arguments.begin(), first.arguments.begin() + static_cast<std::ptrdiff_t>(known.arguments)},
-      .host_numbers = first.host_numbers};
-  if (known.is_division) {
-    const bool is_double = program.values[first.tensors.front().value].shown.dtype == "f64";
-    for (auto& number : whole.host_numbers) {
-      number.function = [divisor = number.function, is_double] { return inverse(divisor(), is_double); };
-    }
-    if (whole.host_numbers.empty()) whole.arguments[1] = inverse(whole.arguments[1].toScalar(), is_double);
-  }
+  Instruction whole{.op = c10::Dispatcher::singleton().findSchemaOrThrow(known.list_name, known.list_overload),
+                    .keys = first.keys,
+                    .arguments = first.arguments,
+                    .host_numbers = first.host_numbers};
   for (const auto& place : first.tensors) {
     c10::List<at::Tensor> list;
     list.resize(members.size());
@@ -146,7 +126,7 @@ Instruction on_lists(const Program& program, const std::vector<NumberedInstructi
 /// The new order. A batch stays open, and comes after all instructions that are none, until one of these depends on it.
 class UpdateOrder {
  public:
-  explicit UpdateOrder(const Program& program) : program_(program), values_(program.values) {}
+  explicit UpdateOrder(const Program& program) : values_(program.values) {}
 
   void add(const NumberedInstruction& each, const std::optional<std::string>& key) {
     const auto last = last_dependence(*each.instruction);
@@ -175,7 +155,7 @@ class UpdateOrder {
 
   /// Puts the batches before this one into the order.
   void close(std::int64_t end) {
-    for (; closed_ < end; ++closed_) order_.push_back(on_lists(program_, batches_[static_cast<std::size_t>(closed_)]));
+    for (; closed_ < end; ++closed_) order_.push_back(on_lists(batches_[static_cast<std::size_t>(closed_)]));
     std::erase_if(open_, [this](const auto& each) { return static_cast<std::int64_t>(each.second) < closed_; });
   }
 
@@ -199,7 +179,6 @@ class UpdateOrder {
     for (const auto& result : each.results) raise(storages_[values_[result.value].storage].written);
   }
 
-  const Program& program_;
   const std::vector<Value>& values_;
   std::vector<Instruction> order_;
   std::vector<std::vector<NumberedInstruction>> batches_;

@@ -98,6 +98,8 @@ void GraphReplayer::find_obstacles() {
   std::string device;
   for (const auto& each : program_->instructions) {
     obstacles_.push_back(obstacle(*program_, each));
+    // It may draw random numbers, communicate and see what the host has done before it.
+    if (each.opaque) give_up(fmt::format("it calls the opaque function \"{}\"", each.opaque->name));
     for (const auto& argument : each.arguments) {
       if (argument.isGenerator()) generators_.push_back(argument.toGenerator());
     }
