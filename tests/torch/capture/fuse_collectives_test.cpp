@@ -84,24 +84,28 @@ TEST_P(FuseCollectivesCases, LeavesApartWhatDoesNotBelongTogether) {
 
 using functional::all_reduce;
 
+/// Both are there before the first is used.
+Tensors used(const Tensors& sums) {
+  return {sums[0] * 1, sums[1] * 1};
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Cases, FuseCollectivesCases,
     testing::Values(ApartCase{"Groups",
                               [](const auto& group, const auto& other, const at::Tensor& x) -> Tensors {
-                                return {all_reduce(x, "sum", group) * 1, all_reduce(x, "sum", other) * 1};
+                                return used({all_reduce(x, "sum", group), all_reduce(x, "sum", other)});
                               }},
                     ApartCase{"Reductions",
                               [](const auto& group, const auto& /*other*/, const at::Tensor& x) -> Tensors {
-                                return {all_reduce(x, "sum", group) * 1, all_reduce(x, "max", group) * 1};
+                                return used({all_reduce(x, "sum", group), all_reduce(x, "max", group)});
                               }},
-                    ApartCase{
-                        "Dtypes",
-                        [](const auto& group, const auto& /*other*/, const at::Tensor& x) -> Tensors {
-                          return {all_reduce(x, "sum", group) * 1, all_reduce(x.to(at::kDouble), "sum", group) * 1};
-                        }},
+                    ApartCase{"Dtypes",
+                              [](const auto& group, const auto& /*other*/, const at::Tensor& x) -> Tensors {
+                                return used({all_reduce(x, "sum", group), all_reduce(x.to(at::kDouble), "sum", group)});
+                              }},
                     ApartCase{"TooManyBytes",
                               [](const auto& group, const auto& /*other*/, const at::Tensor& x) -> Tensors {
-                                return {all_reduce(x, "sum", group) * 1, all_reduce(x * 2, "sum", group) * 1};
+                                return used({all_reduce(x, "sum", group), all_reduce(x * 2, "sum", group)});
                               },
                               95},
                     ApartCase{"OneNeedsTheOther",
@@ -120,19 +124,19 @@ INSTANTIATE_TEST_SUITE_P(
                                 const auto y = x + 1;
                                 const auto first = all_reduce(y, "sum", group);
                                 y.mul_(2);
-                                return {first * 1, all_reduce(y, "sum", group) * 1};
+                                return used({first, all_reduce(y, "sum", group)});
                               }},
                     ApartCase{"AnotherCollectiveInBetween",
                               [](const auto& group, const auto& other, const at::Tensor& x) -> Tensors {
                                 const auto first = all_reduce(x, "sum", group);
                                 other->barrier();
-                                return {first * 1, all_reduce(x * 2, "sum", group) * 1};
+                                return used({first, all_reduce(x * 2, "sum", group)});
                               }},
                     ApartCase{"TheHostInBetween",
                               [](const auto& group, const auto& /*other*/, const at::Tensor& x) -> Tensors {
                                 const auto first = all_reduce(x, "sum", group);
                                 on_host([] {});
-                                return {first * 1, all_reduce(x * 2, "sum", group) * 1};
+                                return used({first, all_reduce(x * 2, "sum", group)});
                               }},
                     ApartCase{"SendsAndReceives",
                               [](const auto& group, const auto& /*other*/, const at::Tensor& x) -> Tensors {
