@@ -24,7 +24,7 @@ Guards::Guards(const detail::CapturedCall& call, const WatchList& watch) : argum
     for (const auto& parameter : watched_.back()->parameters()) {
       if (!seen.insert(parameter.tensor.unsafeGetTensorImpl()).second) continue;
       parameters_.push_back(
-          {.tensor = TensorGuard(parameter), .gradient = TensorMetadata(gradient_of(parameter.tensor))});
+          {.tensor = TensorGuard(parameter, metadata_), .gradient = &metadata_.of(gradient_of(parameter.tensor))});
     }
   }
 }
@@ -47,9 +47,8 @@ std::optional<std::string> Guards::failure(const detail::CapturedCall& call) con
   }
   for (const auto& each : parameters_) {
     if (!each.tensor.holds()) return each.tensor.failure();
-    const auto& watched = each.tensor.watched();
-    const auto& gradient = gradient_of(watched.tensor);
-    if (!each.gradient.fits(gradient)) return each.gradient.failure("gradient of " + watched.name, gradient);
+    const auto& gradient = gradient_of(each.tensor.tensor());
+    if (!each.gradient->fits(gradient)) return each.gradient->failure("gradient of " + each.tensor.name(), gradient);
   }
   return std::nullopt;
 }

@@ -38,7 +38,7 @@ class Guards {
  private:
   struct Parameter {
     TensorGuard tensor;
-    TensorMetadata gradient;
+    const TensorMetadata* gradient;
   };
   struct Group {
     std::weak_ptr<ProcessGroup> group;
@@ -49,6 +49,7 @@ class Guards {
   Modes modes_;
   std::vector<Group> groups_;
   std::vector<std::unique_ptr<WatchSnapshot>> watched_;
+  MetadataPool metadata_;
   std::vector<Parameter> parameters_;  ///< of everything that is watched, each once
 };
 

@@ -196,4 +196,25 @@ Work Replayer::issue(const Instruction& instruction) {
   return issue_again(*instruction.group, with_memory(*instruction.collective, values_), options);
 }
 
+std::vector<bool> replaced_gradients(const Program& program) {
+  std::set<std::size_t> used;  // storages
+  const auto use = [&](ValueId id) { used.insert(program.values[id].storage); };
+  for (const auto& each : program.instructions) {
+    std::for_each(each.reads.begin(), each.reads.end(), use);
+    std::for_each(each.writes.begin(), each.writes.end(), use);
+  }
+  for (const auto& each : program.outputs) {
+    if (each.value) use(*each.value);
+  }
+  for (const auto& each : program.final_gradients) {
+    if (each.tensor.value) use(*each.tensor.value);
+  }
+  std::vector<bool> replaced(program.gradients.size());
+  for (const auto& each : program.final_gradients) {
+    const auto& before = program.gradients[each.parameter];
+    replaced[each.parameter] = before && !used.contains(program.values[*before].storage);
+  }
+  return replaced;
+}
+
 }  // namespace cohort::recording

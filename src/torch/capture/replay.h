@@ -65,4 +65,8 @@ class Replayer {
   std::vector<at::Tensor> left_gradients_;
 };
 
+/// For each watched parameter, whether the step replaces its gradient without using it. The old one then goes before a
+/// replay, as it went early in the step (zero_grad): otherwise both would exist at once.
+std::vector<bool> replaced_gradients(const Program& program);
+
 }  // namespace cohort::recording

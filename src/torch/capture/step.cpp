@@ -31,7 +31,8 @@ struct Recording {
   std::unique_ptr<recording::Guards> guards{};
   std::vector<WatchedTensor> parameters{};
   std::shared_ptr<const Program> program{};
-  std::vector<PassReport> passes{};  // what they did to the program
+  std::vector<bool> replaced_gradients{};  // of the parameters
+  std::vector<PassReport> passes{};        // what they did to the program
   // Made when somebody asks for it: texts of thousands of nodes take milliseconds.
   mutable std::optional<Graph> shown{};
   GraphTimeline timeline{};
@@ -170,6 +171,7 @@ void CapturedStep::Impl::settle(Recording& recording, Program program) {
       ranks.compare_now(recording.program->groups, recording::communication_of(*recording.program));
     }
     recording.replayer.emplace(recording.program);
+    recording.replaced_gradients = recording::replaced_gradients(*recording.program);
     if (options.cuda_graph && recording::GraphReplayer::concerns(*recording.program)) {
       recording.graph_replayer.emplace(recording.program);
     }
@@ -189,7 +191,11 @@ void CapturedStep::Impl::give_up(const CaptureError& error) {
 CapturedResult CapturedStep::Impl::replay(Recording& recording, const CapturedCall& call) {
   std::vector<at::Tensor> gradients;
   gradients.reserve(recording.parameters.size());
-  for (const auto& each : recording.parameters) gradients.push_back(each.tensor.grad());
+  for (std::size_t i = 0; i < recording.parameters.size(); ++i) {
+    auto& gradient = recording.parameters[i].tensor.mutable_grad();
+    if (recording.replaced_gradients[i]) gradient.reset();
+    gradients.push_back(gradient);
+  }
   CapturedResult result{.tensors = {}, .container = recording.container};
   std::vector<at::Tensor> left;
   if (to_measure > 0) {

@@ -6,6 +6,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <cstddef>
+
 namespace cohort::recording {
 
 namespace {
@@ -82,12 +85,18 @@ std::string TensorMetadata::difference(const at::Tensor& tensor) const {
   return fmt::format("dispatch keys were {} and are {}", c10::toString(keys_), c10::toString(impl.key_set()));
 }
 
+const TensorMetadata& MetadataPool::of(const at::Tensor& tensor) {
+  // Only the newest are looked at, so that a model of many shapes does not take quadratic time.
+  constexpr std::ptrdiff_t newest = 32;
+  const auto end = known_.rbegin() + std::min(newest, static_cast<std::ptrdiff_t>(known_.size()));
+  const auto found = std::find_if(known_.rbegin(), end, [&](const TensorMetadata& each) { return each.fits(tensor); });
+  return found != end ? *found : known_.emplace_back(tensor);
+}
+
 std::string TensorGuard::failure() const {
-  if (!metadata_.fits(watched_.tensor)) return metadata_.failure(watched_.name, watched_.tensor);
-  if (hooks_of(watched_.tensor) != hooks_) {
-    return fmt::format("a backward hook of {} was registered or removed", watched_.name);
-  }
-  return fmt::format("{} has other memory than before (set_data, or a move to another device and back)", watched_.name);
+  if (!metadata_->fits(tensor_)) return metadata_->failure(name(), tensor_);
+  if (hooks_of(tensor_) != hooks_) return fmt::format("a backward hook of {} was registered or removed", name());
+  return fmt::format("{} has other memory than before (set_data, or a move to another device and back)", name());
 }
 
 }  // namespace cohort::recording

@@ -12,6 +12,7 @@
 #include <cohort/torch/capture_watch.h>
 
 #include <cstddef>
+#include <deque>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -66,28 +67,42 @@ inline const void* memory_of(const at::Tensor& tensor) {
   return static_cast<const char*>(storage.data()) + static_cast<std::size_t>(impl.storage_offset()) * impl.itemsize();
 }
 
+/// Tensors that have the same metadata share it: of a thousand parameters few differ, and what they share stays in the
+/// cache, which is most of what the comparison costs.
+class MetadataPool {
+ public:
+  /// Valid as long as the pool.
+  const TensorMetadata& of(const at::Tensor& tensor);
+
+ private:
+  std::deque<TensorMetadata> known_;
+};
+
 /// A tensor that a recording uses by its memory: a parameter or a buffer.
 class TensorGuard {
  public:
-  explicit TensorGuard(WatchedTensor watched)
-      : watched_(std::move(watched)),
-        metadata_(watched_.tensor),
-        memory_(memory_of(watched_.tensor)),
-        hooks_(hooks_of(watched_.tensor)) {}
+  TensorGuard(const WatchedTensor& watched, MetadataPool& pool)
+      : tensor_(watched.tensor),
+        metadata_(&pool.of(tensor_)),
+        memory_(memory_of(tensor_)),
+        hooks_(hooks_of(tensor_)),
+        name_(std::make_unique<const std::string>(watched.name)) {}
 
-  const WatchedTensor& watched() const noexcept { return watched_; }
+  const at::Tensor& tensor() const noexcept { return tensor_; }
+  const std::string& name() const noexcept { return *name_; }
   bool holds() const {
-    return metadata_.fits(watched_.tensor) && memory_of(watched_.tensor) == memory_ &&
-           hooks_of(watched_.tensor) == hooks_;
+    return metadata_->fits(tensor_) && memory_of(tensor_) == memory_ && hooks_of(tensor_) == hooks_;
   }
   /// If it does not hold.
   std::string failure() const;
 
  private:
-  WatchedTensor watched_;
-  TensorMetadata metadata_;
+  // Less than a cache line, the name aside.
+  at::Tensor tensor_;
+  const TensorMetadata* metadata_;
   const void* memory_;
   TensorHooks hooks_;
+  std::unique_ptr<const std::string> name_;
 };
 
 }  // namespace cohort::recording

@@ -158,7 +158,7 @@ class ModuleSnapshot final : public WatchSnapshot {
     }
     for (const auto& item : buffers_of(module)) {
       if (is_new(item.value())) {
-        buffers_.emplace_back(WatchedTensor{.name = prefix + item.key(), .tensor = item.value()});
+        buffers_.emplace_back(WatchedTensor{.name = prefix + item.key(), .tensor = item.value()}, metadata_);
       }
     }
     for (const auto& item : children_of(module)) {
@@ -173,6 +173,7 @@ class ModuleSnapshot final : public WatchSnapshot {
   std::vector<std::shared_ptr<const Module>> keeps_;
   std::vector<ModuleState> modules_;
   std::vector<DdpState> wrappers_;
+  MetadataPool metadata_;
   std::vector<TensorGuard> buffers_;
   std::vector<WatchedTensor> parameters_;
   std::unordered_set<const c10::TensorImpl*> seen_;  ///< a tensor may be registered under several names

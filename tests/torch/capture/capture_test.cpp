@@ -184,6 +184,28 @@ TEST(Capture, TrainsUnderDataParallelism) {
   }
 }
 
+/// A step that sets gradients to none does not have two sets of them at once, and neither does a replay.
+TEST(Capture, LetsReplacedGradientsGoBeforeTheReplay) {
+  torch::nn::Linear net(4, 2);
+  bool is_free = false;
+  c10::weak_intrusive_ptr<c10::TensorImpl> before(at::ones({1}).getIntrusivePtr());
+  auto step = capture(
+      [&](const at::Tensor& x) {
+        net->weight.mutable_grad().reset();
+        net->bias.mutable_grad().reset();
+        on_host([&] { is_free = before.expired(); });
+        net->forward(x).sum().backward();
+      },
+      {.watch = {net}});
+  for (int i = 0; i < 5; ++i) {
+    if (i > 0) before = c10::weak_intrusive_ptr<c10::TensorImpl>(net->weight.grad().getIntrusivePtr());
+    step(at::full({3, 4}, i));
+    EXPECT_TRUE(is_free) << i;
+    EXPECT_TRUE(at::equal(net->weight.grad(), at::full({2, 4}, 3 * i))) << i;
+  }
+  EXPECT_NE(step.explain().find("replayed 2"), std::string::npos) << step.explain();
+}
+
 TEST(Capture, RefusesToSearchForUnusedParameters) {
   with_torch_threads(1, [](const ProcessGroupPtr& group) {
     DistributedDataParallel ddp(small_net(false), {.process_group = group, .find_unused_parameters = true});

@@ -86,7 +86,9 @@ TEST(RefusedOperators, ReadForTheHost) {
   const auto* const item = refusal_of_call("aten::_local_scalar_dense", "", {x});
   ASSERT_NE(item, nullptr);
   EXPECT_EQ(item->reason, CaptureRefusal::host_read);
-  EXPECT_NE(refusal_of_call("aten::equal", "", {x, x}), nullptr);
+  EXPECT_NE(refusal_of_call("aten::equal", "", {x, at::ones({})}), nullptr);
+  EXPECT_EQ(refusal_of_call("aten::equal", "", {x, x}), nullptr) << "no element decides";
+  EXPECT_EQ(refusal_of_call("aten::equal", "", {x, at::ones({2})}), nullptr) << "no element decides";
   EXPECT_NE(refusal_of_call("aten::where", "", {x}), nullptr);
   EXPECT_NE(refusal_of_call("aten::nonzero", "out", {x, x}), nullptr);
 }
