@@ -76,7 +76,16 @@ class Recorder {
  private:
   /// Calls the function, which records something, unless the recording has stopped.
   template <class Function>
-  void record(const Function& function);
+  void record(const Function& function) {
+    const std::lock_guard lock(mutex_);
+    if (refusal_) return;
+    try {
+      function();
+    } catch (const CaptureError& refusal) {
+      if (options_.on_refusal == OnRefusal::throws) throw;
+      refusal_ = refusal;
+    }
+  }
   void add(Instruction instruction);
   ValueId value_of(const at::Tensor& tensor, std::string_view used_by);
   ValueId add_value(const at::Tensor& tensor, GraphValue::Origin origin, std::string name = {});

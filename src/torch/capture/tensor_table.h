@@ -22,6 +22,11 @@ namespace cohort::recording {
 
 using ValueId = std::size_t;
 
+/// Whether the table can know the tensor.
+inline bool is_plain(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided && tensor.has_storage();
+}
+
 class TensorTable {
  public:
   enum class Lifetime : std::uint8_t {
