@@ -35,13 +35,13 @@ std::string_view own_sources() {
 }
 
 bool is_of_a_library(std::string_view file) {
-  constexpr std::array<std::string_view, 6> parts{"/include/torch/", "/include/ATen/",   "/include/c10/",
-                                                  "/include/c++/",   "/include/cohort/", "/usr/include/"};
+  // Compiler caches give objects the names of files in another folder, so the folders that calls pass are listed, too.
+  constexpr std::array<std::string_view, 12> parts{
+      "/include/torch/",      "/include/ATen/",      "/include/c10/",          "/include/c++/",
+      "/include/cohort/",     "/usr/include/",       "/src/torch/capture/",    "/src/torch/ddp/",
+      "/src/torch/dispatch/", "/src/torch/dtensor/", "/src/torch/functional/", "/src/torch/optim/"};
   const auto own = own_sources();
-  if (!own.empty() && file.starts_with(own) &&
-      (file.substr(own.size()).starts_with("src/") || file.substr(own.size()).starts_with("include/"))) {
-    return true;
-  }
+  if (!own.empty() && file.starts_with(own) && file.substr(own.size()).starts_with("src/")) return true;
   return std::any_of(parts.begin(), parts.end(),
                      [&](std::string_view each) { return file.find(each) != std::string_view::npos; });
 }

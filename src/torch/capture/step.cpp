@@ -9,6 +9,7 @@
 #include <optional>
 #include <unordered_set>
 
+#include "graph/names.h"
 #include "torch/capture/compare.h"
 #include "torch/capture/compare_ranks.h"
 #include "torch/capture/graph_replay.h"
@@ -93,6 +94,8 @@ struct CapturedStep::Impl {
   recording::RankComparison ranks{};
 
   Recording* find(const CapturedCall& call, std::string& failure);
+  /// The one used last of those that have been recorded.
+  const Recording& newest() const;
   CapturedResult record(Recording& recording, const CapturedCall& call, const std::function<CapturedResult()>& run);
   CapturedResult replay(Recording& recording, const CapturedCall& call);
   void settle(Recording& recording, Program program);
@@ -240,12 +243,16 @@ CapturedResult CapturedStep::call(const CapturedCall& call, const std::function<
   return impl.record(*found, call, run);
 }
 
-const Graph& CapturedStep::graph() const {
-  if (impl_->recordings.empty()) {
-    throw Error(impl_->eager_reason.empty() ? "capture: the step has not been called yet"
-                                            : "capture: the step is not captured: " + impl_->eager_reason);
+const Recording& CapturedStep::Impl::newest() const {
+  for (const auto& each : recordings) {
+    if (each->program != nullptr) return *each;
   }
-  return impl_->recordings.front()->graph();
+  if (!eager_reason.empty()) throw Error("capture: the step is not captured: " + eager_reason);
+  throw Error("capture: the step has not been called yet, or no call has succeeded");
+}
+
+const Graph& CapturedStep::graph() const {
+  return impl_->newest().graph();
 }
 
 void CapturedStep::measure(std::size_t replays) {
@@ -254,8 +261,7 @@ void CapturedStep::measure(std::size_t replays) {
 }
 
 const GraphTimeline& CapturedStep::timeline() const {
-  graph();  // throws if there is none
-  return impl_->recordings.front()->timeline;
+  return impl_->newest().timeline;
 }
 
 std::size_t CapturedStep::recordings() const noexcept {
@@ -266,8 +272,10 @@ std::string CapturedStep::explain() const {
   if (!impl_->eager_reason.empty()) return "The step is not captured: " + impl_->eager_reason + "\n";
   std::string text;
   for (const auto& each : impl_->recordings) {
-    text += fmt::format("Recording {}, made because of {}: recorded {} times, replayed {} times, {} nodes.\n",
-                        each->number, each->reason, each->attempts, each->replays, each->graph().nodes.size());
+    text += fmt::format(
+        "Recording {}, made because of {}: recorded {} times, replayed {} times, {}.\n", each->number, each->reason,
+        each->attempts, each->replays,
+        each->program == nullptr ? "the call has failed" : graph_names::counted(each->graph().nodes.size(), "node"));
     if (each->graph_replayer) text += fmt::format("  {}\n", each->graph_replayer->explain());
     if (!each->replayer && !each->last_difference.empty()) {
       text += fmt::format("  Not replayed yet: two recordings in a row differ. {}\n", each->last_difference);
