@@ -56,7 +56,7 @@ class COHORT_API IssueObserver {
   using Function = std::function<void(const Issue&)>;
 
   /// Called when this thread has waited for an asynchronous operation, with success; Work::is_same_operation() tells for
-  /// which.
+  /// which. Work::future() and Work::then() wait as well then.
   using WaitFunction = std::function<void(const Work&)>;
 
   /// An empty function: nothing is called, as outside of all scopes.

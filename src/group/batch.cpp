@@ -106,7 +106,8 @@ Work Batch::run(const AllGatherOptions& options) {
       // The operations are started one by one but waited for together, because a receive may come before the send that
       // it waits for.
       if (first == 0) first = part.sequence();
-      part.future().on_done([together, part](const auto& future) { together->arrived(future.exception()); });
+      WorkAccess::unobserved_future(part).on_done(
+          [together, part](const auto& future) { together->arrived(future.exception()); });
     } catch (...) {
       together->arrived(std::current_exception());
     }

@@ -14,6 +14,7 @@
 #include "core/rank_index.h"
 #include "group/assembly.h"
 #include "group/group_ids.h"
+#include "group/issue_notifier.h"
 #include "group/lobby.h"
 #include "group/process_group_state.h"
 #include "rendezvous/schemes.h"
@@ -73,6 +74,7 @@ RendezvousResult find_job(const GroupMembers& members, milliseconds timeout) {
 ProcessGroupPtr ProcessGroup::grow(const GrowOptions& options) {
   const ErrorContext context{.group = id(), .op = "grow"};
   state_->check_process("grow");
+  IssueNotifier::notify_for_host(*this, OpType::coalesced, "grow");
   const auto recipe = state_->recipe;
   for (const auto& backend : state_->distinct_backends()) {
     if (backend->capabilities().regrouping) continue;

@@ -8,12 +8,13 @@ namespace cohort {
 
 /// What is called on threads that have no observer of their own, for those that work on behalf of another thread: autograd
 /// computes gradients on CUDA with threads of its engine, to which libtorch carries its own thread-local state and nobody
-/// else's. The functions find out by that state whether they are concerned.
+/// else's. The first function finds out by that state whether the thread is one of them; the others are called if so.
 struct OtherThreads {
+  bool (*are_observed)() noexcept;
   void (*issued)(const Issue& issue);
   void (*waited)(const Work& work);
 };
-/// Once, for the whole process; costs other threads these calls from then on.
+/// Once, for the whole process; costs other threads the first call from then on.
 COHORT_API void observe_other_threads(const OtherThreads& functions) noexcept;
 
 struct IssueNotifier {
@@ -24,6 +25,7 @@ struct IssueNotifier {
   static void notify_for_host(ProcessGroup& group, OpType type, std::string_view function);
   /// Likewise, for the end of a wait.
   static void notify_wait(const Work& work);
+  static bool are_waits_observed() noexcept;
 };
 
 }  // namespace cohort

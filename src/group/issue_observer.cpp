@@ -28,7 +28,12 @@ IssueObserver::~IssueObserver() {
 
 bool IssueNotifier::is_observed() noexcept {
   if (innermost_observer != nullptr) return innermost_observer->function_ != nullptr;
-  return on_other_threads.load(std::memory_order_acquire) != nullptr;
+  const auto* const others = on_other_threads.load(std::memory_order_acquire);
+  return others != nullptr && others->are_observed();
+}
+
+bool IssueNotifier::are_waits_observed() noexcept {
+  return innermost_observer != nullptr ? innermost_observer->wait_function_ != nullptr : is_observed();
 }
 
 void IssueNotifier::notify(const Issue& issue) {
@@ -43,11 +48,10 @@ void IssueNotifier::notify_for_host(ProcessGroup& group, OpType type, std::strin
 }
 
 void IssueNotifier::notify_wait(const Work& work) {
-  if (innermost_observer != nullptr) [[unlikely]] {
-    if (innermost_observer->wait_function_ != nullptr) innermost_observer->wait_function_(work);
-  } else if (const auto* const others = on_other_threads.load(std::memory_order_acquire)) {
-    others->waited(work);
-  }
+  if (!are_waits_observed()) [[likely]]
+    return;
+  if (innermost_observer != nullptr) return innermost_observer->wait_function_(work);
+  on_other_threads.load(std::memory_order_acquire)->waited(work);
 }
 
 }  // namespace cohort

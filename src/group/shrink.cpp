@@ -17,6 +17,7 @@
 #include "core/run_with_deadline.h"
 #include "group/assembly.h"
 #include "group/group_ids.h"
+#include "group/issue_notifier.h"
 #include "group/process_group_state.h"
 #include "group/survivor_agreement.h"
 
@@ -74,6 +75,7 @@ ProcessGroupPtr ProcessGroup::shrink(const ShrinkOptions& options) {
                      {.group = id(), .op = "shrink"});
   }
   state_->check_process("shrink");
+  IssueNotifier::notify_for_host(*this, OpType::coalesced, "shrink");
   const auto backends = state_->distinct_backends();
   const auto backend = default_backend();
   const auto deadline = options.timeout.deadline_or(timeout());

@@ -200,6 +200,7 @@ ProcessGroupPtr ProcessGroup::merge_remote_group(const StorePtr& store, int size
   if (store == nullptr) throw ValueError("merge_remote_group: the store is null", context);
   if (size < 1) throw ValueError(fmt::format("merge_remote_group: size {}", size), context);
   state_->check_process("merge_remote_group");
+  IssueNotifier::notify_for_host(*this, OpType::coalesced, "merge_remote_group");
   const auto timeout = options.timeout.duration_or(store->timeout());
   const StoreTimeoutGuard guard(*store, timeout);  // factories take their timeout from the store
   const auto rank = static_cast<int>(store->add("mergeGroupRank", 1)) - 1;

@@ -135,6 +135,18 @@ std::vector<Buffer> Work::result() const {
 }
 
 Future<std::vector<Buffer>> Work::future() const {
+  if (handle_ != nullptr && IssueNotifier::are_waits_observed()) [[unlikely]] {
+    handle_->state().wait(Deadline::never());  // the operation's deadline bounds the wait
+    if (!handle_->state().error()) IssueNotifier::notify_wait(*this);
+  }
+  return unobserved_future();
+}
+
+Future<std::vector<Buffer>> WorkAccess::unobserved_future(const Work& work) {
+  return work.unobserved_future();
+}
+
+Future<std::vector<Buffer>> Work::unobserved_future() const {
   if (handle_ != nullptr) return Future<std::vector<Buffer>>(handle_->state().future());
   Promise<std::vector<Buffer>> promise;
   promise.set_value(result());

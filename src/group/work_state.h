@@ -95,6 +95,8 @@ struct WorkAccess {
   static Work pending(OpType op, std::uint64_t sequence, std::shared_ptr<detail::WorkState> state);
   /// For operations that are enqueued on a stream. If `is_borrowed` is true, destroying the last copy waits.
   static Work enqueued(OpType op, std::uint64_t sequence, std::shared_ptr<detail::WorkState> state, bool is_borrowed);
+  /// Never waits, also in the scope of an IssueObserver.
+  static Future<std::vector<Buffer>> unobserved_future(const Work& work);
 };
 
 }  // namespace cohort
