@@ -9,6 +9,8 @@
 
 #include <utility>
 
+#include "torch/capture/recorder.h"
+
 namespace cohort::hooks {
 
 ProcessGroupPtr group_for(ProcessGroupPtr group, std::string_view hook) {
@@ -33,6 +35,14 @@ void expect_floats(const at::Tensor& tensor, std::string_view hook) {
     throw TypeError(fmt::format("the communication hook {} takes real floats, not gradients of {}", hook,
                                 c10::toString(tensor.scalar_type())));
   }
+}
+
+void refuse_to_capture_counting(std::string_view what) {
+  recording::refuse_to_record(CaptureRefusal::unsupported_call, what,
+                              "the host counts iterations and does different things in different ones, and a replay "
+                              "would always do what the recorded one did",
+                              {"Use a communication hook without such a state, such as fp16_compress.",
+                               "Average models after the step, outside of it."});
 }
 
 }  // namespace cohort::hooks

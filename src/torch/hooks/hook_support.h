@@ -23,4 +23,7 @@ bool is_sparse(const at::Tensor& tensor);
 /// A TypeError that names the hook unless the elements are real floats.
 void expect_floats(const at::Tensor& tensor, std::string_view hook);
 
+/// For hooks that do different things in different iterations, which the host counts.
+void refuse_to_capture_counting(std::string_view what);
+
 }  // namespace cohort::hooks

@@ -49,6 +49,7 @@ ModelAverager::ModelAverager(std::int64_t warmup_steps) : warmup_steps_(warmup_s
 }
 
 void ModelAverager::average_parameters(const std::vector<at::Tensor>& parameters) {
+  hooks::refuse_to_capture_counting("a model averager");
   if (step_ >= warmup_steps_) {
     if (const auto group = group_at(step_)) average_over(*group, parameters);
   }

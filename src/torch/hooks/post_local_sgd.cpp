@@ -49,6 +49,7 @@ PostLocalSgdState::PostLocalSgdState(PostLocalSgdOptions options) : options_(std
 }
 
 TensorFuture PostLocalSgdState::average(GradBucket& bucket) {
+  hooks::refuse_to_capture_counting("the communication hook post_local_sgd");
   const bool is_local_now = is_local();
   if (bucket.is_last()) ++iteration_;
   if (!is_local_now) return hooks::averaged(*options_.process_group, bucket.buffer());

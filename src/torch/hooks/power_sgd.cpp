@@ -22,7 +22,9 @@ namespace cohort {
 /// One call of the hook for one bucket.
 class PowerSgdStep {
  public:
-  PowerSgdStep(PowerSgdState& state, GradBucket& bucket) : state_(state), bucket_(bucket) {}
+  PowerSgdStep(PowerSgdState& state, GradBucket& bucket) : state_(state), bucket_(bucket) {
+    hooks::refuse_to_capture_counting("the communication hook power_sgd");
+  }
 
   bool is_warming_up() const { return state_.iteration_ < state_.options_.start_power_sgd_iter; }
   TensorFuture average() {

@@ -55,16 +55,14 @@ at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max
         buffer_of(shared), {.op = largest ? ReduceOp::max() : ReduceOp::sum(), .stream = current_stream(shared)});
     total = (largest ? shared : shared.pow(1 / p)).reshape({}).to(total.scalar_type());
   }
-  auto* const recorder = options.error_if_nonfinite ? recording::Recorder::active() : nullptr;
-  if (recorder != nullptr) {
-    recorder->refuse({CaptureRefusal::host_read,
-                      "clip_grad_norm_ with error_if_nonfinite",
-                      "the host reads the norm to throw the error, and a replay would not",
-                      {"Return the norm from the step, and look at it afterwards."}});
-  }
-  if (options.error_if_nonfinite && !std::isfinite(total.item<double>())) {
-    throw Error(
-        fmt::format("clip_grad_norm_: the norm of the gradients is {}: nothing was scaled", total.item<double>()));
+  if (options.error_if_nonfinite) {
+    recording::refuse_to_record(CaptureRefusal::host_read, "clip_grad_norm_ with error_if_nonfinite",
+                                "the host reads the norm to throw the error, and a replay would not",
+                                {"Return the norm from the step, and look at it afterwards."});
+    const auto norm = total.item<double>();
+    if (!std::isfinite(norm)) {
+      throw Error(fmt::format("clip_grad_norm_: the norm of the gradients is {}: nothing was scaled", norm));
+    }
   }
   // Multiplies even by 1: finding out whether that is needed would have to wait for the device.
   const auto factor = at::clamp_max(max_norm / (total + 1e-6), 1.0);
