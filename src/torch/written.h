@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/alias.h>
 #include <c10/core/TensorImpl.h>
 
 namespace cohort {
@@ -12,6 +14,16 @@ namespace cohort {
 /// backward can have saved it.
 inline void mark_written(const at::Tensor& tensor) {
   if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+}
+
+/// Another object for the same memory, with the same autograd version and without history.
+inline at::Tensor alias_of(const at::Tensor& tensor) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  auto alias = at::alias(tensor);
+  if (!tensor.is_inference() && !alias.is_inference()) {
+    alias.unsafeGetTensorImpl()->set_version_counter(tensor.unsafeGetTensorImpl()->version_counter());
+  }
+  return alias;
 }
 
 }  // namespace cohort

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The arguments and the result of a captured step (capture.h), taken apart into tensors, which a replay gets and gives anew,
-// and everything else, which is guarded. Steps take tensors, numbers, strings, groups, meshes and placements, and
+// The arguments and the result of a captured step (capture.h), taken apart into tensors, which a replay gets and gives
+// anew, and everything else, which is guarded. Steps take tensors, numbers, strings, groups, meshes and placements, and
 // containers of these (vectors, tuples, optionals, maps); of a struct, what its visit_tensors visits (outputs.h):
 //
-//   auto scale = cohort::capture([](const std::map<std::string, torch::Tensor>& features, std::optional<double> factor) {
-//     return features.at("image") * factor.value_or(1);
-//   });
+//   auto scale = cohort::capture(
+//       [](const std::map<std::string, torch::Tensor>& features, std::optional<double> factor) {
+//         return features.at("image") * factor.value_or(1);
+//       });
 //
 // Another number, another key or an optional without its value is another recording. Users include capture.h.
 #pragma once
@@ -26,6 +27,7 @@
 #include <string>
 #include <tuple>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -35,6 +37,7 @@ namespace cohort::detail {
 /// result, and then one for each argument.
 struct GuardedConstant {
   std::string text{};
+  std::string types{};  ///< of numbers: 2 and 2.0 are the same text
   std::vector<std::shared_ptr<const void>> groups{};
   std::size_t tensors = 0;  ///< how many tensors the argument consists of
   friend bool operator==(const GuardedConstant&, const GuardedConstant&) = default;
@@ -98,6 +101,7 @@ template <class T>
 void describe_argument(const T& argument, CapturedCall& call, GuardedConstant& constant) {
   using U = std::remove_cvref_t<T>;
   auto& text = constant.text;
+  if constexpr (std::is_arithmetic_v<U> || std::is_enum_v<U>) constant.types += typeid(U).name();
   const auto add_parts = [&](const auto&... parts) {
     std::size_t count = 0;
     ((text += count++ == 0 ? "" : ", ", describe_argument(parts, call, constant)), ...);

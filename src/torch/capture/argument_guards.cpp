@@ -21,6 +21,9 @@ const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
 /// `number`: of the argument, from 1 on; 0 is the type of the result.
 std::string constant_difference(std::size_t number, const GuardedConstant& was, const GuardedConstant& is) {
   if (number == 0) return fmt::format("the type of the result was {} and is {}", was.text, is.text);
+  if (was.types != is.types && was.text == is.text) {
+    return fmt::format("argument {}, {}, was a number of another type", number, was.text);
+  }
   if (was.text == is.text)
     return fmt::format("argument {} was the group {} and is another one with this id", number, was.text);
   const auto is_group = [](const GuardedConstant& each) {
@@ -39,6 +42,17 @@ ArgumentGuards::ArgumentGuards(const detail::CapturedCall& call) : constants_(ca
     tensors_.emplace_back(call.tensors[i]);
     hooks_.push_back(hooks_of(call.tensors[i]));
     sharing_.push_back(sharing_of(call.tensors, i));
+    memory_.push_back(memory_of(call.tensors[i]));
+  }
+}
+
+void ArgumentGuards::add_memory(const Program& program, const std::vector<bool>& are_shared) {
+  lies_in_step_.clear();
+  for (const auto id : program.arguments) lies_in_step_.push_back(are_shared[id]);
+  storages_.clear();
+  for (const auto& each : program.values) {
+    if (!each.constant.defined() || each.constant.unsafeGetTensorImpl()->is_wrapped_number()) continue;
+    storages_.insert(each.constant.storage().unsafeGetStorageImpl());
   }
 }
 
@@ -78,6 +92,14 @@ std::optional<std::string> ArgumentGuards::failure(const detail::CapturedCall& c
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     if (!tensors_[i].fits(call.tensors[i])) return tensors_[i].failure(name_of(i), call.tensors[i]);
     if (hooks_of(call.tensors[i]) != hooks_[i]) return fmt::format("{} has other backward hooks", name_of(i));
+    if (!lies_in_step_.empty()) {
+      if (lies_in_step_[i] && memory_of(call.tensors[i]) != memory_[i]) {
+        return fmt::format("{} was in memory that the step uses by itself as well, and is not", name_of(i));
+      }
+      if (!lies_in_step_[i] && storages_.contains(storage_of(call.tensors[i]))) {
+        return fmt::format("{} is in memory that the step uses by itself as well, and was not", name_of(i));
+      }
+    }
     const auto sharing = sharing_of(call.tensors, i);
     if (sharing == sharing_[i]) continue;
     if (sharing.first == i)

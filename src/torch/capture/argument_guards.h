@@ -6,8 +6,10 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
+#include "torch/capture/program.h"
 #include "torch/capture/tensor_metadata.h"
 
 namespace cohort::recording {
@@ -17,6 +19,9 @@ namespace cohort::recording {
 class ArgumentGuards {
  public:
   explicit ArgumentGuards(const detail::CapturedCall& call);
+  /// What the recording of this call knows of the arguments' memory: one that lies in memory of another tensor of the step
+  /// must lie there again, and the others must not come to lie in memory that the recording keeps.
+  void add_memory(const Program& program, const std::vector<bool>& are_shared);
   /// The first difference, in words, or nullopt.
   std::optional<std::string> failure(const detail::CapturedCall& call) const;
 
@@ -34,6 +39,9 @@ class ArgumentGuards {
   std::vector<TensorMetadata> tensors_;
   std::vector<TensorHooks> hooks_;
   std::vector<Sharing> sharing_;
+  std::vector<const void*> memory_;
+  std::vector<bool> lies_in_step_;                        ///< empty before add_memory()
+  std::unordered_set<const c10::StorageImpl*> storages_;  ///< of the recording's constants
 };
 
 }  // namespace cohort::recording

@@ -8,6 +8,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
+#include <unordered_map>
+#include <utility>
 
 #include "torch/capture/instruction_name.h"
 
@@ -106,16 +109,20 @@ Difference compare_instructions(const Instruction& a, const Instruction& b, std:
   return a.op ? compare_arguments(a, b, where) : std::nullopt;
 }
 
+RecordingDifference made_by_host(const at::Tensor& constant, std::string why) {
+  return {.reason = CaptureRefusal::host_write,
+          .where =
+              fmt::format("a tensor of sizes {} that no operator of the step made", constant_text(constant.sizes().vec())),
+          .what = std::move(why)};
+}
+
 /// A constant is a tensor that was there before the step, or a number that libtorch made a tensor of.
 Difference compare_constants(const at::Tensor& a, const at::Tensor& b, std::size_t number) {
   const auto where = fmt::format("constant {}", number);
   const bool is_same_memory = a.storage().data() == b.storage().data();
   if (is_same_memory) return std::nullopt;
   if (a.dim() != 0 || !a.is_cpu()) {
-    return RecordingDifference{
-        .reason = CaptureRefusal::host_write,
-        .where = fmt::format("a tensor of sizes {} that no operator of the step made", constant_text(a.sizes().vec())),
-        .what = "each recording has another one: the host makes it in the step"};
+    return made_by_host(a, "each recording has another one: the host makes it in the step");
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   if (std::memcmp(a.data_ptr(), b.data_ptr(), a.nbytes()) == 0) return std::nullopt;
@@ -149,6 +156,20 @@ std::optional<RecordingDifference> difference(const Program& first, const Progra
       !std::equal(first.final_gradients.begin(), first.final_gradients.end(), second.final_gradients.begin(),
                   second.final_gradients.end(), is_same_gradient)) {
     return other_operators("the end", "the step leaves other tensors as results or gradients");
+  }
+  return std::nullopt;
+}
+
+std::optional<RecordingDifference> constant_of_the_step(const Program& program) {
+  std::unordered_map<const c10::StorageImpl*, std::size_t> own;  // how often the program itself holds each storage
+  for (const auto& each : program.values) {
+    if (each.constant.defined()) ++own[each.constant.storage().unsafeGetStorageImpl()];
+  }
+  for (const auto& each : program.values) {
+    const auto& constant = each.constant;
+    if (!constant.defined() || each.is_of_recorder || (constant.dim() == 0 && constant.is_cpu())) continue;
+    if (constant.storage().use_count() > own[constant.storage().unsafeGetStorageImpl()]) continue;
+    return made_by_host(constant, "nobody holds it when the step has ended: the host makes it in the step");
   }
   return std::nullopt;
 }

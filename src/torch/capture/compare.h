@@ -26,4 +26,8 @@ bool is_same_constant(const c10::IValue& a, const c10::IValue& b);
 /// Where the recordings differ first.
 std::optional<RecordingDifference> difference(const Program& first, const Program& second);
 
+/// A constant that nobody else holds any more: the host made it in the step, over memory that is gone when the step has
+/// ended (from_blob), perhaps at the same address each time.
+std::optional<RecordingDifference> constant_of_the_step(const Program& program);
+
 }  // namespace cohort::recording

@@ -57,12 +57,19 @@ void exchange_sequences(ProcessGroup& group, const std::string& mine) {
 void RankComparison::compare(std::span<const ProcessGroupPtr> groups, const Graph& graph) {
   for (const auto& group : by_id(groups)) {
     const auto mine = sequence_of(graph, *group);
-    if (known_.emplace(group->id(), mine).second) exchange_sequences(*group, mine);
+    // Messages concern their two ranks alone; the others may not have captured anything.
+    if (mine.empty() || known_.contains({group->id(), mine})) continue;
+    exchange_sequences(*group, mine);
+    known_.emplace(group->id(), mine);
   }
 }
 
-void RankComparison::compare_now(std::span<const ProcessGroupPtr> groups, const Graph& graph) {
-  for (const auto& group : by_id(groups)) exchange_sequences(*group, sequence_of(graph, *group));
+void RankComparison::compare_now(std::span<const ProcessGroupPtr> groups, const Graph& graph) const {
+  for (const auto& group : by_id(groups)) {
+    const auto is_known = known_.lower_bound({group->id(), {}});
+    if (is_known == known_.end() || is_known->first != group->id()) continue;  // has messages alone
+    exchange_sequences(*group, sequence_of(graph, *group));
+  }
 }
 
 }  // namespace cohort::recording

@@ -23,8 +23,9 @@ class RankComparison {
   /// For each group, in the order of their ids: exchanges its collectives in this graph, unless this sequence of them has
   /// been compared before. Throws a CaptureError that names the first difference, on all ranks of the group.
   void compare(std::span<const ProcessGroupPtr> groups, const Graph& graph);
-  /// Likewise, but always exchanges: whether a pass has changed the sequence may differ between ranks.
-  static void compare_now(std::span<const ProcessGroupPtr> groups, const Graph& graph);
+  /// Likewise, but always exchanges what is left of sequences that were compared: whether a pass has changed them may differ
+  /// between ranks.
+  void compare_now(std::span<const ProcessGroupPtr> groups, const Graph& graph) const;
 
  private:
   std::set<std::pair<std::string, std::string>> known_;  // a group's id, and its collectives

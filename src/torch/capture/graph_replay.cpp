@@ -234,9 +234,12 @@ std::unique_ptr<GraphReplayer::Order> GraphReplayer::ordered() const {
       order->groups.push_back(each.group);
     }
   }
-  // Views have the storage of what they show.
+  // Views have the storage of what they show. That of an argument is the graph's own copy of it.
   for (const auto& each : program_->values) {
-    if (each.shown.origin != GraphValue::Origin::result) order->storages.erase(each.storage);
+    const auto origin = each.shown.origin;
+    if (origin == GraphValue::Origin::constant || origin == GraphValue::Origin::gradient) {
+      order->storages.erase(each.storage);
+    }
   }
   return order;
 }
@@ -327,7 +330,8 @@ std::vector<at::Tensor> GraphReplayer::launch(std::span<const at::Tensor> argume
   }
   // The next launch writes the graph's memory: what the step returns is copied out of it.
   for (const auto& each : program_->outputs) {
-    if (each.value && order_->storages.contains(program_->values[*each.value].storage)) {
+    if (!each.value || program_->values[*each.value].shown.origin == GraphValue::Origin::argument) continue;
+    if (order_->storages.contains(program_->values[*each.value].storage)) {
       values[*each.value] = values[*each.value].clone();
     }
   }

@@ -14,10 +14,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "torch/capture/argument_guards.h"
 #include "torch/capture/modes.h"
+#include "torch/capture/program.h"
 #include "torch/capture/tensor_metadata.h"
 
 namespace cohort::recording {
@@ -30,12 +32,20 @@ class Guards {
   /// A group on which the recording has collectives.
   void add_group(const ProcessGroupPtr& group);
 
+  /// What the recording knows of the memory of arguments and gradients (ArgumentGuards::add_memory()): a gradient that lies
+  /// in a bucket of DDP when the step begins is not copied into it.
+  void add_memory(const Program& program);
+
   /// The first guard that fails, in words, or nullopt. Under 20 us for a thousand parameters.
   std::optional<std::string> failure(const detail::CapturedCall& call) const;
 
-  const std::vector<std::unique_ptr<WatchSnapshot>>& watched() const noexcept { return watched_; }
+  /// Of everything that is watched, each once.
+  std::vector<WatchedTensor> parameters() const;
 
  private:
+  bool is_in_group_memory(const void* memory) const;
+  std::optional<std::string> gradient_memory_failure() const;
+
   struct Parameter {
     TensorGuard tensor;
     const TensorMetadata* gradient;
@@ -51,6 +61,11 @@ class Guards {
   std::vector<std::unique_ptr<WatchSnapshot>> watched_;
   MetadataPool metadata_;
   std::vector<Parameter> parameters_;  ///< of everything that is watched, each once
+  /// Of their gradients, and null for those that lay in no other memory.
+  std::vector<const void*> gradient_memory_;
+  /// Begins and ends of what the recording keeps of groups' memory, such as buckets; sorted.
+  std::vector<std::pair<const std::byte*, const std::byte*>> group_memory_;
+  bool compares_gradient_memory_ = false;
 };
 
 }  // namespace cohort::recording

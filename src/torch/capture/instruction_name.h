@@ -6,6 +6,8 @@
 #include <ATen/core/ivalue.h>
 #include <cohort/op_type.h>
 
+#include <fmt/format.h>
+
 #include <sstream>
 #include <string>
 
@@ -26,7 +28,9 @@ inline std::string name_of(const Instruction& instruction) {
   return instruction.flight ? "wait" : "host";
 }
 
+/// Numbers with as many digits as tell them from others.
 inline std::string constant_text(const c10::IValue& constant) {
+  if (constant.isDouble()) return fmt::format("{}", constant.toDouble());
   std::ostringstream text;
   text << constant;
   return text.str();

@@ -102,7 +102,9 @@ struct Instruction {
 struct Value {
   GraphValue shown;
   std::size_t storage = 0;
-  at::Tensor constant{};  ///< for GraphValue::Origin::constant
+  at::Tensor constant{};         ///< for GraphValue::Origin::constant
+  bool has_two_names = false;    ///< an argument that is a parameter or a gradient as well, or a gradient of two parameters
+  bool is_of_recorder = false;   ///< a constant that stands for memory of a group, which it holds
 };
 
 /// A tensor that the step leaves to its caller: a value, or the distributed tensor whose local part it is.
@@ -111,7 +113,10 @@ struct LeftTensor {
   dtensor::LayoutPtr layout{};     ///< null: a plain tensor
   std::vector<std::int64_t> sizes{};
   std::vector<std::int64_t> strides{};
-  friend bool operator==(const LeftTensor&, const LeftTensor&) = default;
+  friend bool operator==(const LeftTensor& a, const LeftTensor& b) {
+    const bool lies_alike = a.layout == b.layout || (a.layout && b.layout && dtensor::equal(a.layout, b.layout));
+    return a.value == b.value && lies_alike && a.sizes == b.sizes && a.strides == b.strides;
+  }
 };
 
 /// What a watched parameter has as gradient when the step has ended.
@@ -130,6 +135,9 @@ struct Program {
   std::vector<ProcessGroupPtr> groups{};
   std::size_t flights = 0;  ///< asynchronous collectives on groups
 };
+
+/// For each value, whether the step uses it and, as another tensor that existed before, memory that it lies in.
+std::vector<bool> lie_in_shared_memory(const Program& program);
 
 /// As users see it.
 Graph graph_of(const Program& program);

@@ -51,6 +51,7 @@ void add_operands(const Collective& collective, GraphNode& node) {
   if (reduces(operation.type)) {
     node.operands.push_back({.name = "op", .text = std::string(to_string(operation.reduce.kind()))});
   }
+  if (is_p2p(operation.type)) node.operands.push_back({.name = "peer", .text = std::to_string(operation.peer)});
   if (has_root(operation.type)) node.operands.push_back({.name = "root", .text = std::to_string(operation.root)});
   std::size_t in = 0;
   std::size_t out = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // Operations on groups, as an IssueObserver sees them.
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <cohort/torch/capture_error.h>
 
@@ -28,7 +29,19 @@ void Recorder::add_group(const ProcessGroupPtr& group) {
   if (std::find(groups.begin(), groups.end(), group) == groups.end()) groups.push_back(group);
 }
 
+/// Nothing to send or receive: its address may be null, or happen to be that of other memory.
+ValueId Recorder::no_memory() {
+  if (!no_memory_) {
+    const auto nothing = at::empty({0}, at::TensorOptions(at::kByte));
+    no_memory_ = add_value(nothing, GraphValue::Origin::constant);
+    program_.values[*no_memory_].constant = nothing;
+    program_.values[*no_memory_].is_of_recorder = true;
+  }
+  return *no_memory_;
+}
+
 Piece Recorder::piece_of(const std::byte* begin, std::size_t bytes, const Operation& op, const Issue& issue) {
+  if (bytes == 0) return {.value = no_memory(), .offset = 0, .bytes = 0};
   if (const auto place = table_.find_memory(begin, bytes)) {
     return {.value = place->value, .offset = place->offset, .bytes = bytes};
   }
@@ -52,6 +65,7 @@ Piece Recorder::piece_of(const std::byte* begin, std::size_t bytes, const Operat
       at::TensorOptions(at::kByte).device(torch_device(buffer->device())));
   const auto value = add_value(blob, GraphValue::Origin::constant);
   program_.values[value].constant = blob;
+  program_.values[value].is_of_recorder = true;
   return {.value = value,
           .offset = static_cast<std::size_t>(begin - static_cast<const std::byte*>(buffer->data())),
           .bytes = bytes};

@@ -2,7 +2,6 @@
 #include "torch/capture/recorder.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/ops/alias.h>
 #include <cohort/torch/capture_error.h>
 
 #include <fmt/format.h>
@@ -16,6 +15,7 @@
 #include "torch/dispatch/fallback.h"
 #include "torch/dtensor/impl.h"
 #include "torch/functional/async_tensor.h"
+#include "torch/written.h"
 
 namespace cohort::recording {
 
@@ -57,7 +57,9 @@ Recorder::Recorder(std::span<const at::Tensor> arguments, std::vector<WatchedTen
   }
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const auto is_it = [&](const WatchedTensor& each) { return each.tensor.is_same(arguments[i]); };
-    if (std::none_of(parameters_.begin(), parameters_.end(), is_it)) leaves_.add(arguments[i], i + 1);
+    if (std::none_of(parameters_.begin(), parameters_.end(), is_it)) {
+      leaves_.add(arguments[i], fmt::format("tensor {} of the arguments", i + 1));
+    }
   }
   for (const auto& each : parameters_) {
     const auto gradient = plain_part(each.tensor.grad());
@@ -66,13 +68,18 @@ Recorder::Recorder(std::span<const at::Tensor> arguments, std::vector<WatchedTen
       continue;
     }
     const auto known = table_.find(gradient);
+    if (known) program_.values[*known].has_two_names = true;
     program_.gradients.push_back(known ? *known
                                        : add_value(gradient, GraphValue::Origin::gradient, each.name + ".grad"));
   }
   for (const auto& each : parameters_) {
     const auto parameter = plain_part(each.tensor);
-    if (!parameter.defined() || table_.find(parameter)) continue;
-    program_.values[add_constant(parameter)].shown.name = each.name;
+    if (!parameter.defined()) continue;
+    if (const auto known = table_.find(parameter)) {
+      program_.values[*known].has_two_names = true;
+    } else {
+      program_.values[add_constant(parameter)].shown.name = each.name;
+    }
   }
 }
 
@@ -94,10 +101,9 @@ ValueId Recorder::add_value(const at::Tensor& tensor, GraphValue::Origin origin,
 
 ValueId Recorder::add_constant(const at::Tensor& tensor) {
   const auto value = add_value(tensor, GraphValue::Origin::constant);
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::impl::ExcludeDispatchKeyGuard unrecorded(wrapper_key);
   // An object of its own: the user's may be given other memory.
-  program_.values[value].constant = tensor.unsafeGetTensorImpl()->is_wrapped_number() ? tensor : at::alias(tensor);
+  program_.values[value].constant = tensor.unsafeGetTensorImpl()->is_wrapped_number() ? tensor : alias_of(tensor);
   return value;
 }
 
@@ -129,6 +135,7 @@ ValueId Recorder::value_of(const at::Tensor& tensor, std::string_view used_by) {
   if (tensor.numel() > 0) {
     if (const auto place = table_.find_memory(tensor)) return add_alias(tensor, *place);
   }
+  leaves_.add(tensor, fmt::format("{}, an operand of {}", tensor_text(tensor), used_by));
   return add_constant(tensor);
 }
 
@@ -139,9 +146,10 @@ void Recorder::add(Instruction instruction) {
 }
 
 void Recorder::begin_distributed_call(DistributedCall call, const at::Tensor& tensor) {
+  const auto plain = plain_part(tensor);  // may wait for a collective, which is recorded
   record([&] {
     if (region_depth_++ > 0) return;
-    const auto value = value_of(plain_part(tensor), call.name);
+    const auto value = value_of(plain, call.name);
     ++regions_;
     add({.kind = GraphNode::Kind::distributed,
          .distributed = std::make_shared<const DistributedCall>(std::move(call)),
@@ -159,6 +167,13 @@ void Recorder::add_host_action(const std::function<void()>& function) {
 
 void Recorder::refuse(const CaptureError& why) {
   record([&] { throw CaptureError(why); });
+}
+
+void refuse_to_record(CaptureRefusal reason, std::string_view context, std::string_view explanation,
+                      std::initializer_list<std::string_view> hints) {
+  auto* const recorder = Recorder::active();
+  if (recorder == nullptr) return;
+  recorder->refuse({reason, std::string(context), std::string(explanation), {hints.begin(), hints.end()}});
 }
 
 LeftTensor Recorder::left_tensor(const at::Tensor& tensor) {
@@ -187,20 +202,18 @@ Program Recorder::finish(std::span<const at::Tensor> results) {
     if (left.value == program_.gradients[i]) continue;
     program_.final_gradients.push_back({.parameter = i, .tensor = std::move(left)});
   }
+  for (auto& each : program_.values) each.storage = table_.current_number(each.storage);
   add_missing_waits(program_);
   return std::move(program_);
 }
 
 namespace {
 
-constexpr OtherThreads engine_threads{.issued =
-                                          [](const Issue& issue) {
-                                            if (auto* const recorder = Recorder::active()) recorder->observe(issue);
-                                          },
-                                      .waited =
-                                          [](const Work& work) {
-                                            if (auto* const recorder = Recorder::active()) recorder->observe_wait(work);
-                                          }};
+constexpr OtherThreads engine_threads{
+    .are_observed = []() noexcept { return Recorder::active() != nullptr; },
+    .issued = [](const Issue& issue) { Recorder::active()->observe(issue); },
+    .waited = [](const Work& work) { Recorder::active()->observe_wait(work); },
+};
 
 }  // namespace
 

@@ -23,6 +23,7 @@
 #include <cohort/torch/capture_watch.h>
 
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -31,9 +32,9 @@
 #include <string_view>
 #include <vector>
 
-#include "torch/capture/leaf_arguments.h"
 #include "torch/capture/program.h"
 #include "torch/capture/tensor_table.h"
+#include "torch/capture/unwatched_leaves.h"
 
 namespace cohort::recording {
 
@@ -82,8 +83,8 @@ class Recorder {
     try {
       function();
     } catch (const CaptureError& refusal) {
+      refusal_ = refusal;  // also if it is thrown: the step might catch it
       if (options_.on_refusal == OnRefusal::throws) throw;
-      refusal_ = refusal;
     }
   }
   void add(Instruction instruction);
@@ -97,6 +98,7 @@ class Recorder {
   static std::vector<at::Tensor> written_tensors(const Instruction& instruction, const torch::jit::Stack& stack);
   void add_results(Instruction& instruction, const torch::jit::Stack& stack);
   Collective collective_of(const Operation& op, const Issue& issue, Instruction& instruction);
+  ValueId no_memory();
   Piece piece_of(const std::byte* begin, std::size_t bytes, const Operation& op, const Issue& issue);
   void add_group(const ProcessGroupPtr& group);
   LeftTensor left_tensor(const at::Tensor& tensor);
@@ -107,12 +109,13 @@ class Recorder {
   Program program_;
   TensorTable table_;
   std::vector<WatchedTensor> parameters_;
-  LeafArguments leaves_;  // that are not among the parameters
+  UnwatchedLeaves leaves_;
   struct Flight {
     Work work;
     std::size_t instruction;
   };
   std::vector<Flight> in_flight_;
+  std::optional<ValueId> no_memory_;
   Options options_;
   std::optional<CaptureError> refusal_;
 };
@@ -127,6 +130,11 @@ class RecordingScope {
   c10::impl::IncludeDispatchKeyGuard key_;
   IssueObserver observer_;
 };
+
+/// For what the library does in a way that a replay could not repeat: if this thread's work is recorded, the recording is
+/// refused with these words. Costs nothing else.
+void refuse_to_record(CaptureRefusal reason, std::string_view context, std::string_view explanation,
+                      std::initializer_list<std::string_view> hints);
 
 /// The plain tensor behind one that may be distributed or in flight.
 at::Tensor plain_part(const at::Tensor& tensor);

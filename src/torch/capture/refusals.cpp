@@ -84,7 +84,7 @@ constexpr std::string_view host_gets =
 
 constexpr std::array<std::string_view, 2> select_hints{
     "Choose with torch::where(mask, x, y) or x * mask, which keep the size.",
-    "Or select before the step, and pass the result as an argument: each size is recorded once.",
+    "Or select before the step, and pass the result as an argument: each size has a recording of its own.",
 };
 constexpr Refusal selects{CaptureRefusal::host_read, size_depends, select_hints};
 
@@ -115,7 +115,7 @@ constexpr std::array<std::string_view, 1> one_hot_hints{
 constexpr Refusal counts_classes{CaptureRefusal::host_read, size_depends, one_hot_hints};
 
 constexpr std::array<std::string_view, 2> packed_hints{
-    "Pack the sequences before the step, so that each set of lengths is recorded once.",
+    "Pack the sequences before the step, so that each set of lengths has a recording of its own.",
     "Or use padded sequences with a mask.",
 };
 constexpr Refusal packs{CaptureRefusal::host_read,

@@ -49,14 +49,6 @@ void Replayer::plan() {
       released_[last_use[id]].push_back(id);
     }
   }
-
-  std::set<ValueId> written;
-  for (const auto& each : instructions) {
-    for (const auto id : each.writes) {
-      if (values[id].shown.origin != GraphValue::Origin::result) written.insert(id);
-    }
-  }
-  written_constants_.assign(written.begin(), written.end());
 }
 
 std::vector<at::Tensor> Replayer::run(std::span<const at::Tensor> arguments, std::span<const at::Tensor> gradients,
@@ -99,9 +91,13 @@ std::vector<at::Tensor>& Replayer::Use::values() const noexcept {
 
 std::vector<at::Tensor> Replayer::Use::leave() const {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  for (const auto id : replayer_.written_constants_) mark_written(replayer_.values_[id]);
   std::vector<at::Tensor> results;
-  for (const auto& each : replayer_.program_->outputs) results.push_back(replayer_.left(each));
+  for (const auto& each : replayer_.program_->outputs) {
+    auto result = replayer_.left(each);
+    // What existed before the step is the caller's or the recording's own object.
+    const bool is_made = !each.value || replayer_.program_->values[*each.value].shown.origin == GraphValue::Origin::result;
+    results.push_back(is_made || each.layout != nullptr ? std::move(result) : alias_of(result));
+  }
   replayer_.left_gradients_.clear();
   for (const auto& each : replayer_.program_->final_gradients) {
     replayer_.left_gradients_.push_back(replayer_.left(each.tensor));

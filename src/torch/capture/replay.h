@@ -60,7 +60,6 @@ class Replayer {
   std::vector<at::Tensor> values_;
   std::vector<std::vector<ValueId>> released_;  // after each instruction
   std::vector<Work> flights_;                   // of Program::flights
-  std::vector<ValueId> written_constants_;
   std::vector<c10::IValue> stack_;
   std::vector<at::Tensor> left_gradients_;
 };

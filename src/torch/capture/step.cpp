@@ -7,9 +7,9 @@
 
 #include <algorithm>
 #include <optional>
-#include <unordered_set>
 
 #include "graph/names.h"
+#include "torch/capture/caller_memory.h"
 #include "torch/capture/compare.h"
 #include "torch/capture/compare_ranks.h"
 #include "torch/capture/graph_replay.h"
@@ -33,6 +33,7 @@ struct Recording {
   std::vector<WatchedTensor> parameters{};
   std::shared_ptr<const Program> program{};
   std::vector<bool> replaced_gradients{};  // of the parameters
+  std::optional<recording::CallerMemory> memory{};
   std::vector<PassReport> passes{};        // what they did to the program
   // Made when somebody asks for it: texts of thousands of nodes take milliseconds.
   mutable std::optional<Graph> shown{};
@@ -43,6 +44,7 @@ struct Recording {
   int attempts = 0;
   std::size_t replays = 0;
   std::string last_difference{};
+  std::string last_refusal{};  // of the call that could not be captured, with what to change
 
   const Graph& graph() const {
     if (!shown) shown = recording::graph_of(*program);
@@ -52,22 +54,17 @@ struct Recording {
 
 namespace {
 
-std::vector<WatchedTensor> parameters_of(const recording::Guards& guards) {
-  std::vector<WatchedTensor> parameters{};
-  std::unordered_set<const c10::TensorImpl*> seen;
-  for (const auto& watched : guards.watched()) {
-    for (const auto& each : watched->parameters()) {
-      if (seen.insert(each.tensor.unsafeGetTensorImpl()).second) parameters.push_back(each);
-    }
-  }
-  return parameters;
-}
-
 std::vector<at::Tensor> without_history(std::vector<at::Tensor> tensors) {
   for (auto& each : tensors) {
     if (each.defined()) each = each.detach();
   }
   return tensors;
+}
+
+CapturedResult run_as_it_is(const std::function<CapturedResult()>& run) {
+  auto result = run();
+  result.tensors = without_history(std::move(result.tensors));
+  return result;
 }
 
 CaptureError refusal_of(const recording::RecordingDifference& found) {
@@ -89,6 +86,7 @@ struct CapturedStep::Impl {
   CaptureOptions options;
   std::vector<std::unique_ptr<Recording>> recordings{};  // the one used last is the first
   std::size_t begun = 0;
+  std::size_t dropped = 0;     // because there were more than max_recordings
   std::size_t to_measure = 0;  // replays
   std::string eager_reason{};  // not empty: the step always runs as it is
   recording::RankComparison ranks{};
@@ -96,7 +94,12 @@ struct CapturedStep::Impl {
   Recording* find(const CapturedCall& call, std::string& failure);
   /// The one used last of those that have been recorded.
   const Recording& newest() const;
-  CapturedResult record(Recording& recording, const CapturedCall& call, const std::function<CapturedResult()>& run);
+  /// A new one, which becomes the first.
+  Recording& begin(std::string reason);
+  CapturedResult record(Recording* found, const std::string& failure, const CapturedCall& call,
+                        const std::function<CapturedResult()>& run);
+  CapturedResult record_with(recording::Recorder& recorder, Recording& recording,
+                             const std::function<CapturedResult()>& run);
   CapturedResult replay(Recording& recording, const CapturedCall& call);
   void settle(Recording& recording, Program program);
   void give_up(const CaptureError& error);
@@ -126,14 +129,47 @@ Recording* CapturedStep::Impl::find(const CapturedCall& call, std::string& failu
   return nullptr;
 }
 
-CapturedResult CapturedStep::Impl::record(Recording& recording, const CapturedCall& call,
+Recording& CapturedStep::Impl::begin(std::string reason) {
+  recordings.insert(recordings.begin(),
+                    std::make_unique<Recording>(Recording{.number = ++begun, .reason = std::move(reason)}));
+  if (recordings.size() > options.max_recordings) {
+    recordings.pop_back();
+    ++dropped;
+  }
+  return *recordings.front();
+}
+
+CapturedResult CapturedStep::Impl::record(Recording* found, const std::string& failure, const CapturedCall& call,
                                           const std::function<CapturedResult()>& run) {
-  recording.guards = std::make_unique<recording::Guards>(call, options.watch);
-  recording.parameters = parameters_of(*recording.guards);
-  recording::Recorder recorder(call.tensors, recording.parameters,
-                               {.on_refusal = options.allow_eager ? recording::Recorder::OnRefusal::stops
-                                                                  : recording::Recorder::OnRefusal::throws,
-                                .source_lines = options.source_lines});
+  std::unique_ptr<recording::Guards> guards;
+  std::optional<recording::Recorder> recorder;
+  try {
+    // Both refuse what they do not know, before anything of the step has run.
+    guards = std::make_unique<recording::Guards>(call, options.watch);
+    recorder.emplace(call.tensors, guards->parameters(),
+                     recording::Recorder::Options{
+                         .on_refusal = options.allow_eager ? recording::Recorder::OnRefusal::stops
+                                                           : recording::Recorder::OnRefusal::throws,
+                         .source_lines = options.source_lines,
+                     });
+  } catch (const CaptureError& error) {
+    give_up(error);
+    return run_as_it_is(run);
+  }
+  auto& recording = found != nullptr ? *found : begin(failure.empty() ? "the first call" : failure);
+  recording.parameters = guards->parameters();
+  recording.guards = std::move(guards);
+  recording.last_refusal.clear();
+  try {
+    return record_with(*recorder, recording, run);
+  } catch (const CaptureError& error) {
+    recording.last_refusal = error.what();
+    throw;
+  }
+}
+
+CapturedResult CapturedStep::Impl::record_with(recording::Recorder& recorder, Recording& recording,
+                                               const std::function<CapturedResult()>& run) {
   CapturedResult result;
   const recording::RefusedOperator* hidden_read = nullptr;
   {
@@ -143,29 +179,34 @@ CapturedResult CapturedStep::Impl::record(Recording& recording, const CapturedCa
     hidden_read = reads.first();
   }
   ++recording.attempts;
+  recording.container = result.container;
   try {
     if (recorder.refusal()) throw CaptureError(*recorder.refusal());
     if (hidden_read != nullptr) throw recording::error_of(*hidden_read->refusal, std::string(hidden_read->name));
     settle(recording, recorder.finish(result.tensors));
   } catch (const CaptureError& error) {
-    give_up(error);
+    give_up(error);  // the recording does not exist any more if this returns
   }
-  recording.container = result.container;
   result.tensors = without_history(std::move(result.tensors));
   return result;
 }
 
 void CapturedStep::Impl::settle(Recording& recording, Program program) {
   recording.timeline = {};
-  const auto before = std::move(recording.program);
+  auto before = std::move(recording.program);
   const auto found = before == nullptr ? std::nullopt : recording::difference(*before, program);
   const bool is_settled = before != nullptr && !found;
+  before.reset();  // it holds tensors
   for (const auto& each : program.groups) recording.guards->add_group(each);
   recording.shown.reset();
   // As recorded: another rank's recordings may not agree yet. A rank that runs the step as it is would not come to the
   // exchange.
   if (!options.allow_eager) ranks.compare(program.groups, recording::communication_of(program));
-  if (is_settled) recording.passes = recording::optimize(program, options.passes);
+  if (is_settled) {
+    if (const auto dead = recording::constant_of_the_step(program)) throw refusal_of(*dead);
+    recording.guards->add_memory(program);
+    recording.passes = recording::optimize(program, options.passes);
+  }
   recording.program = std::make_shared<const Program>(std::move(program));
   if (is_settled) {
     // What a rank computes between its collectives may have kept a pass from changing them.
@@ -175,6 +216,7 @@ void CapturedStep::Impl::settle(Recording& recording, Program program) {
     }
     recording.replayer.emplace(recording.program);
     recording.replaced_gradients = recording::replaced_gradients(*recording.program);
+    recording.memory.emplace(*recording.program, recording.parameters);
     if (options.cuda_graph && recording::GraphReplayer::concerns(*recording.program)) {
       recording.graph_replayer.emplace(recording.program);
     }
@@ -199,6 +241,7 @@ CapturedResult CapturedStep::Impl::replay(Recording& recording, const CapturedCa
     if (recording.replaced_gradients[i]) gradient.reset();
     gradients.push_back(gradient);
   }
+  recording.memory->mark_written(call.tensors, gradients);
   CapturedResult result{.tensors = {}, .container = recording.container};
   std::vector<at::Tensor> left;
   if (to_measure > 0) {
@@ -223,24 +266,14 @@ CapturedResult CapturedStep::Impl::replay(Recording& recording, const CapturedCa
 }
 
 CapturedResult CapturedStep::call(const CapturedCall& call, const std::function<CapturedResult()>& run) {
+  // A step in a step: the outer one records what this one does, and may differentiate through it.
+  if (recording::Recorder::active() != nullptr) return run();
   auto& impl = *impl_;
-  if (!impl.eager_reason.empty()) {
-    auto result = run();
-    result.tensors = without_history(std::move(result.tensors));
-    return result;
-  }
+  if (!impl.eager_reason.empty()) return run_as_it_is(run);
   std::string failure;
-  auto* found = impl.find(call, failure);
+  auto* const found = impl.find(call, failure);
   if (found != nullptr && found->replayer) return impl.replay(*found, call);
-  if (found == nullptr) {
-    auto& recordings = impl.recordings;
-    recordings.insert(recordings.begin(),
-                      std::make_unique<Recording>(
-                          Recording{.number = ++impl.begun, .reason = failure.empty() ? "the first call" : failure}));
-    if (recordings.size() > impl.options.max_recordings) recordings.pop_back();
-    found = recordings.front().get();
-  }
-  return impl.record(*found, call, run);
+  return impl.record(found, failure, call, run);
 }
 
 const Recording& CapturedStep::Impl::newest() const {
@@ -272,16 +305,22 @@ std::string CapturedStep::explain() const {
   if (!impl_->eager_reason.empty()) return "The step is not captured: " + impl_->eager_reason + "\n";
   std::string text;
   for (const auto& each : impl_->recordings) {
-    text += fmt::format(
-        "Recording {}, made because of {}: recorded {} times, replayed {} times, {}.\n", each->number, each->reason,
-        each->attempts, each->replays,
-        each->program == nullptr ? "the call has failed" : graph_names::counted(each->graph().nodes.size(), "node"));
+    text += fmt::format("Recording {} ({}): recorded {}, replayed {}, {}.\n", each->number, each->reason,
+                        graph_names::counted(static_cast<std::size_t>(each->attempts), "time"),
+                        graph_names::counted(each->replays, "time"),
+                        each->program == nullptr ? "no graph yet"
+                                                 : graph_names::counted(each->graph().nodes.size(), "node"));
+    if (!each->last_refusal.empty()) text += fmt::format("  The last recording failed. {}\n", each->last_refusal);
     if (each->graph_replayer) text += fmt::format("  {}\n", each->graph_replayer->explain());
     if (!each->replayer && !each->last_difference.empty()) {
       text += fmt::format("  Not replayed yet: two recordings in a row differ. {}\n", each->last_difference);
     }
     for (const auto& pass : each->passes) text += fmt::format("  {}: {}.\n", pass.name, pass.text);
     if (each->replayer) text += "  " + recording::memory_text(*each->program) + '\n';
+  }
+  if (impl_->dropped > 0) {
+    text += fmt::format("{} more {} dropped: max_recordings is {}.\n", impl_->dropped,
+                        impl_->dropped == 1 ? "was" : "were", impl_->options.max_recordings);
   }
   return text.empty() ? "The step has not been called yet.\n" : text;
 }

@@ -3,6 +3,7 @@
 
 #include <c10/util/hash.h>
 
+#include <algorithm>
 #include <iterator>
 
 namespace cohort::recording {
@@ -49,11 +50,30 @@ std::size_t TensorTable::number_for_permanent(const at::Tensor& tensor) {
   const auto* const begin = static_cast<const std::byte*>(tensor.storage().data());
   if (begin == nullptr || tensor.storage().nbytes() == 0) return fresh;
   const auto* const end = begin + tensor.storage().nbytes();
-  auto next = permanent_.upper_bound(begin);
-  if (next != permanent_.end() && next->first < end) return next->second.number;
-  if (next != permanent_.begin() && std::prev(next)->second.end > begin) return std::prev(next)->second.number;
-  permanent_.emplace(begin, Range{.end = end, .number = fresh});
-  return fresh;
+  auto first = permanent_.upper_bound(begin);
+  if (first != permanent_.begin() && std::prev(first)->second.end > begin) --first;
+  if (first == permanent_.end() || first->first >= end) {
+    permanent_.emplace(begin, Range{.end = end, .number = fresh});
+    return fresh;
+  }
+  // One range for all that it overlaps with.
+  const auto number = first->second.number;
+  const auto* const joined_begin = std::min(begin, first->first);
+  const auto* joined_end = end;
+  while (first != permanent_.end() && first->first < end) {
+    joined_end = std::max(joined_end, first->second.end);
+    if (first->second.number != number) joined_with_.emplace(first->second.number, number);
+    first = permanent_.erase(first);
+  }
+  permanent_.emplace(joined_begin, Range{.end = joined_end, .number = number});
+  return number;
+}
+
+std::size_t TensorTable::current_number(std::size_t number) const {
+  for (auto joined = joined_with_.find(number); joined != joined_with_.end(); joined = joined_with_.find(number)) {
+    number = joined->second;
+  }
+  return number;
 }
 
 TensorTable::Storage& TensorTable::known_storage(const at::Tensor& tensor, Lifetime lifetime) {
@@ -66,7 +86,7 @@ TensorTable::Storage& TensorTable::known_storage(const at::Tensor& tensor, Lifet
 }
 
 std::size_t TensorTable::storage_of(const at::Tensor& tensor) const {
-  return storages_.at(storage_address(tensor)).number;
+  return current_number(storages_.at(storage_address(tensor)).number);
 }
 
 std::optional<ValueId> TensorTable::find(const at::Tensor& tensor) const {

@@ -46,6 +46,9 @@ class TensorTable {
   /// A number for the storage. Permanent storages that are the same memory have the same number: a bucket of DDP may be one
   /// storage to libtorch, and another one to us, who saw its memory in a collective.
   std::size_t storage_of(const at::Tensor& tensor) const;
+  /// The number that a storage has now, by the one that it had when fewer storages were known: one may turn out to contain
+  /// several.
+  std::size_t current_number(std::size_t number) const;
 
   /// A value that contains this memory, and how many bytes behind its first element the memory begins.
   struct Place {
@@ -93,7 +96,8 @@ class TensorTable {
 
   std::unordered_map<Key, ValueId, KeyHash> values_;
   std::unordered_map<const c10::StorageImpl*, Storage> storages_;
-  std::map<const std::byte*, Range> permanent_;  // by their first byte
+  std::map<const std::byte*, Range> permanent_;              // by their first byte; they do not overlap
+  std::unordered_map<std::size_t, std::size_t> joined_with_;  // numbers of storages that turned out to overlap
 };
 
 }  // namespace cohort::recording

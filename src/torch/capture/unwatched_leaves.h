@@ -3,23 +3,24 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace cohort::recording {
 
-/// Arguments of a step that may get a gradient in it: a replay would not put it there.
-class LeafArguments {
+/// Tensors that may get a gradient in the step, although nothing watches them: arguments, and parameters of modules that
+/// the step uses without naming them. autograd gives a leaf its gradient without an operator, so that a replay would not.
+class UnwatchedLeaves {
  public:
-  /// The tensor and the gradient that it has before the step. `number`: among all tensors of the call, from 1 on.
-  void add(const at::Tensor& tensor, std::size_t number);
+  /// The tensor and the gradient that it has now. `name`: "tensor 2 of the arguments".
+  void add(const at::Tensor& tensor, std::string name);
   /// Throws the CaptureError if one of them has another gradient now.
   void refuse_new_gradients() const;
 
  private:
   struct Leaf {
-    std::size_t number;
+    std::string name;
     at::Tensor tensor;
     at::Tensor gradient;
     std::int64_t version;

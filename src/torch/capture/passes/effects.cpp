@@ -17,6 +17,16 @@ Resources::Resources(const Program& program) {
   first_existence_ += 3;
 }
 
+bool is_view(const Instruction& instruction, const Resources& resources) {
+  if (!instruction.op || !traits_of(*instruction.op).is_view) return false;
+  const auto is_shown = [&](const TensorPlace& result) {
+    return std::any_of(instruction.reads.begin(), instruction.reads.end(), [&](ValueId id) {
+      return resources.storage_of(id) == resources.storage_of(result.value);
+    });
+  };
+  return std::all_of(instruction.results.begin(), instruction.results.end(), is_shown);
+}
+
 namespace {
 
 void make_set(std::vector<Resource>& resources) {
@@ -73,12 +83,12 @@ class EffectAnalysis {
     const auto& op = *instruction.op;
     const auto& traits = traits_of(op);
     if (!instruction.host_numbers.empty()) effects_.reads.push_back(resources_.host());
-    if (traits.is_view) {
+    if (is_view(instruction, resources_)) {
       effects_.is_light = true;
       return;
     }
     use_memory(instruction);
-    if (!traits.reads_elements && instruction.writes.empty()) {
+    if (!traits.reads_elements && !traits.is_view && instruction.writes.empty()) {
       for (const auto id : instruction.reads) std::erase(effects_.reads, resources_.storage_of(id));
     }
     effects_.is_light = traits.returns_uninitialized && instruction.writes.empty();
@@ -97,14 +107,16 @@ class EffectAnalysis {
     }
   }
 
-  /// Until somebody waits for one of its results, the collective reads its inputs.
+  /// Until somebody waits for what it makes or writes, the collective reads its inputs.
   void take_off(const Instruction& collective) {
     std::vector<Resource> inputs;
     for (const auto id : collective.reads) inputs.push_back(resources_.storage_of(id));
-    for (const auto& each : collective.results) {
-      auto& flight = in_flight_[resources_.storage_of(each.value)];
+    const auto await = [&](ValueId id) {
+      auto& flight = in_flight_[resources_.storage_of(id)];
       flight.insert(flight.end(), inputs.begin(), inputs.end());
-    }
+    };
+    for (const auto& each : collective.results) await(each.value);
+    for (const auto id : collective.writes) await(id);
   }
 
   void wait(const Instruction& instruction) {

@@ -44,6 +44,10 @@ class Resources {
   std::size_t first_existence_ = 0;
 };
 
+/// Whether the instruction only shows memory of its arguments. An operator that is a view by its schema may have copied:
+/// to(), contiguous() and reshape() do if they must.
+bool is_view(const Instruction& instruction, const Resources& resources);
+
 /// Of all instructions, in order.
 std::vector<Effects> effects_of(const Program& program, const Resources& resources);
 

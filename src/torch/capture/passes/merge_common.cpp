@@ -98,8 +98,6 @@ class CommonPass {
     is_used_[storage] = true;
   }
 
-  bool is_view(const Instruction& instruction) const { return traits_of(*instruction.op).is_view; }
-
   bool is_candidate(std::size_t index) const {
     const auto& instruction = program_.instructions[index];
     return instruction.op && !effects_[index].is_opaque && instruction.host_numbers.empty() &&
@@ -117,7 +115,7 @@ class CommonPass {
 
   std::vector<std::size_t> versions_of(const Instruction& instruction) const {
     std::vector<std::size_t> versions;
-    if (is_view(instruction)) return versions;  // shows whatever is there
+    if (is_view(instruction, resources_)) return versions;  // shows whatever is there
     for (const auto id : instruction.reads) versions.push_back(versions_[resources_.storage_of(equal_to_[id])]);
     return versions;
   }

@@ -5,7 +5,6 @@
 #include <numeric>
 #include <utility>
 
-#include "torch/capture/operator_traits.h"
 #include "torch/capture/passes/memory_plan.h"
 
 namespace cohort::recording {
@@ -51,7 +50,7 @@ Schedule::Schedule(Program& program)
 std::size_t Schedule::made_bytes(std::size_t index) const {
   const auto& instruction = program_.instructions[index];
   std::size_t bytes = 0;
-  if (instruction.op && traits_of(*instruction.op).is_view) return bytes;
+  if (is_view(instruction, resources_)) return bytes;
   for (const auto& each : instruction.results) bytes += bytes_of(program_.values[each.value].shown);
   return bytes;
 }
