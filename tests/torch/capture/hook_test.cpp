@@ -11,6 +11,10 @@
 #include <torch/nn/modules/linear.h>
 
 #include <cmath>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "torch/capture/oracle.h"
 #include "torch/torch_ranks.h"
@@ -211,19 +215,11 @@ TEST(CaptureRows, Gc40OpaqueFunctionsStayWhatPassesDoWithTheRest) {
   });
 }
 
-TEST(CaptureRows, Gc39OpaqueHooksMustReturnWhatTheyReturnedBefore) {
-  const auto leaf = at::ones({2, 3}).set_requires_grad(true);
-  std::function<at::Tensor(const at::Tensor&)> hook;
-  auto step = capture([&](const at::Tensor& x) {
-    auto hidden = leaf * x;
-    const auto gradient = torch::autograd::grad({hidden.sum()}, {hidden}).front();
-    return opaque_call("shaper", [&](const auto& inputs) { return std::vector{hook(inputs[0])}; }, {gradient}).front() +
-           1;
-  });
-  const auto x = at::ones({2, 3});
-  hook = [](const at::Tensor& gradient) { return gradient * 2; };
-  for (int i = 0; i < 4; ++i) EXPECT_TRUE(at::equal(step(x), at::full({2, 3}, 3.0)));
-  const auto expect_refusal = [&](std::function<at::Tensor(const at::Tensor&)> other, const std::string& text) {
+/// The step has an opaque function, "shaper", which calls the hook. That has returned a new tensor of sizes [2, 3] so
+/// far; whatever else it returns in a replay is refused.
+template <class Step>
+void expect_other_results_refused(Step& step, const at::Tensor& x, TensorHook& hook) {
+  const auto expect_refusal = [&](TensorHook other, const std::string& text) {
     hook = std::move(other);
     const auto message = message_of<AssertionError>([&] { step(x); });
     EXPECT_THAT(message, HasSubstr("\"shaper\""));
@@ -235,8 +231,77 @@ TEST(CaptureRows, Gc39OpaqueHooksMustReturnWhatTheyReturnedBefore) {
   expect_refusal([](const at::Tensor& gradient) { return gradient.t().contiguous().t(); }, "strides [1, 2]");
   expect_refusal([](const at::Tensor& gradient) { return gradient; }, "its argument 1");
   expect_refusal([](const at::Tensor&) { return at::Tensor(); }, "no tensor");
+}
+
+TEST(CaptureRows, Gc39OpaqueFunctionsMustReturnWhatTheyReturnedBefore) {
+  const auto leaf = at::ones({2, 3}).set_requires_grad(true);
+  TensorHook hook = [](const at::Tensor& gradient) { return gradient * 2; };
+  auto step = capture([&](const at::Tensor& x) {
+    auto hidden = leaf * x;
+    const auto gradient = torch::autograd::grad({hidden.sum()}, {hidden}).front();
+    return opaque_call("shaper", [&](const auto& inputs) { return std::vector{hook(inputs[0])}; }, {gradient}).front() +
+           1;
+  });
+  const auto x = at::ones({2, 3});
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(at::equal(step(x), at::full({2, 3}, 3.0)));
+  expect_other_results_refused(step, x, hook);
   hook = [](const at::Tensor& gradient) { return gradient * 4; };
   EXPECT_TRUE(at::equal(step(x), at::full({2, 3}, 5.0))) << "the next replay is as good as ever";
+}
+
+TEST(CaptureRows, Gc39OpaqueTensorHooksMustReturnWhatTheyReturnedBefore) {
+  const auto leaf = at::ones({2, 3}).set_requires_grad(true);
+  TensorHook hook = [](const at::Tensor& gradient) { return gradient * 2; };
+  int runs = 0;
+  auto step = capture([&](const at::Tensor& x) {
+    ++runs;
+    auto hidden = leaf * x;
+    hidden.register_hook(opaque_hook("shaper", [&](const at::Tensor& gradient) { return hook(gradient); }));
+    return torch::autograd::grad({hidden.pow(2).sum()}, {leaf}).front();
+  });
+  const auto x = at::ones({2, 3});
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(at::equal(step(x), at::full({2, 3}, 4.0)));
+  expect_other_results_refused(step, x, hook);
+  hook = [](const at::Tensor& gradient) { return gradient * 4; };
+  EXPECT_TRUE(at::equal(step(x), at::full({2, 3}, 8.0))) << "the next replay is as good as ever";
+  EXPECT_EQ(runs, 2) << step.explain();
+}
+
+TEST(CaptureRows, Gc39OpaqueModuleHooksMustReturnWhatTheyReturnedBefore) {
+  for (const bool is_before_the_module : {true, false}) {
+    auto net = filled_linear(3, 3);
+    HookedModule hooked(net);
+    TensorHook hook = [](const at::Tensor& gradient) { return gradient * 2; };
+    const BackwardHookOptions options{.is_opaque = true, .name = "shaper"};
+    if (is_before_the_module) {
+      hooked.register_backward_pre_hook(
+          [&](torch::nn::Module&, const Gradients& outputs) -> std::optional<Gradients> {
+            return Gradients{hook(outputs[0])};
+          },
+          options);
+    } else {
+      hooked.register_backward_hook(
+          [&](torch::nn::Module&, const Gradients& inputs, const Gradients&) -> std::optional<Gradients> {
+            return Gradients{hook(inputs[0])};
+          },
+          options);
+    }
+    const auto leaf = at::ones({3}).set_requires_grad(true);
+    int runs = 0;
+    auto step = capture(
+        [&](const at::Tensor& x) {
+          ++runs;
+          return torch::autograd::grad({hooked.forward(leaf * x).pow(2).sum()}, {leaf}).front();
+        },
+        {.watch = {net, hooked}});
+    const auto x = at::ones({2, 3});
+    const auto first = step(x);
+    for (int i = 0; i < 3; ++i) expect_same_bits(step(x), first, "call " + std::to_string(i));
+    expect_other_results_refused(step, x, hook);
+    hook = [](const at::Tensor& gradient) { return gradient * 4; };
+    expect_same_bits(step(x), first * 2, "the next replay is as good as ever");
+    EXPECT_EQ(runs, 2) << step.explain();
+  }
 }
 
 /// What a hook says when it is called.

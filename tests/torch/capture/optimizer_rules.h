@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "torch/bits.h"
 #include "torch/state/optimizer_state.h"
 
 namespace cohort::test {
@@ -26,13 +27,9 @@ using torch::optim::OptimizerOptions;
 using torch::optim::OptimizerParamGroup;
 using torch::optim::SGDOptions;
 
-inline std::string bits_of(const at::Tensor& tensor) {
-  const auto dense = tensor.detach().contiguous();
-  return {static_cast<const char*>(dense.data_ptr()), dense.nbytes()};
-}
 inline bool same_bits(const Tensors& a, const Tensors& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](const auto& x, const auto& y) { return bits_of(x) == bits_of(y); });
+                    [](const auto& x, const auto& y) { return have_same_bits(x, y); });
 }
 
 /// Parameters, moments, step counts and options.

@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "torch/bits.h"
+
 namespace cohort::test {
 
 inline constexpr int steps = 50;
@@ -32,8 +34,8 @@ inline void expect_same_bits(const at::Tensor& captured, const at::Tensor& eager
   if (!eager.defined()) return;
   ASSERT_EQ(captured.sizes(), eager.sizes()) << what;
   ASSERT_EQ(captured.scalar_type(), eager.scalar_type()) << what;
-  EXPECT_TRUE(at::equal(captured, eager))
-      << what << ": they differ by up to " << (captured - eager).abs().max().item<double>();
+  EXPECT_TRUE(have_same_bits(captured, eager))
+      << what << ": the bits differ, the values by up to " << (captured - eager).abs().max().item<double>();
 }
 
 inline void expect_same_training(const Trained& captured, const Trained& eager) {

@@ -6,6 +6,7 @@
 #include <cohort/torch/clip_grad.h>
 #include <cohort/torch/ddp.h>
 #include <cohort/torch/dtensor.h>
+#include <cohort/torch/functional.h>
 #include <cohort/torch/join.h>
 #include <cohort/torch/lr_schedule.h>
 #include <cohort/torch/optim.h>
@@ -28,8 +29,8 @@ torch::nn::Sequential make_layers(double dropout = 0) {
 }
 
 /// Small buckets, so that there are several.
-DdpOptions several_buckets(const ProcessGroupPtr& group) {
-  return {.process_group = group, .bucket_cap_mb = 0.0005};
+DdpOptions several_buckets(const ProcessGroupPtr& group, double cap_mb = 0.0005) {
+  return {.process_group = group, .bucket_cap_mb = cap_mb};
 }
 
 /// Fifty steps of any kind: `body` is the step, `around` calls it or the captured one.
@@ -45,9 +46,11 @@ Trained run_steps(bool is_captured, Step& step, const Body& body, int rank) {
   return result;
 }
 
-Trained train_ddp(const ProcessGroupPtr& group, bool is_captured, double dropout) {
+/// With cancel_pairs, the step has a pair of collectives that undo each other; with fuse_collectives, there are so many
+/// buckets that several are under way at once.
+Trained train_ddp(const ProcessGroupPtr& group, bool is_captured, double dropout, const PassOptions& passes = {}) {
   torch::nn::Sequential net = make_layers(dropout);
-  DistributedDataParallel ddp(net, several_buckets(group));
+  DistributedDataParallel ddp(net, several_buckets(group, passes.fuse_collectives ? 0.0001 : 0.0005));
   optim::AdamW optimizer(ddp.parameters(), torch::optim::AdamWOptions(0.01).weight_decay(0.1));
   optim::LambdaLR schedule(optimizer, optim::warm_up(5, optim::cosine(40, 0.1)));
   int runs = 0;
@@ -59,15 +62,26 @@ Trained train_ddp(const ProcessGroupPtr& group, bool is_captured, double dropout
     clip_grad_norm_(ddp.parameters(), 0.5);
     optimizer.step();
     schedule.step();
-    return loss;
+    if (!passes.cancel_pairs) return loss;
+    const auto part = functional::reduce_scatter_tensor(x.t().contiguous(), "avg", 0, group);
+    return loss.detach() + functional::all_gather_tensor(part, 0, group).pow(2).mean();
   };
-  auto step = capture(body, {.watch = {ddp, optimizer}});
+  auto step = capture(body, {.watch = {ddp, optimizer}, .passes = passes});
   auto result = run_steps(is_captured, step, body, group->rank());
   result.runs = runs;
   result.left = left_in(*net);
   if (is_captured) {
     EXPECT_LE(runs, 6) << step.explain();
-    EXPECT_GE(count_nodes(step.graph(), "all_reduce"), 2U) << "DDP's buckets";
+    if (passes.fuse_collectives) {
+      EXPECT_GE(count_nodes(step.graph(), "all_reduce_coalesced"), 1U) << step.explain() << step.graph();
+    } else {
+      EXPECT_GE(count_nodes(step.graph(), "all_reduce"), 2U) << "DDP's buckets";
+    }
+    if (passes.cancel_pairs) {
+      EXPECT_EQ(count_nodes(step.graph(), "cohort::all_reduce"), 1U) << step.explain() << step.graph();
+      EXPECT_EQ(count_nodes(step.graph(), "cohort::reduce_scatter_tensor"), 0U);
+      EXPECT_EQ(count_nodes(step.graph(), "cohort::all_gather_into_tensor"), 0U);
+    }
   }
   return result;
 }
@@ -89,6 +103,15 @@ TEST_P(CapturedDataParallelism, HasTheBitsOfEagerTraining) {
 INSTANTIATE_TEST_SUITE_P(Oracle, CapturedDataParallelism,
                          testing::Values(threads(1), threads(2), threads(4), processes(2)),
                          testing::PrintToStringParamName());
+
+/// Passes that change which collectives are issued do not change what they compute.
+TEST(CapturedDataParallelismWithPasses, HasTheBitsOfEagerTraining) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    const PassOptions passes{.fuse_collectives = true, .cancel_pairs = true};
+    const auto captured = train_ddp(group, true, 0, passes);
+    expect_same_training(captured, train_ddp(group, false, 0, passes));
+  });
+}
 
 /// Three backwards for each step: two without communication. Each way to go is one recording.
 Trained train_accumulating(const ProcessGroupPtr& group, bool is_captured, bool sets_to_none) {

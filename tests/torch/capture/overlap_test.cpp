@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // Collectives start early and are awaited late, and otherwise nothing changes.
+#include <c10/core/InferenceMode.h>
 #include <cohort/torch/functional.h>
 #include <cohort/torch/tensor.h>
+
+#include <memory>
+#include <vector>
 
 #include "torch/capture/passes_support.h"
 
@@ -171,6 +175,68 @@ TEST(Overlap, DoesNotNeedMoreMemoryAtOnce) {
     const auto [recorded, optimized, explained] = compare_runs(make, only_overlap, {512, 512}, group->rank());
     // The shards are there from the beginning, but not all of the wholes may be.
     EXPECT_GT(place_of(optimized, "cohort::all_gather_into_tensor", 7), place_of(optimized, "aten::sin", 4));
+  });
+}
+
+/// The result is a known tensor, and the input is not to be written before it has been read.
+TEST(Overlap, DoesNotPassWritesOfWhatIsGatheredIntoATensor) {
+  with_ranks([](const ProcessGroupPtr& group) {
+    const MakeStep make = [&] {
+      return [group](const at::Tensor& x) -> Tensors {
+        const auto shard = x * 2;
+        const auto all = at::zeros({group->size() * x.size(0), x.size(1)});
+        functional::wait_tensor(functional::all_gather_into_tensor_out(shard, group, all));
+        shard.mul_(0.5);
+        const auto beside = x.sin().cos();
+        return {all * 2, beside, shard};
+      };
+    };
+    const auto optimized = compare_runs(make, only_overlap, {4, 3}, group->rank()).optimized;
+    EXPECT_LT(place_of(optimized, "cohort::wait_tensor"), place_of(optimized, "aten::mul_"));
+  });
+}
+
+/// In inference mode operators arrive that are views by their schema and copy if they must.
+TEST(Overlap, WaitsBeforeViewsThatCopy) {
+  with_ranks([](const ProcessGroupPtr& group) {
+    const MakeStep make = [&] {
+      return [group](const at::Tensor& x) -> Tensors {
+        const c10::InferenceMode without_autograd;
+        const auto sum = functional::all_reduce(x, "sum", group);
+        const auto doubles = sum.to(at::kDouble);
+        const auto beside = x.sin().cos();
+        const auto rows = doubles.t().reshape({-1});
+        return {rows + beside.view({-1})};
+      };
+    };
+    const auto optimized = compare_runs(make, only_overlap, {4, 3}, group->rank()).optimized;
+    EXPECT_LT(place_of(optimized, "cohort::wait_tensor"), place_of(optimized, "aten::to"));
+  });
+}
+
+/// Tensors over parts of one piece of memory, which libtorch does not know to be one.
+TEST(Overlap, KnowsMemoryThatSeveralTensorsAreMadeOver) {
+  with_ranks([](const ProcessGroupPtr& group) {
+    const MakeStep make = [&] {
+      const auto memory = std::make_shared<std::vector<float>>(12);
+      const auto over = [&](std::int64_t first, std::int64_t count) {
+        return at::from_blob(memory->data() + first, {count}, [memory](void* /*data*/) {});
+      };
+      return [group, first = over(0, 6), second = over(6, 6), all = over(0, 12)](const at::Tensor& x) -> Tensors {
+        const auto flat = x.reshape({-1});
+        first.copy_(flat.narrow(0, 0, 6));
+        second.copy_(flat.narrow(0, 6, 6));
+        second.mul_(2);
+        first.mul_(3);
+        const auto work = group->all_reduce(buffer_of(all), {.async_op = true});
+        work.wait();
+        const auto beside = x.sin().cos();
+        return {first + second, beside};
+      };
+    };
+    const auto optimized = compare_runs(make, only_overlap, {4, 3}, group->rank()).optimized;
+    EXPECT_GT(place_of(optimized, "all_reduce"), place_of(optimized, "aten::mul_", 1));
+    EXPECT_LT(place_of(optimized, "wait"), place_of(optimized, "aten::add"));
   });
 }
 

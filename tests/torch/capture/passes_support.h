@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "torch/bits.h"
 #include "torch/torch_ranks.h"
 
 namespace cohort::test {
@@ -74,7 +75,7 @@ inline void expect_same_bits(const std::vector<Tensors>& found, const std::vecto
   for (std::size_t i = 0; i < expected.size(); ++i) {
     ASSERT_EQ(found[i].size(), expected[i].size());
     for (std::size_t k = 0; k < expected[i].size(); ++k) {
-      EXPECT_TRUE(at::equal(found[i][k], expected[i][k])) << "result " << k << " of step " << i;
+      EXPECT_TRUE(have_same_bits(found[i][k], expected[i][k])) << "result " << k << " of step " << i;
     }
   }
 }

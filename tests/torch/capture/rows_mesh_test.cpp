@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Rows GC-06 to GC-09 and GC-12 of the specification: meshes, placements and distributed tensors in captured steps.
+// Rows GC-06 to GC-10 and GC-12 of the specification: meshes, placements and distributed tensors in captured steps.
 #include <ATen/ATen.h>
 #include <cohort/torch/capture.h>
 #include <cohort/torch/dtensor.h>
@@ -32,6 +32,7 @@ TEST(CaptureRows, Gc06MeshesAreGuardedByEquality) {
       auto y = x * on.size() + static_cast<double>(on.ndim());
       y = y + static_cast<double>(on.size(0)) + static_cast<double>(on.dim_names().front() == "dp");
       y = y + static_cast<double>(on.coordinate()->front()) + on.local_rank(0) + on.rank();
+      y = y + static_cast<double>(on.device_type() == "cpu");
       return functional::all_reduce(y, "max", {on, 0}) + 1;
     });
     const auto x = at::ones({2});
@@ -47,6 +48,27 @@ TEST(CaptureRows, Gc06MeshesAreGuardedByEquality) {
     step(x, line);
     EXPECT_EQ(runs, 4);
   });
+}
+
+TEST(CaptureRows, Gc06TheDeviceTypeOfAMeshIsGuarded) {
+  const auto group = fake_group(0, 2);
+  const auto on_cpu = init_device_mesh("cpu", {2}, {"dp"}, {.process_group = group});
+  const auto on_cuda = init_device_mesh("cuda", {2}, {"dp"}, {.process_group = group});
+  int runs = 0;
+  auto step = capture([&](const at::Tensor& x, const DeviceMesh& on) {
+    ++runs;
+    return on.device_type() == "cpu" ? x + 1 : x - 1;
+  });
+  const auto x = at::ones({2});
+  expect_result(step, at::full({2}, 2.0), x, on_cpu);
+  EXPECT_EQ(runs, 2);
+  EXPECT_EQ(step.graph().nodes.size(), 1U) << "the query is no node\n" << step.graph();
+  expect_result(step, at::zeros({2}), x, on_cuda);
+  EXPECT_EQ(runs, 4);
+  EXPECT_THAT(step.explain(), HasSubstr("argument 2 was DeviceMesh(cpu, dp: 2"));
+  EXPECT_THAT(step.explain(), HasSubstr("and is DeviceMesh(cuda, dp: 2"));
+  expect_result(step, at::full({2}, 2.0), x, on_cpu);
+  EXPECT_EQ(runs, 4);
 }
 
 TEST(CaptureRows, Gc06MakingMeshesIsRefused) {
@@ -150,6 +172,49 @@ TEST(CaptureRows, Gc09PlacementsOfResultsSurviveAReplay) {
         }
       }
     }
+  });
+}
+
+/// Neither the sizes nor the strides follow from the parts: one rank has fewer rows.
+TEST(CaptureRows, Gc10SizesAndStridesOfFromLocalMayBeArguments) {
+  using Lengths = std::vector<std::int64_t>;
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    const auto mesh = DeviceMesh::from_group(group, "cpu");
+    int runs = 0;
+    auto step = capture([&](const at::Tensor& x, const Lengths& sizes, const Lengths& strides) {
+      ++runs;
+      const auto whole = DTensor::from_local(x * 2, mesh, {Shard(0)}, {.sizes = sizes, .strides = strides});
+      return std::pair<at::Tensor, at::Tensor>(whole, whole.full_tensor() + 1);
+    });
+    Numbers numbers(3);  // the same on both ranks
+    const auto call = [&](std::int64_t rows, bool is_row_major) {
+      const auto before = runs;
+      const Lengths sizes{rows, 2};
+      const auto strides = is_row_major ? Lengths{2, 1} : Lengths{1, rows};
+      const auto first = (rows + 1) / 2;
+      for (int i = 0; i < 4; ++i) {
+        const auto all = numbers(sizes);
+        const auto part = group->rank() == 0 ? all.narrow(0, 0, first) : all.narrow(0, first, rows - first);
+        const auto x = is_row_major ? part : part.t().contiguous().t();
+        const auto [distributed, full] = step(x, sizes, strides);
+        expect_same_bits(full, all * 2 + 1, step.explain());
+        const DTensor result(distributed);
+        EXPECT_EQ(result.sizes(), sizes);
+        EXPECT_EQ(result.strides(), strides);
+        EXPECT_EQ(result.placements(), Placements{Shard(0)});
+        expect_same_bits(result.to_local(), x * 2, "this rank's part");
+      }
+      return runs - before;
+    };
+    EXPECT_EQ(call(3, true), 2);
+    EXPECT_EQ(call(5, true), 2);
+    EXPECT_THAT(step.explain(), HasSubstr("argument 2 was [3, 2, ] and is [5, 2, ]"));
+    EXPECT_EQ(call(5, false), 2);
+    EXPECT_THAT(step.explain(), HasSubstr("argument 3 was [2, 1, ] and is [1, 5, ]"));
+    EXPECT_EQ(call(3, true), 0);
+    EXPECT_EQ(call(5, true), 0);
+    EXPECT_EQ(step.recordings(), 3U);
+    EXPECT_EQ(count_nodes(step.graph(), "from_local"), 1U) << step.graph();
   });
 }
 

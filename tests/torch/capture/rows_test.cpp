@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 #include <cohort/current_group.h>
 #include <cohort/group_registry.h>
+#include <cohort/hash_store.h>
 #include <cohort/torch/capture.h>
 #include <cohort/torch/ddp.h>
 #include <cohort/torch/functional.h>
@@ -125,6 +126,12 @@ TEST(CaptureRows, Gc02WhatAGroupGivesToTheHostIsRefused) {
          [&] {
            group->partition({{0, 1}});
          }},
+        {"shrink", [&] { group->shrink(); }},
+        {"grow", [&] { group->grow(); }},
+        {"merge_remote_group",
+         [&] {
+           group->merge_remote_group(std::make_shared<HashStore>(), 2);
+         }},
     };
     for (const auto& [name, call] : calls) {
       auto step = capture([&, &body = call](const at::Tensor& x) {
@@ -228,6 +235,16 @@ TEST(CaptureRows, Gc16BackendsThatAreNotBuiltIn) {
     return x * group->size();
   });
   EXPECT_ERROR(ValueError, step(at::ones({2})), "unknown backend \"quantum\"");
+  // Those that the library knows, but that this build or machine lacks.
+  for (const auto* const known : {"gloo", "mpi", "nccl"}) {
+    if (std::count(names.begin(), names.end(), known) > 0) continue;
+    auto lacks = capture([&](const at::Tensor& x) {
+      const auto group = new_group(known, std::chrono::seconds(1), "cpu", {},
+                                   {.store = std::make_shared<HashStore>(), .rank = 0, .size = 1});
+      return x * group->size();
+    });
+    EXPECT_ERROR(ValueError, lacks(at::ones({2})), std::string("the backend ") + known + " cannot be used here");
+  }
   // Capture itself needs no backend, no group and no mesh.
   auto plain = capture([](const at::Tensor& x) { return x * 2; });
   const auto x = at::ones({2});

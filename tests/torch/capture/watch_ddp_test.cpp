@@ -132,7 +132,7 @@ TEST(DdpGuardsOfOneWrapper, SeeWrappersInsideOfModules) {
   };
   const auto outer = std::make_shared<Outer>();
   const auto guards = guards_of({outer});
-  EXPECT_THAT(guards.watched()[0]->parameters()[0].name, "inner.module.weight");
+  EXPECT_THAT(guards.parameters()[0].name, "inner.module.weight");
   const auto scope = outer->inner->no_sync();
   EXPECT_EQ(failure_of(guards), "DDP: the step is in no_sync() and was not");
 }

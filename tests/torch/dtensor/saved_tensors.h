@@ -11,16 +11,14 @@
 #include <string>
 #include <vector>
 
+#include "torch/bits.h"
+
 namespace cohort::test {
 
 using Sizes = std::vector<std::int64_t>;
 
 inline constexpr CheckpointSaveOptions sharded{.sharded = true};
 
-inline std::string bits_of(const at::Tensor& tensor) {
-  const auto dense = tensor.detach().contiguous();
-  return {static_cast<const char*>(dense.data_ptr()), dense.nbytes()};
-}
 inline at::Tensor local_of(const at::Tensor& tensor) {
   return is_dtensor(tensor) ? DTensor(tensor).to_local() : tensor;
 }
