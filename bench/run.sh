@@ -37,6 +37,8 @@ measure ddp "$build/bench/torch/ddp_worker" python3 "$here/torch/ddp_bench.py" "
 measure redistribute "$build/bench/torch/redistribute_bench" "$build/bench/torch/redistribute_bench"
 measure dtensor_dispatch "$build/bench/torch/dtensor_dispatch_bench" "$build/bench/torch/dtensor_dispatch_bench"
 measure gpt_step "$build/bench/torch/gpt_step_bench" "$build/bench/torch/gpt_step_bench"
+measure capture "$build/bench/torch/capture_bench" "$build/bench/torch/capture_bench"
+measure capture_guards "$build/bench/torch/capture_guards_bench" "$build/bench/torch/capture_guards_bench"
 measure launcher "$build/tools/cohort/cohort" python3 "$here/launcher_bench.py" "$build/tools/cohort/cohort"
 
 if ((ran == 0)); then

@@ -4,8 +4,8 @@
 //
 //   cohort run -n 2 ./capture [layers]
 //
-// The step is recorded twice, and from then on replayed: kernels and collectives are called directly, without the module,
-// autograd and the optimizer's loops.
+// The first few calls record the step, until two recordings in a row are alike; later ones replay it: kernels and
+// collectives are called directly, without the module, autograd and the optimizer's loops.
 #include <cohort/cohort.h>
 #include <cohort/torch/capture.h>
 #include <cohort/torch/ddp.h>

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // What a replay of a captured step costs before it begins: the guards of models with many small layers, which have a step's
-// gradients, and of their optimizer.
+// gradients, and of their optimizer, alone and under DistributedDataParallel.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <cohort/hash_store.h>
+#include <cohort/new_group.h>
 #include <cohort/torch/capture.h>
+#include <cohort/torch/ddp.h>
+#include <cohort/torch/optim.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
@@ -12,11 +16,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <memory>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "program.h"
 #include "torch/capture/guards.h"
+#include "torch/capture/recorder.h"
 
 namespace cohort::bench {
 
@@ -33,21 +40,58 @@ double median_us(const recording::Guards& guards, const detail::CapturedCall& ca
   return times[static_cast<std::size_t>(rounds / 2)];
 }
 
-void measure(int layers, double most_us, int rounds, Report& report) {
+torch::nn::Sequential made_net(int layers) {
   torch::nn::Sequential net;
   for (int i = 0; i < layers; ++i) net->push_back(torch::nn::Linear(16, 16));
-  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  return net;
+}
+
+/// Of a step whose gradients stay where they are. `Model`: called and watched.
+template <class Model, class Optimizer>
+void measure(const std::string& what, Model& model, Optimizer& optimizer, double most_us, int rounds, Report& report) {
   const auto x = at::ones({8, 16});
-  net->forward(x).sum().backward();
-  optimizer.step();
+  const auto step = [&] {
+    for (const auto& each : model.parameters()) {
+      if (each.grad().defined()) each.grad().zero_();
+    }
+    model.forward(x).sum().backward();
+    optimizer.step();
+  };
+  for (int i = 0; i < 3; ++i) step();  // until DistributedDataParallel has its buckets
   detail::CapturedCall call;
   call.constants.push_back({.text = "void"});
   detail::collect_argument(x, call);
-  const recording::Guards guards(call, {net, optimizer});
-  report.add({.what = fmt::format("{} parameters, SGD with momentum", 2 * layers),
+  recording::Guards guards(call, {model, optimizer});
+  recording::Recorder recorder(call.tensors, guards.parameters(),
+                               {.on_refusal = recording::Recorder::OnRefusal::throws, .source_lines = false});
+  {
+    const recording::RecordingScope scope(recorder);
+    step();
+  }
+  guards.add_memory(recorder.finish({}));
+  report.add({.what = fmt::format("{} parameters, {}", model.parameters().size(), what),
               .unit = "us",
               .ours = median_us(guards, call, rounds),
               .bar = Bar{Bar::Kind::at_most, most_us}});
+}
+
+void measure_all(int layers, double most_us, int rounds, Report& report) {
+  const auto sgd = torch::optim::SGDOptions(0.1).momentum(0.9);
+  {
+    auto net = made_net(layers);
+    torch::optim::SGD optimizer(net->parameters(), sgd);
+    measure("SGD with momentum", *net, optimizer, most_us, rounds, report);
+  }
+  {
+    auto net = made_net(layers);
+    optim::AdamW optimizer(net->parameters());
+    measure("AdamW", *net, optimizer, most_us, rounds, report);
+  }
+  const auto group =
+      new_group("fake", std::chrono::seconds(10), "cpu", {}, {.store = std::make_shared<HashStore>(), .rank = 0, .size = 2});
+  DistributedDataParallel ddp(made_net(layers), {.process_group = group});
+  torch::optim::SGD optimizer(ddp.parameters(), sgd);
+  measure("SGD with momentum, DistributedDataParallel", ddp, optimizer, most_us, rounds, report);
 }
 
 }  // namespace
@@ -61,8 +105,8 @@ int main(int argc, char** argv) {
   program.app.add_option("--rounds", rounds, "Rounds of each figure")->capture_default_str();
   return program.run(argc, argv, [&](Report& report) {
     at::set_num_threads(1);
-    measure(50, 2, rounds, report);
-    measure(500, 20, rounds, report);
+    measure_all(50, 2, rounds, report);
+    measure_all(500, 20, rounds, report);
     report.print("guards of a captured step");
   });
 }

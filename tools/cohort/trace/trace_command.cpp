@@ -155,7 +155,10 @@ bool has_step(const std::string& file) {
 }
 
 void report_steps(const TraceFlags& flags) {
-  if (flags.files.size() > 1 && !flags.chrome.empty()) throw ValueError("--chrome takes one recorded step");
+  if (flags.files.size() > 1 && (flags.json || !flags.chrome.empty())) {
+    throw ValueError(fmt::format("{} takes one recorded step", flags.json ? "--json" : "--chrome"));
+  }
+  if (!flags.group.empty()) throw ValueError("--group is for dumps; a recorded step has few groups, and all are shown");
   for (const auto& file : flags.files) {
     const auto step = load_step(file);
     if (step.timeline.replays.empty()) {
