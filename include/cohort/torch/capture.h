@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Capture of a whole training step: forward, backward, collectives and optimizer are recorded once and replayed with new
-// inputs, without running the step's code, autograd or the wrappers again.
+// Capture of a whole training step: forward, backward, collectives and optimizer are recorded and then replayed with
+// new inputs, without running the step's code, autograd or the wrappers again.
 //
 //   cohort::optim::AdamW optimizer(ddp.parameters());               // keeps what changes per step where replay sees it
 //   auto step = cohort::capture([&](torch::Tensor x, torch::Tensor y) {
@@ -10,21 +10,22 @@
 //     loss.backward();
 //     optimizer.step();
 //     return loss;
-//   }, {.watch = {net, optimizer}});
-//   for (auto& [x, y] : batches) step(x, y);                        // the first calls record, later ones replay
+//   }, {.watch = {ddp, optimizer}});
+//   for (auto& [x, y] : data) step(x, y);                           // the first few calls record, later ones replay
 //   std::cout << step.graph();
 //
 // What capture does not see. A replay does not run the callable. It sees the call's arguments and what `watch` names;
 // anything else that the callable refers to (a flag, a counter, a number computed on the host, a printed line, a tensor
 // that was replaced by another) stays as it was when the step was recorded. Pass it as an argument, watch it, or say it
-// with on_host() and HostArgument (capture_host.h). Memory that the host reads or writes through a pointer while the step
-// is recorded is not seen either; where it can be noticed, it is refused.
+// with on_host() and HostArgument (capture_host.h). Memory that the host reads or writes through a pointer while the
+// step is recorded is not seen either; writing is refused where it can be noticed, reading is not noticed.
 //
-// How a call goes. The first call runs the callable and records it. The second records again and compares: what the first
-// steps of a training do differently (momentum buffers, DDP's buckets) is no part of the step then, and a number that
-// differs between the two is refused, by operator and argument, because a replay could not know it. From then on a call
+// How a call goes. The first few calls run the callable and record it, until two recordings in a row are alike: what
+// the first steps of a training do differently (momentum buffers, DDP's buckets) is no part of the step then. A number
+// that goes on differing is refused, by operator and argument, because a replay could not know it. From then on a call
 // checks the guards, and replays. If a guard fails, the step is recorded anew; several recordings are kept. When the
-// collectives of a group appear for the first time, its ranks compare them, and all throw a CaptureError if they differ.
+// collectives of a group appear for the first time, its ranks compare them, and all throw a CaptureError if they
+// differ.
 //
 // The result is what the callable returned, without autograd history: a step contains its own backward.
 #pragma once
@@ -61,17 +62,17 @@ struct CaptureOptions {
   std::size_t max_recordings = 8;
   /// How often the step may be recorded until two recordings in a row are alike.
   int max_attempts = 5;
-  /// If the step cannot be captured: run it as it is, always, and log why, instead of throwing the CaptureError. The ranks
-  /// do not compare their collectives then, because one of them may not be capturing.
+  /// If the step cannot be captured: run it as it is, always, and log why, instead of throwing the CaptureError. The
+  /// ranks do not compare their collectives then, because one of them may not be capturing.
   bool allow_eager = false;
-  /// Let the graph show the line of your code that called each operator, where the program has debug information and the
-  /// library was built by GCC with its libbacktrace. Recording then takes several times as long, a replay does not.
+  /// Let the graph show the line of your code that called each operator, where the program has debug information and
+  /// the library was built by GCC with its libbacktrace. Recording then takes several times as long, a replay does not.
   bool source_lines = false;
-  /// On a GPU: replay as a CUDA graph, collectives of nccl included, from the second replay on. What a graph cannot contain
-  /// (numbers of the host that change, tensors on the CPU, collectives that go through the host) is called after it, or,
-  /// if too much depends on it, the whole step is replayed by direct calls; explain() says what and why. The gradients that
-  /// the step leaves are then in memory of the graph, which the next replay overwrites: clone() what is to be kept. Results
-  /// are copies.
+  /// On a GPU: replay as a CUDA graph, collectives of nccl included, from the second replay on. What a graph cannot
+  /// contain (operators with numbers of the host that change, tensors on the CPU, collectives that go through the host)
+  /// is called after it, or, if too much depends on it, the whole step is replayed by direct calls; explain() says what
+  /// and why. The gradients that the step leaves are then in memory of the graph, which the next replay overwrites:
+  /// clone() what is to be kept. Results are copies.
   bool cuda_graph = true;
   /// What is done to a recording before it is replayed.
   PassOptions passes{};

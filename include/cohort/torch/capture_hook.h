@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Backward hooks in captured steps (capture.h). Backward is always part of the recording, so hooks run while the step is
-// recorded, and the operators they call are replayed like all others: at::Tensor::register_hook, on parameters, on
+// Backward hooks in captured steps (capture.h). Backward is always part of the recording, so hooks run while the step
+// is recorded, and the operators they call are replayed like all others: at::Tensor::register_hook, on parameters, on
 // intermediate results and on arguments of the step, needs nothing more.
 //
 //   auto hidden = torch::relu(x);
@@ -23,10 +23,10 @@
 //   });
 //   auto output = layer.forward(hidden);
 //
-// An opaque hook gets tensors that it may read and write, runs without recording gradients, and must return tensors of the
-// same dtype, sizes and strides each time: a replay in which it does not ends with an AssertionError that names the hook.
-// A hook that is added or removed later is a reason to record anew if the step watches what it was added to: the module of
-// a parameter, or the HookedModule.
+// An opaque hook gets tensors that it may read and write, runs without recording gradients, and must return tensors of
+// the same dtype, sizes and strides each time: a replay in which it does not ends with an AssertionError that names the
+// hook. A hook that is added or removed later is a reason to record anew if the step watches what it was added to: the
+// module of a parameter, or the HookedModule.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -55,14 +55,14 @@ using TensorHook = std::function<at::Tensor(const at::Tensor& gradient)>;
 /// A hook that every replay calls. Its name is for errors and for the graph.
 COHORT_API TensorHook opaque_hook(std::string name, TensorHook hook);
 
-/// Calls the function now and in every replay, as one node whose operators are not recorded. Gradients do not flow through
-/// it. The tensors must not be distributed. Outside of a recording it is the call of the function.
+/// Calls the function now and in every replay, as one node whose operators are not recorded. Gradients do not flow
+/// through it. The tensors must not be distributed. Outside of a recording it is the call of the function.
 using OpaqueFunction = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
 COHORT_API std::vector<at::Tensor> opaque_call(const std::string& name, const OpaqueFunction& function,
                                                const std::vector<at::Tensor>& inputs);
 
-/// Gets the gradients of the module's results, before they go through the module. Returns those to go on with, as many, or
-/// nullopt to keep them.
+/// Gets the gradients of the module's results, before they go through the module. Returns those to go on with, as many,
+/// or nullopt to keep them.
 using ModulePreHook = std::function<std::optional<Gradients>(torch::nn::Module& module, const Gradients& outputs)>;
 /// Gets the gradients of the module's arguments too. Returns those of the arguments to go on with, or nullopt.
 using ModuleHook = std::function<std::optional<Gradients>(torch::nn::Module& module, const Gradients& inputs,

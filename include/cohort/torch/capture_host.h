@@ -12,8 +12,8 @@
 //
 // cohort::optim (optim.h) is written so. Outside of a recording both cost no more than the call of the function.
 //
-// On a GPU the host runs ahead of the operators: a replay does all that the host does first, in this order, and then launches
-// what the GPU does.
+// On a GPU the host runs ahead of the operators: a replay does all that the host does first, in this order, and then
+// launches what the GPU does.
 #pragma once
 
 #include <c10/core/Scalar.h>
@@ -32,10 +32,11 @@ COHORT_API bool is_capturing() noexcept;
 /// The function must not compute with tensors, and what it refers to must live as long as the captured step.
 COHORT_API void on_host(const std::function<void()>& function);
 
-/// While it exists, the argument of this name of every operator that this thread calls gets its value from the function:
-/// now, and anew in each replay. The operator is called with value(), or the recording is refused. Scopes nest, so that an
-/// operator can have several such arguments. x * factor.value() is one as well, whose argument is "other". Where autograd
-/// records the operator, the recording is refused: backward would have the number of the recording.
+/// While it exists, the argument of this name of every operator that this thread calls gets its value from the
+/// function: now, and anew in each replay. The operator is called with value(), or the recording is refused. Scopes
+/// nest, so that an operator can have several such arguments. x * factor.value() is one as well, whose argument is
+/// "other". Where autograd records the operator, the recording is refused: backward would have the number of the
+/// recording.
 class COHORT_API HostArgument {
  public:
   /// `name` is the argument's in the operator's schema: "alpha", "value", "other", ...

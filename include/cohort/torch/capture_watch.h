@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What a captured step (capture.h) looks at besides its arguments: modules, DDP wrappers, optimizers, and objects of your
-// own that decide how a step goes.
+// What a captured step (capture.h) looks at besides its arguments: modules, DDP wrappers, optimizers, and objects of
+// your own that decide how a step goes.
 //
-//   auto step = cohort::capture(train, {.watch = {net, ddp, optimizer}});      // or their addresses: {&ddp, &optimizer}
+//   auto step = cohort::capture(train, {.watch = {net, ddp, optimizer}});     // or their addresses: {&ddp, &optimizer}
 //
-// Of a module these are guarded: which submodules, parameters and buffers are registered in it, their memory, sizes, dtype
-// and requires_grad, and whether each submodule is in training mode. A DDP wrapper adds its group, no_sync(), its hooks and
-// its buckets. Of an optimizer: its groups with their parameters and hyper-parameters, and its state's tensors, which
-// loading replaces. Optimizers of libtorch compute with the learning rate of the recording, so a new one is a new recording;
-// those of cohort::optim take it at each replay, and it is no guard.
+// Of a module these are guarded: which submodules, parameters and buffers are registered in it, their memory, sizes,
+// dtype and requires_grad, and whether each submodule is in training mode. A DDP wrapper adds its group, no_sync(), its
+// hooks and its buckets. Of an optimizer: its groups with their parameters and hyper-parameters, and its state's
+// tensors, which loading replaces. Optimizers of libtorch compute with the learning rate of the recording, so a new one
+// is a new recording; those of cohort::optim take it at each replay, and it is no guard.
 //
-// Of all parameters the gradients are guarded too: whether there is one when the step begins, and how it lies in memory.
+// Of all parameters the gradients are guarded too: whether there is one when the step begins, and how it lies in
+// memory.
 //
-// Capture knows what libtorch's dictionaries hold. A member that a module's forward uses without having registered it, or to
-// which another tensor was assigned after register_parameter(), is not seen.
+// Capture knows what libtorch's dictionaries hold. A member that a module's forward uses without having registered it,
+// or to which another tensor was assigned after register_parameter(), is not seen.
 //
 //   struct Schedule : cohort::Watchable {                          // your own: describe how it looks now
 //     bool freezes_backbone = false;
@@ -52,8 +53,8 @@ class COHORT_API WatchSnapshot {
  public:
   virtual ~WatchSnapshot() = default;
   /// What has changed since, in words ("fc1.weight is another tensor", "lr was 0.1 and is 0.05"), or nullopt. Called at
-  /// each replay, so it must be quick: a microsecond for a hundred parameters. The memory and the gradients of parameters()
-  /// are compared by the caller.
+  /// each replay, so it must be quick: a microsecond for a hundred parameters. The memory and the gradients of
+  /// parameters() are compared by the caller.
   virtual std::optional<std::string> change() const = 0;
   /// The parameters, whose gradients the step may use, replace or remove; each once.
   virtual const std::vector<WatchedTensor>& parameters() const = 0;
@@ -80,8 +81,8 @@ concept WatchedByReference = std::derived_from<T, Watchable> || std::derived_fro
 
 }  // namespace detail
 
-/// One entry of a WatchList. Modules in a shared_ptr or a holder are kept alive; what is given by reference or by address
-/// must live, and stay where it is, as long as the step.
+/// One entry of a WatchList. Modules in a shared_ptr or a holder are kept alive; what is given by reference or by
+/// address must live, and stay where it is, as long as the step.
 class COHORT_API Watched {
  public:
   // NOLINTBEGIN(google-explicit-constructor): a list of them is meant to be written with braces
