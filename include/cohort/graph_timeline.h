@@ -3,7 +3,7 @@
 // When each node of a captured step (graph.h) began and ended in replays that were measured.
 //
 //   auto captured = cohort::capture([](torch::Tensor x) { return x * 2; });
-//   for (int i = 0; i < 2; ++i) captured(x);                        // recorded, and recorded again
+//   for (int i = 0; i < 2; ++i) captured(x);                        // recorded twice, and alike
 //   captured.measure(5);                                            // the next five replays note their times
 //   for (int i = 0; i < 5; ++i) captured(x);
 //   const cohort::ReplayTimes& replay = cohort::typical_replay(captured.timeline());

@@ -94,21 +94,19 @@ def pages(root):
 
 def files(root, part):
     """Pairs of a file and its examples that this part compiles."""
-    for header in sorted(root.glob("include/cohort/*.h")):
+    found = [(header, header_examples(header)) for header in sorted(root.glob("include/cohort/*.h"))]
+    for page in pages(root):
+        if not sources_of(page):
+            found.append((page, [example for language, example in page_blocks(page) if language == "cpp"]))
+    for path, examples in found:
+        first = next((i for i, example in enumerate(examples) if example.needs_torch()), len(examples))
         if part == "core":
-            yield header, header_examples(header)
+            yield path, examples[:first]
+        elif first < len(examples):
+            yield path, examples
     for header in sorted(root.glob("include/cohort/torch/*.h")):
         if part == "torch":
             yield header, header_examples(header)
-    for page in pages(root):
-        examples = [example for language, example in page_blocks(page) if language == "cpp"]
-        if sources_of(page):
-            continue
-        first = next((i for i, example in enumerate(examples) if example.needs_torch()), len(examples))
-        if part == "core":
-            yield page, examples[:first]
-        elif first < len(examples):
-            yield page, examples
 
 
 def units(example):

@@ -4,11 +4,13 @@
 // number that code computed while the step was recorded would stay what it was. Code that changes numbers from step to
 // step says so:
 //
-//   cohort::on_host([this] { ++steps_; });                          // now, and in every replay, at this place
-//   {
-//     const cohort::HostArgument alpha("alpha", [this] { return -lr(); });
+//   std::int64_t steps = 0;
+//   double rate = 0.1;
+//   auto captured = cohort::capture([&](torch::Tensor gradient) {
+//     cohort::on_host([&] { ++steps; });                            // now, and in every replay, at this place
+//     const cohort::HostArgument alpha("alpha", [&] { return -rate; });
 //     parameter.add_(gradient, alpha.value());                      // in every replay with the value of that time
-//   }
+//   });
 //
 // cohort::optim (optim.h) is written so. Outside of a recording both cost no more than the call of the function.
 //

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "torch/archive.h"
+#include "torch/capture/recorder.h"
 #include "torch/host_numbers.h"
 
 namespace cohort {
@@ -40,7 +41,11 @@ GradScaler::GradScaler(const GradScalerOptions& options) : options_(options), sc
 }
 
 at::Tensor GradScaler::scale(const at::Tensor& loss) const {
-  return options_.enabled ? loss * scale_ : loss;
+  if (!options_.enabled) return loss;
+  recording::refuse_to_record(CaptureRefusal::changing_number, "GradScaler::scale()",
+                              "the host changes the scale from step to step, and a replay would have that of the recording",
+                              {"Pass the scale to the step as a tensor, and multiply the loss by it."});
+  return loss * scale_;
 }
 
 double GradScaler::scale() const noexcept {

@@ -80,7 +80,7 @@ TEST(RunFlags, AMistakeInThePrefixFormatIsExplained) {
 TEST(Usage, AMistypedCommandGetsASuggestion) {
   const auto outcome = run_cohort({"rum", "-n", "2", "true"});
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("there is no command \"rum\"; did you mean run?"),
-                                 HasSubstr("run, secret, bench, doctor, trace")));
+                                 HasSubstr("run, secret, bench, doctor, plan, trace")));
   EXPECT_THAT(run_cohort({"docter"}).err, HasSubstr("did you mean doctor?"));
   EXPECT_THAT(run_cohort({"frobnicate"}).err, testing::Not(HasSubstr("did you mean")));
 }

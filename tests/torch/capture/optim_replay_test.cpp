@@ -80,7 +80,12 @@ TEST(CapturedOptimizer, GoesOnFromAnArchive) {
     return loss;
   };
   auto step = capture([&](const at::Tensor& x) { return body(mine, parameter, x); }, {.watch = {mine}});
-  auto careless = capture([&](const at::Tensor& x) { return body(mine, parameter, x); });
+  // Nothing is watched, and no gradient is left.
+  auto careless = capture([&](const at::Tensor& x) {
+    auto loss = body(mine, parameter, x);
+    optim::zero_grad(mine);
+    return loss;
+  });
   const auto x = at::ones({3});
   for (int i = 0; i < 5; ++i) step(x);
   for (int i = 0; i < 5; ++i) careless(x);

@@ -152,7 +152,7 @@ TEST(RefusedOperators, GiveACompleteError) {
       "The step cannot be captured because of aten::index.Tensor(f32[8, 4], [none, bool[4]]) (host_read).\n"
       "The size of its result depends on the elements of a tensor, and a replay has the sizes of the recording.\n"
       "Choose with torch::where(mask, x, y) or x * mask, which keep the size.\n"
-      "Or select before the step, and pass the result as an argument: each size is recorded once.");
+      "Or select before the step, and pass the result as an argument: each size has a recording of its own.");
 }
 
 TEST(CallText, ShowsSparseTensors) {
