@@ -46,13 +46,18 @@ torch::nn::Sequential made_net(int layers) {
   return net;
 }
 
-/// Of a step whose gradients stay where they are. `Model`: called and watched.
+/// `Model`: called and watched.
 template <class Model, class Optimizer>
-void measure(const std::string& what, Model& model, Optimizer& optimizer, double most_us, int rounds, Report& report) {
+void measure(const std::string& what, Model& model, Optimizer& optimizer, bool keeps_gradients, double most_us,
+             int rounds, Report& report) {
   const auto x = at::ones({8, 16});
   const auto step = [&] {
-    for (const auto& each : model.parameters()) {
-      if (each.grad().defined()) each.grad().zero_();
+    if (keeps_gradients) {
+      for (const auto& each : model.parameters()) {
+        if (each.grad().defined()) each.grad().zero_();
+      }
+    } else {
+      model.zero_grad(/*set_to_none=*/true);
     }
     model.forward(x).sum().backward();
     optimizer.step();
@@ -77,21 +82,24 @@ void measure(const std::string& what, Model& model, Optimizer& optimizer, double
 
 void measure_all(int layers, double most_us, int rounds, Report& report) {
   const auto sgd = torch::optim::SGDOptions(0.1).momentum(0.9);
-  {
-    auto net = made_net(layers);
-    torch::optim::SGD optimizer(net->parameters(), sgd);
-    measure("SGD with momentum", *net, optimizer, most_us, rounds, report);
+  for (const bool keeps_gradients : {false, true}) {
+    const std::string how = keeps_gradients ? ", zeroed gradients" : "";
+    {
+      auto net = made_net(layers);
+      torch::optim::SGD optimizer(net->parameters(), sgd);
+      measure("SGD" + how, *net, optimizer, keeps_gradients, most_us, rounds, report);
+    }
+    {
+      auto net = made_net(layers);
+      optim::AdamW optimizer(net->parameters());
+      measure("AdamW" + how, *net, optimizer, keeps_gradients, most_us, rounds, report);
+    }
+    const auto group = new_group("fake", std::chrono::seconds(10), "cpu", {},
+                                 {.store = std::make_shared<HashStore>(), .rank = 0, .size = 2});
+    DistributedDataParallel ddp(made_net(layers), {.process_group = group});
+    torch::optim::SGD optimizer(ddp.parameters(), sgd);
+    measure("SGD, DDP" + how, ddp, optimizer, keeps_gradients, most_us, rounds, report);
   }
-  {
-    auto net = made_net(layers);
-    optim::AdamW optimizer(net->parameters());
-    measure("AdamW", *net, optimizer, most_us, rounds, report);
-  }
-  const auto group =
-      new_group("fake", std::chrono::seconds(10), "cpu", {}, {.store = std::make_shared<HashStore>(), .rank = 0, .size = 2});
-  DistributedDataParallel ddp(made_net(layers), {.process_group = group});
-  torch::optim::SGD optimizer(ddp.parameters(), sgd);
-  measure("SGD with momentum, DistributedDataParallel", ddp, optimizer, most_us, rounds, report);
 }
 
 }  // namespace

@@ -9,23 +9,16 @@
 
 namespace cohort::recording {
 
-namespace {
-
-/// Without at::Tensor's warning about gradients of tensors that are no leaves, which costs more than the rest.
-const at::Tensor& gradient_of(const at::Tensor& parameter) {
-  return static_cast<const c10::TensorImpl*>(parameter.unsafeGetTensorImpl())->grad();
-}
-
-}  // namespace
-
 Guards::Guards(const detail::CapturedCall& call, const WatchList& watch) : arguments_(call) {
   std::unordered_set<const c10::TensorImpl*> seen;
   for (const auto& each : watch) {
     watched_.push_back(each.snapshot());
     for (const auto& parameter : watched_.back()->parameters()) {
       if (!seen.insert(parameter.tensor.unsafeGetTensorImpl()).second) continue;
-      const auto& gradient = gradient_of(parameter.tensor);
-      parameters_.push_back({.tensor = TensorGuard(parameter, metadata_), .gradient = &metadata_.of(gradient)});
+      const auto& gradient = AutogradView(parameter.tensor).gradient();
+      parameters_.push_back({.tensor = TensorGuard(parameter, metadata_),
+                             .gradient = &metadata_.of(gradient),
+                             .autograd = parameter.tensor.unsafeGetTensorImpl()->autograd_meta()});
       gradient_memory_.push_back(memory_of(gradient));
     }
   }
@@ -44,10 +37,12 @@ std::vector<WatchedTensor> Guards::parameters() const {
 }
 
 void Guards::add_memory(const Program& program) {
-  const auto are_shared = lie_in_shared_memory(program);
+  const auto is_used = used_values(program);
+  const auto are_shared = lie_in_shared_memory(program, is_used);
   arguments_.add_memory(program, are_shared);
   for (std::size_t i = 0; i < gradient_memory_.size(); ++i) {
     const auto& id = program.gradients[i];
+    if (id && !is_used[*id]) parameters_[i].gradient = nullptr;
     if (!id || !are_shared[*id]) gradient_memory_[i] = nullptr;
     if (gradient_memory_[i] != nullptr) compares_gradient_memory_ = true;
   }
@@ -67,21 +62,36 @@ bool Guards::is_in_group_memory(const void* memory) const {
   return next != group_memory_.begin() && at < std::prev(next)->second;
 }
 
-std::optional<std::string> Guards::gradient_memory_failure() const {
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const auto* const now = memory_of(gradient_of(parameters_[i].tensor.tensor()));
-    const auto* const then = gradient_memory_[i];
-    const auto& name = parameters_[i].tensor.name();
-    if (then != nullptr && now != then) {
-      return fmt::format("gradient of {} was in memory that the step uses by itself as well (a bucket), and is not",
-                         name);
-    }
-    if (then == nullptr && now != nullptr && is_in_group_memory(now)) {
-      return fmt::format("gradient of {} is in memory that the step uses by itself as well (a bucket), and was not",
-                         name);
-    }
+std::optional<std::string> Guards::gradient_memory_failure(std::size_t i, const at::Tensor& gradient) const {
+  const auto* const now = memory_of(gradient);
+  const auto* const then = gradient_memory_[i];
+  const auto& name = parameters_[i].tensor.name();
+  if (then != nullptr && now != then) {
+    return fmt::format("gradient of {} was in memory that the step uses by itself as well (a bucket), and is not", name);
+  }
+  if (then == nullptr && now != nullptr && is_in_group_memory(now)) {
+    return fmt::format("gradient of {} is in memory that the step uses by itself as well (a bucket), and was not", name);
   }
   return std::nullopt;
+}
+
+/// The tensors of a model are all over the memory, and each is looked at for some nanoseconds: waiting for memory is most
+/// of the time unless what comes later is asked for early.
+void Guards::prefetch_behind(std::size_t i) const {
+  constexpr std::size_t far = 8;   // what the guard knows the address of
+  constexpr std::size_t near = 4;  // the gradient, whose address is there by now
+  constexpr std::size_t line = 64;
+  const auto prefetch = [](const void* object, std::size_t bytes) {
+    for (std::size_t at = 0; at < bytes; at += line) __builtin_prefetch(static_cast<const std::byte*>(object) + at);
+  };
+  if (i + far < parameters_.size()) {
+    prefetch(parameters_[i + far].tensor.tensor().unsafeGetTensorImpl(), sizeof(c10::TensorImpl));
+    prefetch(parameters_[i + far].autograd, sizeof(torch::autograd::AutogradMeta));
+  }
+  if (i + near < parameters_.size() && parameters_[i + near].gradient != nullptr) {
+    const auto& gradient = AutogradView(parameters_[i + near].tensor.tensor()).gradient();
+    prefetch(gradient.unsafeGetTensorImpl(), sizeof(c10::TensorImpl));
+  }
 }
 
 std::optional<std::string> Guards::failure(const detail::CapturedCall& call) const {
@@ -95,12 +105,20 @@ std::optional<std::string> Guards::failure(const detail::CapturedCall& call) con
   for (const auto& each : watched_) {
     if (auto text = each->change()) return text;
   }
-  for (const auto& each : parameters_) {
-    if (!each.tensor.holds()) return each.tensor.failure();
-    const auto& gradient = gradient_of(each.tensor.tensor());
-    if (!each.gradient->fits(gradient)) return each.gradient->failure("gradient of " + each.tensor.name(), gradient);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    prefetch_behind(i);
+    const auto& each = parameters_[i];
+    const AutogradView autograd(each.tensor.tensor());
+    if (!each.tensor.holds(autograd)) return each.tensor.failure();
+    if (each.gradient == nullptr) continue;
+    const auto& gradient = autograd.gradient();
+    if (!each.gradient->fits(*gradient.unsafeGetTensorImpl(), AutogradView(gradient).requires_grad())) {
+      return each.gradient->failure("gradient of " + each.tensor.name(), gradient);
+    }
+    if (!compares_gradient_memory_) continue;
+    if (auto text = gradient_memory_failure(i, gradient)) return text;
   }
-  return compares_gradient_memory_ ? gradient_memory_failure() : std::nullopt;
+  return std::nullopt;
 }
 
 }  // namespace cohort::recording

@@ -33,7 +33,7 @@ class Guards {
   void add_group(const ProcessGroupPtr& group);
 
   /// What the recording knows of the memory of arguments and gradients (ArgumentGuards::add_memory()): a gradient that lies
-  /// in a bucket of DDP when the step begins is not copied into it.
+  /// in a bucket of DDP when the step begins is not copied into it, and one that the step sets to none first may be anything.
   void add_memory(const Program& program);
 
   /// The first guard that fails, in words, or nullopt. Under 20 us for a thousand parameters.
@@ -43,12 +43,14 @@ class Guards {
   std::vector<WatchedTensor> parameters() const;
 
  private:
+  void prefetch_behind(std::size_t i) const;
   bool is_in_group_memory(const void* memory) const;
-  std::optional<std::string> gradient_memory_failure() const;
+  std::optional<std::string> gradient_memory_failure(std::size_t i, const at::Tensor& gradient) const;
 
   struct Parameter {
     TensorGuard tensor;
-    const TensorMetadata* gradient;
+    const TensorMetadata* gradient;  ///< null if the step replaces the gradient without using it, whatever it is
+    const void* autograd;  ///< where autograd keeps what it knows of the tensor; only to be prefetched
   };
   struct Group {
     std::weak_ptr<ProcessGroup> group;

@@ -5,7 +5,7 @@
 
 namespace cohort::recording {
 
-std::vector<bool> lie_in_shared_memory(const Program& program) {
+std::vector<bool> used_values(const Program& program) {
   std::vector<bool> is_used(program.values.size());
   const auto use = [&](const std::optional<ValueId>& id) {
     if (id) is_used[*id] = true;
@@ -16,7 +16,10 @@ std::vector<bool> lie_in_shared_memory(const Program& program) {
   }
   for (const auto& each : program.outputs) use(each.value);
   for (const auto& each : program.final_gradients) use(each.tensor.value);
+  return is_used;
+}
 
+std::vector<bool> lie_in_shared_memory(const Program& program, const std::vector<bool>& is_used) {
   std::unordered_map<std::size_t, std::size_t> owners;  // of each storage
   for (ValueId id = 0; id < program.values.size(); ++id) {
     const auto& value = program.values[id];

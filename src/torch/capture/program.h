@@ -136,8 +136,10 @@ struct Program {
   std::size_t flights = 0;  ///< asynchronous collectives on groups
 };
 
+/// For each value, whether an instruction or the caller uses it.
+std::vector<bool> used_values(const Program& program);
 /// For each value, whether the step uses it and, as another tensor that existed before, memory that it lies in.
-std::vector<bool> lie_in_shared_memory(const Program& program);
+std::vector<bool> lie_in_shared_memory(const Program& program, const std::vector<bool>& is_used);
 
 /// As users see it.
 Graph graph_of(const Program& program);

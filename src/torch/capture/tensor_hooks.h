@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <cstddef>
 
@@ -16,6 +17,32 @@ struct TensorHooks {
   friend bool operator==(const TensorHooks&, const TensorHooks&) = default;
 };
 
-TensorHooks hooks_of(const at::Tensor& tensor) noexcept;
+/// What autograd knows of a tensor. at::Tensor's own functions are calls into libtorch each, which is most of what they
+/// cost where a thousand parameters are looked at.
+class AutogradView {
+ public:
+  explicit AutogradView(const at::Tensor& tensor)
+      : meta_(static_cast<const torch::autograd::AutogradMeta*>(tensor.unsafeGetTensorImpl()->autograd_meta())) {}
+
+  bool requires_grad() const noexcept { return meta_ != nullptr && (meta_->requires_grad_ || meta_->grad_fn_); }
+  TensorHooks hooks() const noexcept {
+    if (meta_ == nullptr || meta_->cpp_hooks_list_ == nullptr) [[likely]]
+      return {};
+    return listed_hooks();
+  }
+  /// Undefined if there is none. Without at::Tensor's warning about gradients of tensors that are no leaves.
+  const at::Tensor& gradient() const noexcept {
+    static const at::Tensor none;
+    return meta_ != nullptr ? meta_->grad_ : none;
+  }
+
+ private:
+  TensorHooks listed_hooks() const noexcept;
+  const torch::autograd::AutogradMeta* meta_;
+};
+
+inline TensorHooks hooks_of(const at::Tensor& tensor) noexcept {
+  return AutogradView(tensor).hooks();
+}
 
 }  // namespace cohort::recording

@@ -12,6 +12,7 @@
 #include <cohort/torch/capture_watch.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <string>
@@ -32,17 +33,30 @@ class TensorMetadata {
 
   bool fits(const at::Tensor& tensor) const noexcept {
     const auto& impl = *tensor.unsafeGetTensorImpl();
+    return fits(impl, impl.requires_grad());
+  }
+  /// For those who know already whether it requires a gradient, which libtorch answers in another library.
+  bool fits(const c10::TensorImpl& impl, bool requires_grad) const noexcept {
     // The keys tell undefined tensors, device types and layouts apart, so the rest may be asked for.
     if (impl.key_set() != keys_) return false;
     if (!is_defined_) return true;
-    return impl.dtype() == dtype_ && impl.device() == device_ && impl.requires_grad() == requires_grad_ &&
-           impl.sizes() == at::IntArrayRef(sizes_) && (!is_strided_ || impl.strides() == at::IntArrayRef(strides_)) &&
+    return impl.dtype() == dtype_ && requires_grad == requires_grad_ && (device_.is_cpu() || impl.device() == device_) &&
+           are_equal(impl.sizes(), sizes_) && (!is_strided_ || are_equal(impl.strides(), strides_)) &&
            (local_ == nullptr || lies_alike(impl));
   }
+  bool is_plain_on_cpu() const noexcept { return is_defined_ && is_strided_ && local_ == nullptr && device_.is_cpu(); }
   /// How a tensor that does not fit differs: "fc1.weight: sizes were [8, 16] and are [4, 16]".
   std::string failure(std::string_view name, const at::Tensor& tensor) const;
 
  private:
+  /// Of one to four numbers mostly, for which a call of memcmp() takes longer.
+  static bool are_equal(at::IntArrayRef a, const c10::DimVector& b) noexcept {
+    if (a.size() != b.size()) return false;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      if (a[i] != b[i]) return false;
+    }
+    return true;
+  }
   bool lies_alike(const c10::TensorImpl& impl) const noexcept;
   std::string difference(const at::Tensor& tensor) const;
 
@@ -84,23 +98,41 @@ class TensorGuard {
   TensorGuard(const WatchedTensor& watched, MetadataPool& pool)
       : tensor_(watched.tensor),
         metadata_(&pool.of(tensor_)),
-        memory_(memory_of(tensor_)),
         hooks_(hooks_of(tensor_)),
-        name_(std::make_unique<const std::string>(watched.name)) {}
+        name_(std::make_unique<const std::string>(watched.name)) {
+    if (!metadata_->is_plain_on_cpu()) {
+      memory_ = memory_of(tensor_);
+      return;
+    }
+    const auto& impl = *tensor_.unsafeGetTensorImpl();
+    memory_ = impl.unsafe_storage().unsafeGetStorageImpl();
+    offset_ = impl.storage_offset();
+  }
 
   const at::Tensor& tensor() const noexcept { return tensor_; }
   const std::string& name() const noexcept { return *name_; }
-  bool holds() const {
-    return metadata_->fits(tensor_) && memory_of(tensor_) == memory_ && hooks_of(tensor_) == hooks_;
+  bool holds() const { return holds(AutogradView(tensor_)); }
+  bool holds(const AutogradView& autograd) const {
+    const auto& impl = *tensor_.unsafeGetTensorImpl();
+    return metadata_->fits(impl, autograd.requires_grad()) && has_its_memory(impl) && autograd.hooks() == hooks_;
   }
   /// If it does not hold.
   std::string failure() const;
 
  private:
-  // Less than a cache line, the name aside.
+  static constexpr std::int64_t by_address = -1;
+
+  /// A recording shares the storage object, so that on the CPU it need not look whether that has other memory.
+  bool has_its_memory(const c10::TensorImpl& impl) const {
+    if (offset_ == by_address) return memory_of(tensor_) == memory_;
+    return impl.unsafe_storage().unsafeGetStorageImpl() == memory_ && impl.storage_offset() == offset_;
+  }
+
+  // One cache line.
   at::Tensor tensor_;
   const TensorMetadata* metadata_;
-  const void* memory_;
+  const void* memory_ = nullptr;  ///< its storage, or where it begins
+  std::int64_t offset_ = by_address;
   TensorHooks hooks_;
   std::unique_ptr<const std::string> name_;
 };
