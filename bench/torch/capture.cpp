@@ -96,8 +96,6 @@ class Steps {
     return memory.peak();
   }
 
-  std::string explanation() const { return replayed_->explain(); }
-
  private:
   Model& model_;
   torch::optim::SGD optimizer_;
