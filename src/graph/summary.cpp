@@ -107,7 +107,8 @@ std::vector<std::string> collectives_of(const Graph& graph, std::string_view gro
     const auto& node = *each_node;
     const auto operation = operation_of(node);
     if (node.kind != GraphNode::Kind::collective || node.group != group || is_one_to_one(operation)) continue;
-    if (operation == "coalesced" && graph_names::find_operand(node, "peer") != nullptr) continue;  // a batch of messages
+    if (operation == "coalesced" && graph_names::find_operand(node, "peer") != nullptr)
+      continue;  // a batch of messages
     std::string line(operation);
     if (const auto dtype = dtype_of_collective(graph, node); !dtype.empty()) line += fmt::format(" {}", dtype);
     if (const auto* const reduce = graph_names::reduction_of(node)) {

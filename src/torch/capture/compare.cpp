@@ -111,8 +111,8 @@ Difference compare_instructions(const Instruction& a, const Instruction& b, std:
 
 RecordingDifference made_by_host(const at::Tensor& constant, std::string why) {
   return {.reason = CaptureRefusal::host_write,
-          .where =
-              fmt::format("a tensor of sizes {} that no operator of the step made", constant_text(constant.sizes().vec())),
+          .where = fmt::format("a tensor of sizes {} that no operator of the step made",
+                               constant_text(constant.sizes().vec())),
           .what = std::move(why)};
 }
 

@@ -67,10 +67,12 @@ std::optional<std::string> Guards::gradient_memory_failure(std::size_t i, const 
   const auto* const then = gradient_memory_[i];
   const auto& name = parameters_[i].tensor.name();
   if (then != nullptr && now != then) {
-    return fmt::format("gradient of {} was in memory that the step uses by itself as well (a bucket), and is not", name);
+    return fmt::format("gradient of {} was in memory that the step uses by itself as well (a bucket), and is not",
+                       name);
   }
   if (then == nullptr && now != nullptr && is_in_group_memory(now)) {
-    return fmt::format("gradient of {} is in memory that the step uses by itself as well (a bucket), and was not", name);
+    return fmt::format("gradient of {} is in memory that the step uses by itself as well (a bucket), and was not",
+                       name);
   }
   return std::nullopt;
 }

@@ -50,7 +50,7 @@ class Guards {
   struct Parameter {
     TensorGuard tensor;
     const TensorMetadata* gradient;  ///< null if the step replaces the gradient without using it, whatever it is
-    const void* autograd;  ///< where autograd keeps what it knows of the tensor; only to be prefetched
+    const void* autograd;            ///< where autograd keeps what it knows of the tensor; only to be prefetched
   };
   struct Group {
     std::weak_ptr<ProcessGroup> group;

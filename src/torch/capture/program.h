@@ -102,9 +102,10 @@ struct Instruction {
 struct Value {
   GraphValue shown;
   std::size_t storage = 0;
-  at::Tensor constant{};         ///< for GraphValue::Origin::constant
-  bool has_two_names = false;    ///< an argument that is a parameter or a gradient as well, or a gradient of two parameters
-  bool is_of_recorder = false;   ///< a constant that stands for memory of a group, which it holds
+  at::Tensor constant{};  ///< for GraphValue::Origin::constant
+  bool has_two_names =
+      false;  ///< an argument that is a parameter or a gradient as well, or a gradient of two parameters
+  bool is_of_recorder = false;  ///< a constant that stands for memory of a group, which it holds
 };
 
 /// A tensor that the step leaves to its caller: a value, or the distributed tensor whose local part it is.

@@ -95,7 +95,8 @@ std::vector<at::Tensor> Replayer::Use::leave() const {
   for (const auto& each : replayer_.program_->outputs) {
     auto result = replayer_.left(each);
     // What existed before the step is the caller's or the recording's own object.
-    const bool is_made = !each.value || replayer_.program_->values[*each.value].shown.origin == GraphValue::Origin::result;
+    const bool is_made =
+        !each.value || replayer_.program_->values[*each.value].shown.origin == GraphValue::Origin::result;
     results.push_back(is_made || each.layout != nullptr ? std::move(result) : alias_of(result));
   }
   replayer_.left_gradients_.clear();

@@ -34,7 +34,7 @@ struct Recording {
   std::shared_ptr<const Program> program{};
   std::vector<bool> replaced_gradients{};  // of the parameters
   std::optional<recording::CallerMemory> memory{};
-  std::vector<PassReport> passes{};        // what they did to the program
+  std::vector<PassReport> passes{};  // what they did to the program
   // Made when somebody asks for it: texts of thousands of nodes take milliseconds.
   mutable std::optional<Graph> shown{};
   GraphTimeline timeline{};
@@ -305,11 +305,11 @@ std::string CapturedStep::explain() const {
   if (!impl_->eager_reason.empty()) return "The step is not captured: " + impl_->eager_reason + "\n";
   std::string text;
   for (const auto& each : impl_->recordings) {
-    text += fmt::format("Recording {} ({}): recorded {}, replayed {}, {}.\n", each->number, each->reason,
-                        graph_names::counted(static_cast<std::size_t>(each->attempts), "time"),
-                        graph_names::counted(each->replays, "time"),
-                        each->program == nullptr ? "no graph yet"
-                                                 : graph_names::counted(each->graph().nodes.size(), "node"));
+    text += fmt::format(
+        "Recording {} ({}): recorded {}, replayed {}, {}.\n", each->number, each->reason,
+        graph_names::counted(static_cast<std::size_t>(each->attempts), "time"),
+        graph_names::counted(each->replays, "time"),
+        each->program == nullptr ? "no graph yet" : graph_names::counted(each->graph().nodes.size(), "node"));
     if (!each->last_refusal.empty()) text += fmt::format("  The last recording failed. {}\n", each->last_refusal);
     if (each->graph_replayer) text += fmt::format("  {}\n", each->graph_replayer->explain());
     if (!each->replayer && !each->last_difference.empty()) {

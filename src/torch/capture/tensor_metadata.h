@@ -40,9 +40,9 @@ class TensorMetadata {
     // The keys tell undefined tensors, device types and layouts apart, so the rest may be asked for.
     if (impl.key_set() != keys_) return false;
     if (!is_defined_) return true;
-    return impl.dtype() == dtype_ && requires_grad == requires_grad_ && (device_.is_cpu() || impl.device() == device_) &&
-           are_equal(impl.sizes(), sizes_) && (!is_strided_ || are_equal(impl.strides(), strides_)) &&
-           (local_ == nullptr || lies_alike(impl));
+    return impl.dtype() == dtype_ && requires_grad == requires_grad_ &&
+           (device_.is_cpu() || impl.device() == device_) && are_equal(impl.sizes(), sizes_) &&
+           (!is_strided_ || are_equal(impl.strides(), strides_)) && (local_ == nullptr || lies_alike(impl));
   }
   bool is_plain_on_cpu() const noexcept { return is_defined_ && is_strided_ && local_ == nullptr && device_.is_cpu(); }
   /// How a tensor that does not fit differs: "fc1.weight: sizes were [8, 16] and are [4, 16]".

@@ -96,7 +96,7 @@ class TensorTable {
 
   std::unordered_map<Key, ValueId, KeyHash> values_;
   std::unordered_map<const c10::StorageImpl*, Storage> storages_;
-  std::map<const std::byte*, Range> permanent_;              // by their first byte; they do not overlap
+  std::map<const std::byte*, Range> permanent_;               // by their first byte; they do not overlap
   std::unordered_map<std::size_t, std::size_t> joined_with_;  // numbers of storages that turned out to overlap
 };
 

@@ -18,8 +18,7 @@ std::int64_t version_of(const at::Tensor& gradient) {
 void UnwatchedLeaves::add(const at::Tensor& tensor, std::string name) {
   if (!tensor.defined() || !tensor.requires_grad() || !tensor.is_leaf()) return;
   const auto& gradient = tensor.grad();
-  leaves_.push_back(
-      {.name = std::move(name), .tensor = tensor, .gradient = gradient, .version = version_of(gradient)});
+  leaves_.push_back({.name = std::move(name), .tensor = tensor, .gradient = gradient, .version = version_of(gradient)});
 }
 
 void UnwatchedLeaves::refuse_new_gradients() const {

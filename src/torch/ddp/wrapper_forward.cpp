@@ -58,10 +58,11 @@ void Wrapper::sync_buffers() {
 namespace {
 
 void refuse_to_capture_joins() {
-  recording::refuse_to_record(CaptureRefusal::unsupported_call, "DistributedDataParallel in a join()",
-                              "the host asks in each iteration which ranks still have input, and a replay would not",
-                              {"Give all ranks the same number of batches (DistributedSampler); their sizes may differ.",
-                               "Or call the step without capture in the join."});
+  recording::refuse_to_record(
+      CaptureRefusal::unsupported_call, "DistributedDataParallel in a join()",
+      "the host asks in each iteration which ranks still have input, and a replay would not",
+      {"Give all ranks the same number of batches (DistributedSampler); their sizes may differ.",
+       "Or call the step without capture in the join."});
 }
 
 }  // namespace

@@ -87,8 +87,7 @@ TEST_P(CapturedDdp, HasTheBitsOfEagerTraining) {
 }
 
 Way hook_way(std::string name, std::function<CommHook(const ProcessGroupPtr&)> make) {
-  return {.name = std::move(name),
-          .prepare = [make = std::move(make)](Ddp& ddp, const ProcessGroupPtr& group) {
+  return {.name = std::move(name), .prepare = [make = std::move(make)](Ddp& ddp, const ProcessGroupPtr& group) {
             ddp.register_comm_hook(make(group));
           }};
 }
@@ -121,8 +120,7 @@ INSTANTIATE_TEST_SUITE_P(
         hook_way("Bf16", [](const ProcessGroupPtr& group) { return hooks::bf16_compress(group); }),
         hook_way("Fp16Around",
                  [](const ProcessGroupPtr& group) { return hooks::fp16_compress(hooks::all_reduce(group)); }),
-        hook_way("QuantizedPerTensor",
-                 [](const ProcessGroupPtr& group) { return hooks::quantize_per_tensor(group); }),
+        hook_way("QuantizedPerTensor", [](const ProcessGroupPtr& group) { return hooks::quantize_per_tensor(group); }),
         hook_way("QuantizedPerChannel",
                  [](const ProcessGroupPtr& group) { return hooks::quantize_per_channel(group, 16); }),
         hook_way("None", [](const ProcessGroupPtr& /*group*/) { return hooks::noop(); }),
@@ -190,8 +188,9 @@ TEST(CapturedDdpRefuses, LossScalesInTheStep) {
 /// Between forward and the end of backward the parameters are cast copies.
 TEST(CapturedMixedPrecision, IsAsInEagerModeOrRefused) {
   with_torch_threads(2, [](const ProcessGroupPtr& group) {
-    const Way way{.name = "MixedPrecision",
-                  .options = [](DdpOptions& it) { it.mixed_precision = {.param_dtype = at::kBFloat16, .buffer_dtype = at::kBFloat16}; }};
+    const Way way{.name = "MixedPrecision", .options = [](DdpOptions& it) {
+                    it.mixed_precision = {.param_dtype = at::kBFloat16, .buffer_dtype = at::kBFloat16};
+                  }};
     const auto eager = train(way, group, false);
     Trained captured;
     try {
@@ -233,9 +232,8 @@ TEST(CapturedZeroOptimizer, HasTheBitsOfEagerTraining) {
     return result;
   };
   for (const int ranks : {1, 2, 3}) {
-    with_torch_threads(ranks, [&](const ProcessGroupPtr& group) {
-      expect_same_training(run(group, true), run(group, false));
-    });
+    with_torch_threads(
+        ranks, [&](const ProcessGroupPtr& group) { expect_same_training(run(group, true), run(group, false)); });
   }
 }
 

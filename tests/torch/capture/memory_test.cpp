@@ -251,8 +251,8 @@ TEST(CapturedMessages, ConcernTheirTwoRanksAlone) {
         return theirs * 2;
       });
       for (int i = 0; i < 5; ++i) {
-        expect_same_bits(step(at::full({3}, static_cast<double>(group->rank() + i))),
-                         at::full({3}, 2.0 * (peer + i)), "call " + std::to_string(i));
+        expect_same_bits(step(at::full({3}, static_cast<double>(group->rank() + i))), at::full({3}, 2.0 * (peer + i)),
+                         "call " + std::to_string(i));
       }
       EXPECT_THAT(to_string(step.graph()), HasSubstr("peer=" + std::to_string(peer)));
     }

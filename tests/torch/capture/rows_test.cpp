@@ -128,10 +128,7 @@ TEST(CaptureRows, Gc02WhatAGroupGivesToTheHostIsRefused) {
          }},
         {"shrink", [&] { group->shrink(); }},
         {"grow", [&] { group->grow(); }},
-        {"merge_remote_group",
-         [&] {
-           group->merge_remote_group(std::make_shared<HashStore>(), 2);
-         }},
+        {"merge_remote_group", [&] { group->merge_remote_group(std::make_shared<HashStore>(), 2); }},
     };
     for (const auto& [name, call] : calls) {
       auto step = capture([&, &body = call](const at::Tensor& x) {

@@ -20,9 +20,8 @@ Resources::Resources(const Program& program) {
 bool is_view(const Instruction& instruction, const Resources& resources) {
   if (!instruction.op || !traits_of(*instruction.op).is_view) return false;
   const auto is_shown = [&](const TensorPlace& result) {
-    return std::any_of(instruction.reads.begin(), instruction.reads.end(), [&](ValueId id) {
-      return resources.storage_of(id) == resources.storage_of(result.value);
-    });
+    return std::any_of(instruction.reads.begin(), instruction.reads.end(),
+                       [&](ValueId id) { return resources.storage_of(id) == resources.storage_of(result.value); });
   };
   return std::all_of(instruction.results.begin(), instruction.results.end(), is_shown);
 }
