@@ -111,7 +111,17 @@ void expect_all_seen(Options options, std::size_t changes) {
   EXPECT_EQ(found.seen_by_host.size(), 3 * changes);
 }
 
-TEST(OptimizerChanges, AreHostArguments) {
+class OptimizerChanges : public testing::Test {
+ protected:
+  void SetUp() override {
+#ifndef NDEBUG
+    // A sanitized build has a member in RecordFunction that libtorch, which is a release build, does not have.
+    GTEST_SKIP() << "without NDEBUG libtorch's observers cannot be asked for an operator's arguments";
+#endif
+  }
+};
+
+TEST_F(OptimizerChanges, AreHostArguments) {
   expect_all_seen<optim::SGD>(SGDOptions(0.1), 1);
   expect_all_seen<optim::SGD>(SGDOptions(0.1).momentum(0.9).weight_decay(0.1).dampening(0.1), 1);
   expect_all_seen<optim::SGD>(SGDOptions(0.1).momentum(0.9).nesterov(true), 1);
@@ -122,7 +132,7 @@ TEST(OptimizerChanges, AreHostArguments) {
 }
 
 /// The observer finds what libtorch's optimizers bake in.
-TEST(OptimizerChanges, OfLibtorchsOptimizersAreNot) {
+TEST_F(OptimizerChanges, OfLibtorchsOptimizersAreNot) {
   const auto sgd = changes_between_second_and_third_step(torch::optim::SGD(three_parameters(), 0.1));
   EXPECT_EQ(sgd.unseen.size(), 3U);
   const auto adamw = changes_between_second_and_third_step(torch::optim::AdamW(three_parameters(), 0.1));
@@ -130,7 +140,7 @@ TEST(OptimizerChanges, OfLibtorchsOptimizersAreNot) {
   EXPECT_TRUE(adamw.seen_by_host.empty());
 }
 
-TEST(OptimizerChanges, OfFunctionalOptimizersAreHostArguments) {
+TEST_F(OptimizerChanges, OfFunctionalOptimizersAreHostArguments) {
   for (const auto* const name : {"SGD", "Adam", "AdamW", "Adagrad", "Adadelta", "Adamax", "RMSprop"}) {
     const auto optimizer = make_functional(name);
     const auto all = three_parameters();
