@@ -39,7 +39,7 @@ class Guards {
   /// The first guard that fails, in words, or nullopt. Under 20 us for a thousand parameters.
   std::optional<std::string> failure(const detail::CapturedCall& call) const;
 
-  /// Of everything that is watched, each once.
+  /// The parameters of everything that is watched, each once.
   std::vector<WatchedTensor> parameters() const;
 
  private:
@@ -63,7 +63,7 @@ class Guards {
   std::vector<std::unique_ptr<WatchSnapshot>> watched_;
   MetadataPool metadata_;
   std::vector<Parameter> parameters_;  ///< of everything that is watched, each once
-  /// Of their gradients, and null for those that lay in no other memory.
+  /// Where their gradients began, and null for those that lay in no other memory.
   std::vector<const void*> gradient_memory_;
   /// Begins and ends of what the recording keeps of groups' memory, such as buckets; sorted.
   std::vector<std::pair<const std::byte*, const std::byte*>> group_memory_;

@@ -49,7 +49,7 @@ class TensorMetadata {
   std::string failure(std::string_view name, const at::Tensor& tensor) const;
 
  private:
-  /// Of one to four numbers mostly, for which a call of memcmp() takes longer.
+  /// They are mostly one to four numbers, for which a call of memcmp() takes longer.
   static bool are_equal(at::IntArrayRef a, const c10::DimVector& b) noexcept {
     if (a.size() != b.size()) return false;
     for (std::size_t i = 0; i < a.size(); ++i) {

@@ -18,6 +18,7 @@
 #include <memory>
 #include <ostream>
 #include <string>
+#include <vector>
 
 #include "torch/capture/oracle.h"
 #include "torch/torch_ranks.h"
@@ -45,14 +46,16 @@ struct Way {
   friend void PrintTo(const Way& it, std::ostream* out) { *out << it.name; }
 };
 
-Trained train(const Way& way, const ProcessGroupPtr& group, bool is_captured) {
+/// Fifty steps with the optimizer that `make_optimizer` makes for the parameters.
+template <class MakeOptimizer>
+Trained train(const Way& way, const ProcessGroupPtr& group, bool is_captured, const MakeOptimizer& make_optimizer) {
   auto net = make_net();
   way.change_net(net, group);
   DdpOptions options{.process_group = group, .bucket_cap_mb = 0.0005};
   way.options(options);
   Ddp ddp(net.ptr(), options);
   way.prepare(ddp, group);
-  optim::AdamW optimizer(ddp.parameters(), torch::optim::AdamWOptions(0.01));
+  auto optimizer = make_optimizer(ddp.parameters());
   Trained result;
   const auto body = [&](const at::Tensor& x, const at::Tensor& y) {
     ++result.runs;
@@ -74,6 +77,12 @@ Trained train(const Way& way, const ProcessGroupPtr& group, bool is_captured) {
     EXPECT_LE(result.runs, 8) << step.explain();
   }
   return result;
+}
+
+Trained train(const Way& way, const ProcessGroupPtr& group, bool is_captured) {
+  return train(way, group, is_captured, [](const std::vector<at::Tensor>& parameters) {
+    return optim::AdamW(parameters, torch::optim::AdamWOptions(0.01));
+  });
 }
 
 class CapturedDdp : public testing::TestWithParam<Way> {};
@@ -205,35 +214,14 @@ TEST(CapturedMixedPrecision, IsAsInEagerModeOrRefused) {
 }
 
 TEST(CapturedZeroOptimizer, HasTheBitsOfEagerTraining) {
-  const auto run = [](const ProcessGroupPtr& group, bool is_captured) {
-    auto net = make_net();
-    Ddp ddp(net.ptr(), {.process_group = group, .bucket_cap_mb = 0.0005});
-    ZeroOptimizer<torch::optim::SGD> optimizer(ddp.parameters(), torch::optim::SGDOptions(0.05).momentum(0.9), group);
-    Trained result;
-    const auto body = [&](const at::Tensor& x, const at::Tensor& y) {
-      ++result.runs;
-      optimizer.zero_grad();
-      auto loss = torch::mse_loss(ddp.forward(x), y);
-      loss.backward();
-      optimizer.step();
-      return loss;
-    };
-    auto step = capture(body, {.watch = {ddp, optimizer}});
-    Numbers numbers(group->rank());
-    for (int i = 0; i < steps; ++i) {
-      const auto x = numbers({5, 6});
-      const auto y = numbers({5, 3});
-      result.losses.push_back(is_captured ? step(x, y) : body(x, y).detach());
-    }
-    result.left = left_in(*net);
-    if (is_captured) {
-      EXPECT_LE(result.runs, 8) << step.explain();
-    }
-    return result;
-  };
   for (const int ranks : {1, 2, 3}) {
-    with_torch_threads(
-        ranks, [&](const ProcessGroupPtr& group) { expect_same_training(run(group, true), run(group, false)); });
+    with_torch_threads(ranks, [](const ProcessGroupPtr& group) {
+      const auto make = [&](const std::vector<at::Tensor>& parameters) {
+        return ZeroOptimizer<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.05).momentum(0.9), group);
+      };
+      const Way way{.name = "ZeRO"};
+      expect_same_training(train(way, group, true, make), train(way, group, false, make));
+    });
   }
 }
 
