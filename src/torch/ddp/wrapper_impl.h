@@ -74,7 +74,7 @@ struct Wrapper::Impl {
   BufferHook buffer_hook;
   BufferSync buffer_hook_when = BufferSync::after_forward;
   std::size_t buffer_hooks = 0;  ///< that were registered so far
-  JoinScope* join = nullptr;  ///< while inputs may be uneven
+  JoinScope* join = nullptr;     ///< while inputs may be uneven
   void run_buffer_hook();
 
  private:

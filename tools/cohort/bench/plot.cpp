@@ -67,6 +67,7 @@ std::string to_svg(const std::vector<Comparison>& comparisons) {
     }
   }
   std::vector<tool::ChartRow> rows;
+  rows.reserve(by_operation.size());
   for (const auto& group : by_operation) rows.push_back(charts_of(group));
   return tool::draw_charts(rows);
 }

@@ -22,8 +22,8 @@ constexpr double legend_width = 230;
 constexpr double legend_step = 17;
 
 // Distinct also for people who do not see red and green alike (Okabe and Ito 2008), then repeated with dashes.
-constexpr std::array<std::string_view, 7> colours{"#0072b2", "#d55e00", "#009e73", "#cc79a7",
-                                                  "#e69f00", "#56b4e9", "#333333"};
+constexpr std::array<std::string_view, 7> line_colours{"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                                       "#e69f00", "#56b4e9", "#333333"};
 constexpr std::array<std::string_view, 3> dashes{"none", "6 3", "2 3"};
 
 struct Style {
@@ -33,7 +33,8 @@ struct Style {
 };
 
 Style style_of(std::size_t index, bool is_thin) {
-  return {colours[index % colours.size()], dashes[index / colours.size() % dashes.size()], is_thin ? 1.2 : 2.6};
+  return {line_colours[index % line_colours.size()], dashes[index / line_colours.size() % dashes.size()],
+          is_thin ? 1.2 : 2.6};
 }
 
 std::string escape(std::string_view text) {

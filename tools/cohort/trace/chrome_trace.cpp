@@ -55,6 +55,7 @@ std::string chrome_trace(const std::vector<TraceDump>& dumps) {
     }
   }
   std::vector<ChromeProcess> processes;
+  processes.reserve(hosts.size());
   for (const auto& [rank, host] : hosts) {
     processes.push_back({rank, host.empty() ? fmt::format("rank {}", rank) : fmt::format("rank {} ({})", rank, host)});
   }
