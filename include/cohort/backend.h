@@ -49,9 +49,19 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace cohort {
+
+/// What a group still has to do when an operation is about to wait; see Call::waits().
+class OnWait {
+ public:
+  virtual void waits() noexcept = 0;
+
+ protected:
+  ~OnWait() = default;
+};
 
 /// The circumstances of one operation: its sequence number in the group, its deadline, and its stream.
 class Call {
@@ -78,12 +88,21 @@ class Call {
     auto copy = *this;
     copy.deadline_ = deadline();
     copy.on_stream_ = nullptr;
+    copy.on_wait_ = nullptr;
     return copy;
   }
   /// For a backend that performs an operation through parts, each of which is an operation of another backend: a digest
   /// of what the ranks must agree on as a whole, which the parts compare together with their own operations. 0: none.
   std::uint32_t whole() const noexcept { return whole_; }
   void set_whole(std::uint32_t digest) noexcept { whole_ = digest; }
+  /// Called by a backend that has told the peers of the operation and is about to wait for them, or to work for more than
+  /// a moment: the group then records the operation, which costs no time while the answers are on their way. An operation
+  /// that ends without this call is recorded as a whole, when it has ended. Only for backends that have declared it
+  /// (Backend::will_say_when_it_waits); for all others the operation is recorded before it is performed.
+  void waits() noexcept {
+    if (on_wait_ != nullptr) std::exchange(on_wait_, nullptr)->waits();
+  }
+  void set_on_wait(OnWait* on_wait) noexcept { on_wait_ = on_wait; }
   /// Null for operations on host memory.
   OnStream* on_stream() const noexcept { return on_stream_; }
   void set_on_stream(OnStream& on_stream) noexcept { on_stream_ = &on_stream; }
@@ -93,6 +112,7 @@ class Call {
   std::uint32_t whole_ = 0;
   std::uint64_t sequence_;
   OnStream* on_stream_ = nullptr;
+  OnWait* on_wait_ = nullptr;
   std::chrono::milliseconds timeout_{};
   std::optional<Deadline> deadline_;
 };
@@ -144,6 +164,7 @@ class COHORT_API Backend {
   int size() const noexcept { return size_; }
   virtual Capabilities capabilities() const { return {}; }
   bool is_stream_ordered() const noexcept { return is_stream_ordered_; }
+  bool says_when_it_waits() const noexcept { return says_when_it_waits_; }
 
   /// For stream-ordered backends: throws if the backend cannot perform the operation with these arguments. Called
   /// before anything has happened.
@@ -190,6 +211,9 @@ class COHORT_API Backend {
   virtual std::string status() const { return {}; }
 
  protected:
+  /// For the constructor of a backend: every operation that it performs calls Call::waits() before it waits.
+  void will_say_when_it_waits() noexcept { says_when_it_waits_ = true; }
+
   // These are the functions that a backend overrides; perform() calls them.
   virtual void all_reduce(const Operation& op, Call& call);
   virtual void reduce(const Operation& op, Call& call);
@@ -216,6 +240,7 @@ class COHORT_API Backend {
   const int rank_;
   const int size_;
   const bool is_stream_ordered_;
+  bool says_when_it_waits_ = false;
 };
 
 }  // namespace cohort

@@ -55,28 +55,31 @@ namespace cohort {
 class COHORT_API Dims {
  public:
   Dims() = default;
-  // A copy does not touch the vector when all dimensions fit inline, because buffers are made and copied for every
+  // Inline, and without a look at the heap where all dimensions fit, because buffers are made and copied for every
   // operation.
   Dims(const Dims& other) : size_(other.size_), inline_(other.inline_) {
-    if (!other.more_.empty()) more_ = other.more_;
+    if (other.more_ != nullptr) copy_more(other.more_.get());
   }
   Dims(Dims&&) noexcept = default;
   Dims& operator=(const Dims& other) {
-    if (this == &other) return *this;
-    size_ = other.size_;
-    inline_ = other.inline_;
-    if (!more_.empty() || !other.more_.empty()) more_ = other.more_;
+    if (this != &other) *this = Dims(other);
     return *this;
   }
   Dims& operator=(Dims&&) noexcept = default;
   ~Dims() = default;
   Dims(std::initializer_list<std::int64_t> values) : Dims(std::span(values.begin(), values.size())) {}
   explicit(false) Dims(const std::vector<std::int64_t>& values) : Dims(std::span(values)) {}
-  explicit(false) Dims(std::span<const std::int64_t> values);
+  explicit(false) Dims(std::span<const std::int64_t> values) : size_(values.size()) {
+    if (size_ <= inline_capacity) {
+      for (std::size_t i = 0; i < size_; ++i) inline_[i] = values[i];
+    } else {
+      copy_more(values.data());
+    }
+  }
 
   std::size_t size() const noexcept { return size_; }
   bool empty() const noexcept { return size_ == 0; }
-  const std::int64_t* data() const noexcept { return size_ <= inline_capacity ? inline_.data() : more_.data(); }
+  const std::int64_t* data() const noexcept { return size_ <= inline_capacity ? inline_.data() : more_.get(); }
   std::int64_t operator[](std::size_t i) const noexcept { return data()[i]; }
   const std::int64_t* begin() const noexcept { return data(); }
   const std::int64_t* end() const noexcept { return data() + size_; }
@@ -85,9 +88,11 @@ class COHORT_API Dims {
 
  private:
   static constexpr std::size_t inline_capacity = 4;
+  void copy_more(const std::int64_t* values);
+
   std::size_t size_ = 0;
   std::array<std::int64_t, inline_capacity> inline_{};
-  std::vector<std::int64_t> more_;
+  std::unique_ptr<std::int64_t[]> more_;  // NOLINT(*-avoid-c-arrays): all of them, where there are more than four
 };
 
 /// "[2, 3]"
@@ -172,8 +177,8 @@ class COHORT_API ConstBuffer {
   template <class R>
     requires(detail::RangeOfMemory<const R>)
   explicit(false) ConstBuffer(const R& range)
-      : ConstBuffer(std::ranges::data(range), detail::dtype_or_raw<std::ranges::range_value_t<const R>>(),
-                    sizes_of<std::ranges::range_value_t<const R>>(std::ranges::size(range))) {}
+      : ConstBuffer(RangeTag<std::ranges::range_value_t<const R>>(), std::ranges::data(range),
+                    std::ranges::size(range)) {}
 
   template <class T>
     requires requires(const T& t) { BufferTraits<T>::const_buffer(t); }
@@ -202,7 +207,19 @@ class COHORT_API ConstBuffer {
   bool is_used_in_memory_order() const noexcept { return in_memory_order_; }
 
  protected:
-  /// The sizes of a range of so many objects of type T.
+  template <class T>
+  struct RangeTag {};
+  /// The memory of a range of so many objects of type T. Inline, because most buffers are made here, for each call anew.
+  template <class T>
+  ConstBuffer(RangeTag<T> /*type*/, const void* data, std::size_t objects)
+      : data_(data),
+        dtype_(detail::dtype_or_raw<T>()),
+        count_(static_cast<std::int64_t>(objects * (Element<T> ? 1 : sizeof(T)))),
+        sizes_(sizes_of<T>(objects)) {
+    if (data == nullptr && objects > 0) refuse_null();
+  }
+
+ private:
   template <class T>
   static Dims sizes_of(std::size_t objects) {
     const auto rows = static_cast<std::int64_t>(objects);
@@ -212,8 +229,8 @@ class COHORT_API ConstBuffer {
       return {rows, static_cast<std::int64_t>(sizeof(T))};
     }
   }
+  [[noreturn]] void refuse_null() const;
 
- private:
   const void* data_ = nullptr;
   DType dtype_ = DType::u8;
   Device device_;
@@ -238,8 +255,7 @@ class COHORT_API Buffer : public ConstBuffer {
     requires(detail::RangeOfMemory<R> && (std::is_lvalue_reference_v<R> || std::ranges::borrowed_range<R>) &&
              !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>>)
   explicit(false) Buffer(R&& range)
-      : Buffer(std::ranges::data(range), detail::dtype_or_raw<std::ranges::range_value_t<R>>(),
-               sizes_of<std::ranges::range_value_t<R>>(std::ranges::size(range))) {}
+      : ConstBuffer(RangeTag<std::ranges::range_value_t<R>>(), std::ranges::data(range), std::ranges::size(range)) {}
 
   /// Temporaries are accepted of handles only.
   template <class T>

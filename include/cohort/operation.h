@@ -68,12 +68,8 @@ class SmallList {
   ~SmallList() = default;
 
   void push_back(const T& value) {
-    if (size_ < N) {
-      std::memcpy(few_ + size_ * sizeof(T), &value, sizeof(T));
-    } else {
-      if (size_ == N) many_.assign(begin(), end());
-      many_.push_back(value);
-    }
+    if (size_ >= N) return push_back_to_many(value);
+    std::memcpy(few_ + size_ * sizeof(T), &value, sizeof(T));
     ++size_;
   }
   std::size_t size() const { return size_; }
@@ -86,6 +82,12 @@ class SmallList {
   operator std::span<const T>() const { return {data(), size_}; }
 
  private:
+  [[gnu::noinline]] void push_back_to_many(const T& value) {
+    if (size_ == N) many_.assign(begin(), end());
+    many_.push_back(value);
+    ++size_;
+  }
+
   std::size_t size_ = 0;
   alignas(T) std::byte few_[N * sizeof(T)];  // NOLINT(*-avoid-c-arrays): uninitialised on purpose
   std::vector<T> many_;

@@ -14,7 +14,7 @@
 #include <cohort/export.h>
 
 #include <chrono>
-#include <variant>
+#include <cstdint>
 
 namespace cohort {
 
@@ -26,22 +26,22 @@ class COHORT_API Timeout {
   /// The default timeout of the group or store that is called.
   Timeout() = default;
   template <class Rep, class Period>
-  explicit(false) Timeout(std::chrono::duration<Rep, Period> duration) : value_(checked(duration)) {}
-  explicit(false) Timeout(Deadline deadline) : value_(deadline) {}
+  explicit(false) Timeout(std::chrono::duration<Rep, Period> duration)
+      : kind_(Kind::duration), value_(checked(duration).count()) {}
+  explicit(false) Timeout(Deadline deadline)
+      : kind_(Kind::deadline), value_(deadline.when().time_since_epoch().count()) {}
 
-  bool is_default() const noexcept { return std::holds_alternative<std::monostate>(value_); }
+  bool is_default() const noexcept { return kind_ == Kind::none; }
   /// The given duration, the time left until the given deadline, or `otherwise` if neither was given.
   std::chrono::milliseconds duration_or(std::chrono::milliseconds otherwise) const {
-    if (const auto* const duration = std::get_if<std::chrono::milliseconds>(&value_)) return *duration;
-    const auto* const deadline = std::get_if<Deadline>(&value_);
-    if (deadline == nullptr) return otherwise;
-    if (deadline->is_never()) return no_timeout;
-    return std::chrono::ceil<std::chrono::milliseconds>(deadline->remaining());
+    if (kind_ == Kind::none) return otherwise;
+    if (kind_ == Kind::duration) return std::chrono::milliseconds(value_);
+    if (deadline().is_never()) return no_timeout;
+    return std::chrono::ceil<std::chrono::milliseconds>(deadline().remaining());
   }
   /// The same as a deadline, counted from now.
   Deadline deadline_or(std::chrono::milliseconds otherwise) const {
-    if (const auto* const deadline = std::get_if<Deadline>(&value_)) return *deadline;
-    return Deadline::after(duration_or(otherwise));
+    return kind_ == Kind::deadline ? deadline() : Deadline::after(duration_or(otherwise));
   }
 
  private:
@@ -56,7 +56,13 @@ class COHORT_API Timeout {
   }
   [[noreturn]] static void refuse(double milliseconds);
 
-  std::variant<std::monostate, std::chrono::milliseconds, Deadline> value_;
+  Deadline deadline() const { return Deadline::at(Deadline::Clock::time_point(Deadline::Clock::duration(value_))); }
+
+  // Two words rather than a variant, which is written byte by byte and then copied by words: options are made and copied
+  // for every operation, and the copy would wait for the bytes.
+  enum class Kind : std::int64_t { none, duration, deadline };
+  Kind kind_ = Kind::none;
+  std::int64_t value_ = 0;
 };
 
 }  // namespace cohort

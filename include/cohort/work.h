@@ -31,6 +31,7 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -85,6 +86,15 @@ class COHORT_API Work {
   }
 
  private:
+  Work(OpType op, std::uint64_t sequence, int source, std::span<const Buffer> outputs)
+      : op_(op), source_(source), sequence_(sequence) {
+    if (outputs.size() == 1) {
+      output_.emplace(outputs[0]);
+    } else if (!outputs.empty()) {
+      outputs_.assign(outputs.begin(), outputs.end());
+    }
+  }
+
   void wait_unobserved() const;
   Future<std::vector<Buffer>> unobserved_future() const;
   friend class detail::WorkState;
@@ -94,9 +104,8 @@ class COHORT_API Work {
   int source_ = -1;
   std::uint64_t sequence_ = 0;
   // One output is the common case and is stored inline, so that a blocking operation does not allocate.
-  Buffer output_;
+  std::optional<Buffer> output_;
   std::vector<Buffer> outputs_;
-  bool has_output_ = false;
   std::shared_ptr<detail::WorkHandle> handle_;  // null: completed
 };
 

@@ -11,12 +11,9 @@
 
 namespace cohort {
 
-Dims::Dims(std::span<const std::int64_t> values) : size_(values.size()) {
-  if (size_ <= inline_capacity) {
-    std::copy(values.begin(), values.end(), inline_.begin());
-  } else {
-    more_.assign(values.begin(), values.end());
-  }
+void Dims::copy_more(const std::int64_t* values) {
+  more_ = std::make_unique_for_overwrite<std::int64_t[]>(size_);  // NOLINT(*-avoid-c-arrays)
+  std::copy_n(values, size_, more_.get());
 }
 
 std::string to_string(const Dims& dims) {
@@ -60,15 +57,17 @@ ConstBuffer::ConstBuffer(const void* data, DType dtype, Dims sizes, Dims strides
       count_(checked_count(sizes, size_of(dtype))),
       sizes_(std::move(sizes)),
       keep_alive_(std::move(keep_alive)) {
-  if (count_ > 0 && data == nullptr) {
-    throw ValueError(fmt::format("buffer of sizes {}: the address is null", to_string(sizes_)));
-  }
+  if (count_ > 0 && data == nullptr) refuse_null();
   if (strides.empty()) return;
   if (strides.size() != sizes_.size()) {
     throw ValueError(fmt::format("buffer of sizes {}: {} strides for {} dimensions", to_string(sizes_), strides.size(),
                                  sizes_.size()));
   }
   if (count_ > 0 && !are_contiguous(sizes_, strides)) strides_ = std::move(strides);
+}
+
+void ConstBuffer::refuse_null() const {
+  throw ValueError(fmt::format("buffer of sizes {}: the address is null", to_string(sizes_)));
 }
 
 bool ConstBuffer::is_dense() const {

@@ -38,11 +38,15 @@ bool has_root(OpType op) {
 template <class Pieces>
 void add_pieces(OpSignature& signature, const Pieces& pieces) {
   std::uint32_t hash = 0;
+  bool are_equal = true;
   for (const auto& piece : pieces) {
+    are_equal = are_equal && piece.size() == pieces[0].size();
     signature.bytes += piece.size();
     hash = hash * 31 + static_cast<std::uint32_t>(piece.size() ^ piece.size() >> 32U);
   }
-  signature.root = static_cast<int>((hash ^ hash >> 14U) & root_mask);
+  // Equal pieces never look like others: all that can collide is two different lists of unequal ones.
+  constexpr std::uint32_t unequal = (root_mask + 1) / 2;
+  signature.root = are_equal ? 0 : static_cast<int>(unequal | ((hash ^ hash >> 14U) & (unequal - 1)));
 }
 
 }  // namespace

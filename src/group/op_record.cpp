@@ -11,28 +11,29 @@
 
 namespace cohort {
 
-OpRecord::OpRecord(detail::GroupState& state, const Operation& op, std::uint64_t sequence,
-                   std::chrono::milliseconds timeout, bool starts_now)
-    : state_(state), trace_(state.fast_trace.load(std::memory_order_acquire)) {
+void OpRecord::begin(const Operation& op, std::uint64_t sequence, std::chrono::milliseconds timeout, Start start) {
+  trace_ = state_.fast_trace.load(std::memory_order_acquire);
   if (trace_ != nullptr) {
     const bool p2p = is_p2p(op.type);
-    record_ = trace_->begin({.op = to_string(op.type).data(),
-                             .is_p2p = p2p,
-                             .starts_at_once = starts_now,
-                             .collective_sequence = p2p ? 0 : static_cast<std::int64_t>(sequence),
-                             .p2p_sequence = p2p ? static_cast<std::int64_t>(sequence) : 0,
-                             .op_id = static_cast<std::int64_t>(sequence),
-                             .input = observe::Shape::of_all(op.input_buffers),
-                             .output = observe::Shape::of_all(op.output_buffers),
-                             .timeout_ms = timeout.count(),
-                             .peer = p2p ? op.peer : -1});
+    trace_->begin({.op = to_string(op.type).data(),
+                   .is_p2p = p2p,
+                   .starts_at_once = start != Start::later,
+                   .ends_at_once = start == Start::now_and_ends,
+                   .collective_sequence = p2p ? 0 : static_cast<std::int64_t>(sequence),
+                   .p2p_sequence = p2p ? static_cast<std::int64_t>(sequence) : 0,
+                   .op_id = static_cast<std::int64_t>(sequence),
+                   .input = observe::Shape::of_all(op.input_buffers),
+                   .output = observe::Shape::of_all(op.output_buffers),
+                   .timeout_ms = timeout.count(),
+                   .peer = p2p ? op.peer : -1},
+                  record_);
   }
-  if (!state.has_hooks.load(std::memory_order_acquire)) return;
-  event_ = HookEvent{.op = op.type,
-                     .sequence = sequence,
-                     .group = state.id,
-                     .bytes = detail::payload_bytes(op),
-                     .started = std::chrono::steady_clock::now()};
+  if (!state_.has_hooks.load(std::memory_order_acquire)) return;
+  event_ = std::make_unique<HookEvent>(HookEvent{.op = op.type,
+                                                 .sequence = sequence,
+                                                 .group = state_.id,
+                                                 .bytes = detail::payload_bytes(op),
+                                                 .started = std::chrono::steady_clock::now()});
   std::vector<Hook> hooks;
   {
     const std::lock_guard lock(state_.mutex);

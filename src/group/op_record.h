@@ -9,19 +9,28 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
-#include <optional>
+#include <memory>
 #include <vector>
 
 #include "observe/recorder.h"
 
 namespace cohort {
 
-/// Made by the thread that issues the operation. The constructor copies everything it needs from the operation, which
-/// need not exist afterwards.
 class OpRecord {
  public:
+  /// When the operation starts: on this thread at once; later, when started() is called; or it has just been performed,
+  /// without a wait.
+  enum class Start : std::uint8_t { now, later, now_and_ends };
+
+  explicit OpRecord(detail::GroupState& state) : state_(state) {}
   OpRecord(detail::GroupState& state, const Operation& op, std::uint64_t sequence, std::chrono::milliseconds timeout,
-           bool starts_now);
+           Start start)
+      : state_(state) {
+    begin(op, sequence, timeout, start);
+  }
+  /// Called once, by the thread that issues the operation. Copies everything it needs from the operation, which need not
+  /// exist afterwards.
+  void begin(const Operation& op, std::uint64_t sequence, std::chrono::milliseconds timeout, Start start);
   void started();
   void succeeded();
   void failed(const std::exception_ptr& error);
@@ -31,9 +40,9 @@ class OpRecord {
   void run_hooks(const std::vector<Hook>& hooks);
 
   detail::GroupState& state_;
-  observe::GroupTrace* trace_;
+  observe::GroupTrace* trace_ = nullptr;
   observe::RecordId record_{};
-  std::optional<HookEvent> event_;  ///< set if the group has hooks
+  std::unique_ptr<HookEvent> event_;  ///< if the group has hooks
 };
 
 }  // namespace cohort

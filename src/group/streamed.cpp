@@ -24,7 +24,7 @@ class Streamed final : public CompletionHandler {
 
   /// The flight recorder takes this as the start of the operation, because it is not known when the device starts.
   void begin(std::uint64_t sequence, std::chrono::milliseconds timeout) {
-    record_.emplace(*state_, work_->operation().get(), sequence, timeout, true);
+    record_.emplace(*state_, work_->operation().get(), sequence, timeout, OpRecord::Start::now);
   }
   void ended(std::exception_ptr error) noexcept override {
     if (has_ended_.exchange(true)) return;

@@ -72,7 +72,46 @@ int detail::perform(Backend& backend, const Operation& op, Call& call) {
 
 namespace {
 
-int run(detail::GroupState& state, Backend& backend, const Operation& op, Call& call, OpRecord& record) {
+/// The record of a blocking operation. It is begun before the operation, or, where the backend says when it waits, while
+/// the peers' answers are on their way. An operation that did not wait is recorded as a whole, when it has ended. Hooks
+/// are called before the operation in any case.
+class BlockingRecord final : public OnWait {
+ public:
+  BlockingRecord(detail::GroupState& state, const Backend& backend, const Operation& op, Call& call)
+      : op_(op), call_(call), record_(state) {
+    if (backend.says_when_it_waits() && !state.has_hooks.load(std::memory_order_relaxed)) {
+      call.set_on_wait(this);
+    } else {
+      begin(OpRecord::Start::now);
+    }
+  }
+  BlockingRecord(const BlockingRecord&) = delete;
+  BlockingRecord& operator=(const BlockingRecord&) = delete;
+
+  void waits() noexcept override { begin(OpRecord::Start::now); }
+  void succeeded() {
+    if (is_begun_) return record_.succeeded();
+    begin(OpRecord::Start::now_and_ends);
+  }
+  void failed(const std::exception_ptr& error) {
+    call_.waits();
+    record_.failed(error);
+  }
+
+ private:
+  void begin(OpRecord::Start start) {
+    is_begun_ = true;
+    record_.begin(op_, call_.sequence(), call_.timeout(), start);
+  }
+
+  const Operation& op_;
+  Call& call_;
+  bool is_begun_ = false;
+  OpRecord record_;
+};
+
+template <class Record>
+int run(detail::GroupState& state, Backend& backend, const Operation& op, Call& call, Record& record) {
   try {
     if (state.debug == DebugLevel::detail && !is_p2p(op.type)) compare_on_all_ranks(backend, op, call);
     const int source = perform(backend, op, call);
@@ -86,20 +125,23 @@ int run(detail::GroupState& state, Backend& backend, const Operation& op, Call& 
   }
 }
 
+Work run_blocking(detail::GroupState& state, Backend& backend, const Operation& op, std::uint64_t sequence,
+                  std::chrono::milliseconds timeout) {
+  Call call(op.type, sequence, timeout);
+  BlockingRecord record(state, backend, op, call);
+  const int source = run(state, backend, op, call, record);
+  return WorkAccess::completed(op, sequence, source);
+}
+
 Work run_p2p(const std::shared_ptr<detail::GroupState>& shared, Backend& backend, const Operation& op,
              const SubmitOptions& options) {
   auto& state = *shared;
   const auto sequence = state.p2p_sequence.fetch_add(1, std::memory_order_relaxed) + 1;
   const auto timeout = state.timeout_of(options);
-  if (!options.async_op) {
-    Call call(op.type, sequence, timeout);
-    OpRecord record(state, op, sequence, timeout, true);
-    const int source = run(state, backend, op, call, record);
-    return WorkAccess::completed(op, sequence, source);
-  }
+  if (!options.async_op) return run_blocking(state, backend, op, sequence, timeout);
   Call call(op.type, sequence, Deadline::after(timeout), timeout);
   const auto work = std::make_shared<detail::WorkState>(op, state.continuations);
-  const auto record = std::make_shared<OpRecord>(state, op, sequence, timeout, true);
+  const auto record = std::make_shared<OpRecord>(state, op, sequence, timeout, OpRecord::Start::now);
   const auto end = [shared, work, record, call](int source, const std::exception_ptr& result) {
     const auto error = shared->how_it_ended(result, call);
     error ? record->failed(error) : record->succeeded();
@@ -136,10 +178,7 @@ Work issue(const std::shared_ptr<detail::GroupState>& shared, const Operation& o
   if (!options.async_op) {
     if (const auto sequence = state.collectives.try_enter()) {
       const QueueTurn held(state.collectives);
-      Call call(op.type, *sequence, timeout);
-      OpRecord record(state, op, *sequence, timeout, true);
-      run(state, backend, op, call, record);
-      return WorkAccess::completed(op, *sequence, -1);
+      return run_blocking(state, backend, op, *sequence, timeout);
     }
   }
   // The operation gets its number when it is queued, and only then can it be recorded and passed to the hooks. The
@@ -164,7 +203,7 @@ Work issue(const std::shared_ptr<detail::GroupState>& shared, const Operation& o
         }
         work->succeed(-1);
       });
-  queued->record.emplace(state, op, sequence, timeout, false);
+  queued->record.emplace(state, op, sequence, timeout, OpRecord::Start::later);
   queued->is_recorded.count_down();
   auto handle = WorkAccess::pending(op.type, sequence, work);
   if (!options.async_op) handle.wait();
@@ -201,7 +240,7 @@ void detail::GroupState::run_in_turn(OpType op, Timeout given, const std::functi
   const auto deadline = Deadline::after(time);
   in_turn([&](std::uint64_t sequence) {
     Call call(op, sequence, deadline, time);
-    OpRecord record(*this, {.type = op}, sequence, time, true);
+    OpRecord record(*this, {.type = op}, sequence, time, OpRecord::Start::now);
     try {
       fn(backend, call);
       check_not_aborted(call);

@@ -44,20 +44,6 @@ WorkHandle::~WorkHandle() {
 
 }  // namespace detail
 
-Work WorkAccess::completed(const Operation& op, std::uint64_t sequence, int source) {
-  Work work;
-  work.op_ = op.type;
-  work.sequence_ = sequence;
-  work.source_ = source;
-  if (op.output_buffers.size() == 1) {
-    work.output_ = op.output_buffers[0];
-    work.has_output_ = true;
-  } else if (!op.output_buffers.empty()) {
-    work.outputs_.assign(op.output_buffers.begin(), op.output_buffers.end());
-  }
-  return work;
-}
-
 Work WorkAccess::pending(OpType op, std::uint64_t sequence, std::shared_ptr<detail::WorkState> state) {
   const bool is_borrowed = state->operation().is_borrowed();
   return enqueued(op, sequence, std::move(state), is_borrowed);
@@ -65,9 +51,7 @@ Work WorkAccess::pending(OpType op, std::uint64_t sequence, std::shared_ptr<deta
 
 Work WorkAccess::enqueued(OpType op, std::uint64_t sequence, std::shared_ptr<detail::WorkState> state,
                           bool is_borrowed) {
-  Work work;
-  work.op_ = op;
-  work.sequence_ = sequence;
+  Work work(op, sequence, -1, {});
   work.handle_ = std::make_shared<detail::WorkHandle>(std::move(state), is_borrowed);
   return work;
 }
@@ -131,7 +115,7 @@ int Work::source_rank() const {
 std::vector<Buffer> Work::result() const {
   if (!is_completed()) throw Error(fmt::format("result: {} #{} has not ended yet", to_string(op_), sequence_));
   if (handle_ != nullptr) return handle_->state().outputs();
-  return has_output_ ? std::vector<Buffer>{output_} : outputs_;
+  return output_ ? std::vector<Buffer>{*output_} : outputs_;
 }
 
 Future<std::vector<Buffer>> Work::future() const {

@@ -91,7 +91,9 @@ class WorkHandle {
 
 /// Makes Work objects.
 struct WorkAccess {
-  static Work completed(const Operation& op, std::uint64_t sequence, int source);
+  static Work completed(const Operation& op, std::uint64_t sequence, int source) {
+    return {op.type, sequence, source, op.output_buffers};
+  }
   static Work pending(OpType op, std::uint64_t sequence, std::shared_ptr<detail::WorkState> state);
   /// For operations that are enqueued on a stream. If `is_borrowed` is true, destroying the last copy waits.
   static Work enqueued(OpType op, std::uint64_t sequence, std::shared_ptr<detail::WorkState> state, bool is_borrowed);

@@ -104,20 +104,20 @@ void GroupTrace::set_description(std::string description) {
   state_->info.description = std::move(description);
 }
 
-RecordId GroupTrace::begin(const Event& event) noexcept {
+void GroupTrace::begin(const Event& event, RecordId& id) noexcept {
   const Origin origin{ticks(), state_->number, this_thread()};
-  RecordId id{.sequence = event.is_p2p ? -1 : event.collective_sequence,
-              .elements = event.input.elements != 0 ? event.input.elements : event.output.elements,
-              .op = event.op};
+  id.sequence = event.is_p2p ? -1 : event.collective_sequence;
+  id.elements = event.input.elements != 0 ? event.input.elements : event.output.elements;
+  id.op = event.op;
   if (!event.is_p2p) {
     const Progress progress{id.sequence, id.elements, id.op};
     state_->enqueued.set(progress);
     if (event.starts_at_once) state_->started.set(progress);
+    if (event.ends_at_once) state_->completed.set(progress);
   }
   if (!state_->is_used.load(std::memory_order_relaxed)) state_->is_used.store(true, std::memory_order_relaxed);
   auto& ring = recorder_.ring_;
   id.position = ring.has_frames() ? write_with_callers(ring, event, origin) : ring.write(event, origin, {});
-  return id;
 }
 
 void GroupTrace::started(const RecordId& id) noexcept {

@@ -155,7 +155,13 @@ class GroupTrace {
   void set_name(std::string name);
   void set_description(std::string description);
 
-  RecordId begin(const Event& event) noexcept;
+  RecordId begin(const Event& event) noexcept {
+    RecordId id;
+    begin(event, id);
+    return id;
+  }
+  /// Into its place: a copy of what was just written field by field would wait for the stores.
+  void begin(const Event& event, RecordId& id) noexcept;
   void started(const RecordId& id) noexcept;
   void completed(const RecordId& id) noexcept;
   /// The operation ended without a result: it timed out, was aborted or lost a peer.

@@ -133,7 +133,7 @@ std::uint64_t Ring::write(const Event& event, const Origin& origin, std::span<vo
   constexpr std::int64_t longest = 0xffffffff;
   put(created, origin.now);
   put(started, event.starts_at_once ? origin.now : 0);
-  put(ended, 0);
+  put(ended, event.ends_at_once ? origin.now & ~failed_bit : 0);
   put(op_name, reinterpret_cast<std::uintptr_t>(event.op));
   put(kind, event.is_p2p ? 1 : 0);
   put(group_and_thread, packed(origin.group, origin.thread));

@@ -54,6 +54,8 @@ struct Event {
   bool is_p2p = false;
   /// The operation starts now, on this thread. This saves the call of started() and a read of the clock.
   bool starts_at_once = false;
+  /// It has also ended, just now: it did not have to wait for anybody.
+  bool ends_at_once = false;
   std::int64_t collective_sequence = 0;
   std::int64_t p2p_sequence = 0;
   std::int64_t op_id = 0;  ///< also counts the operations inside a batch

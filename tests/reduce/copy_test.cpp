@@ -14,8 +14,8 @@ namespace {
 void check(void (*copy)(void*, const void*, std::size_t)) {
   std::vector<std::uint8_t> from(70'000);
   std::iota(from.begin(), from.end(), std::uint8_t{1});
-  for (const auto bytes :
-       std::initializer_list<std::size_t>{0, 1, 15, 63, 64, 65, 511, 512, 513, 640, 4096, 4097, 65'537}) {
+  for (const auto bytes : std::initializer_list<std::size_t>{
+           0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 511, 512, 513, 640, 4096, 4097, 65'537}) {
     for (const auto from_offset : std::initializer_list<std::size_t>{0, 1, 48}) {
       for (const auto to_offset : std::initializer_list<std::size_t>{0, 1, 16, 63}) {
         std::vector<std::uint8_t> to(bytes + 128, 0);

@@ -351,6 +351,50 @@ TEST_F(KernelTest, IntegersWrapAround) {
   });
 }
 
+TEST_F(KernelTest, ShortOnesHaveTheSameBits) {
+  constexpr std::size_t sources = 5;
+  std::uint64_t state = 1;
+  for (const auto dtype : {DType::f32, DType::f64, DType::i32, DType::u32, DType::i64, DType::u64}) {
+    const auto short_kernel = reduce::find_short_kernel(dtype, Kind::sum);
+    ASSERT_NE(short_kernel, nullptr) << to_string(dtype);
+    const auto most = reduce::short_bytes / size_of(dtype);
+    for (std::size_t elements = 0; elements <= most; ++elements) {
+      for (std::size_t count = 1; count <= sources; ++count) {
+        // Arbitrary bits, except that floats are ordinary numbers: which NaN results is not defined.
+        std::array<std::array<std::byte, reduce::short_bytes + 1>, sources> memory{};
+        std::array<const void*, sources> data{};
+        for (std::size_t i = 0; i < count; ++i) {
+          auto* const at = memory[i].data() + 1;  // nothing needs to be aligned
+          data[i] = at;
+          for (std::size_t e = 0; e < elements; ++e) {
+            state = state * 6364136223846793005U + 1442695040888963407U;
+            const auto number = static_cast<double>(static_cast<std::int64_t>(state >> 11U)) / 3;
+            const auto narrow = static_cast<float>(number);
+            const void* const from = dtype == DType::f64   ? static_cast<const void*>(&number)
+                                     : dtype == DType::f32 ? static_cast<const void*>(&narrow)
+                                                           : static_cast<const void*>(&state);
+            std::memcpy(at + e * size_of(dtype), from, size_of(dtype));
+          }
+        }
+        std::array<std::byte, reduce::short_bytes> one{};
+        std::array<std::byte, reduce::short_bytes> other{};
+        std::array<std::byte, reduce::short_bytes> again{};
+        const reduce::Sources from{.data = data.data(), .count = count};
+        const std::array<void*, 2> both{one.data(), again.data()};
+        void* const expected = other.data();
+        short_kernel(from, {.data = both.data(), .count = 2}, elements, 1);
+        if (elements > 0) reduce::find_kernel(dtype, Kind::sum)(from, {.data = &expected, .count = 1}, elements, 1);
+        EXPECT_EQ(one, other) << to_string(dtype) << ", " << elements << " of " << count << " ranks";
+        EXPECT_EQ(again, other);
+      }
+    }
+  }
+  EXPECT_EQ(reduce::find_short_kernel(DType::f32, Kind::max), nullptr);
+  EXPECT_EQ(reduce::find_short_kernel(DType::bf16, Kind::sum), nullptr);
+  EXPECT_EQ(reduce::find_kernel_for(DType::f32, Kind::sum, reduce::short_bytes + 4),
+            reduce::find_kernel(DType::f32, Kind::sum));
+}
+
 TEST_F(KernelTest, AnyByteButZeroIsTrue) {
   const std::vector<std::uint8_t> a = {0, 2, 255, 0, 2};
   const std::vector<std::uint8_t> b = {0, 1, 0, 255, 128};
