@@ -85,6 +85,17 @@ TEST_P(AllToAll, UnevenBlocksSomeOfThemEmpty) {
   });
 }
 
+TEST_P(AllToAll, SomeRanksHaveLittleAndOthersMuch) {
+  run([](const ProcessGroupPtr& pg) {
+    // On shm, pieces that are small go with the posts, and no rank knows whether those of the others are.
+    for (const auto place : places()) {
+      check_uneven(*pg, place, 4, [](int from, int /*to*/) { return from % 2 == 0 ? 3UL : 2'000UL; });
+      check_uneven(*pg, place, 4, [](int from, int to) { return from == to ? 5'000UL : index(from + 1); });
+      check_uneven(*pg, place, 1, [](int from, int to) { return from == 0 && to == 1 ? 40'000UL : 1UL; });
+    }
+  });
+}
+
 TEST_P(AllToAll, OneSplitListEmptyMeansEqualBlocksThere) {
   run([](const ProcessGroupPtr& pg) {
     const auto n = index(pg->size());

@@ -388,6 +388,39 @@ TEST_P(LargePieces, ArriveWhicheverWayTheyTake) {
   });
 }
 
+TEST_P(LargePieces, AreReducedWhicheverWayTheyTake) {
+  run([](const ProcessGroupPtr& pg) {
+    const int size = pg->size();
+    const int rank = pg->rank();
+    // The values of an input differ from element to element, so that a piece from another place would be seen.
+    const auto at = [](std::size_t i) { return static_cast<int>(i % 1009); };
+    const auto expect_sums = [&](std::span<const int> data, int round) {
+      int all = 0;
+      for (int from = 0; from < size; ++from) all += value(from, rank, round);
+      for (std::size_t i = 0; i < data.size(); ++i) ASSERT_EQ(data[i], all + size * at(i)) << i;
+    };
+    std::vector<int> one(count);
+    std::vector<int> given(count * static_cast<std::size_t>(size));
+    // Rank 0 has its input in memory of the group, where there is one.
+    const Memory shared(*pg, rank == 0 ? places().back() : places().front(), given.size() * sizeof(int));
+    for (int round = 0; round < rounds; ++round) {
+      for (int to = 0; to < size; ++to) {
+        for (std::size_t i = 0; i < count; ++i) part(given, to)[i] = value(rank, to, round) + at(i);
+      }
+      std::memcpy(shared.data(), given.data(), given.size() * sizeof(int));
+      pg->reduce_scatter(one, given);
+      expect_sums(one, round);
+
+      std::fill(one.begin(), one.end(), -1);
+      pg->reduce_scatter(one, shared.buffer(DType::i32));
+      expect_sums(one, round);
+
+      pg->reduce_scatter(part(given, rank), given);  // in place
+      expect_sums(part(given, rank), round);
+    }
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Groups, LargePieces, arrangements_of_several(), arrangement_name);
 
 }  // namespace

@@ -401,6 +401,30 @@ TEST_P(PointToPointErrors, AReceiveThatTimesOutTakesNothingWithIt) {
   });
 }
 
+TEST_P(PointToPointErrors, ALongMessageThatWasGivenUpIsNeverReceived) {
+  if (!tells_the_sender()) GTEST_SKIP() << "messages between these ranks are copied by their sender";
+  run([](const ProcessGroupPtr& pg) {
+    for (const auto place : places()) {
+      const Memory memory(*pg, place, long_message);
+      std::memset(memory.data(), 1, long_message);
+      ByteVector got(long_message, 7);
+      if (pg->rank() == 0) {
+        EXPECT_THROW(pg->send(memory.buffer(DType::u8), 1, {.tag = 1, .timeout = 20ms}), OperationTimeoutError);
+        std::memset(memory.data(), 2, long_message);  // the memory is used for something else
+      }
+      pg->barrier();
+      if (pg->rank() == 1) {
+        EXPECT_ERROR(BackendError, pg->recv(got, 0, {.tag = 1}), "gave up on sending it");
+        pg->send(got, 0, {.tag = 2});
+      }
+      // The sender is asked for the message while it waits for another one.
+      if (pg->rank() == 0) pg->recv(got, 1, {.tag = 2});
+      pg->barrier();
+    }
+    expect_works(*pg);
+  });
+}
+
 TEST_P(PointToPointErrors, OnlyReceivesHaveASource) {
   run([](const ProcessGroupPtr& pg) {
     std::vector<int> x(3);

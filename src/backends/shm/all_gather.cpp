@@ -24,7 +24,7 @@ void LocalBackend::all_gather(const Operation& op, Call& call) {
   copy_own(outs[index_of(rank())], in);
   if (longest <= post_bytes) {
     reduce::copy(collective.payload(in.size()), in.data(), in.size());
-    collective.publish(false, static_cast<double>(in.size()));
+    collective.post(static_cast<double>(in.size()));
     collective.await_all();
     for (int each = 0; each < size(); ++each) {
       const auto out = outs[index_of(each)];

@@ -14,6 +14,7 @@
 
 #include "backends/shm/backend.h"
 #include "backends/shm/collective.h"
+#include "backends/shm/operands.h"
 #include "backends/shm/pipeline.h"
 #include "backends/shm/slices.h"
 #include "backends/shm/tuning.h"
@@ -24,12 +25,6 @@
 namespace cohort::shm {
 
 namespace {
-
-/// The values of all ranks for a range of elements, in rank order.
-struct Operands {
-  std::array<const void*, most_ranks> data;
-  std::array<double, most_ranks> factors;
-};
 
 struct Locations {
   std::uint64_t in;
@@ -53,7 +48,8 @@ class ReduceToAllOrOne {
         root_(op.type == OpType::reduce ? op.root : everybody),
         takes_(root_ == everybody || root_ == rank_),
         element_(size_of(op.dtype)),
-        kernel_(reduce::find_kernel(op.dtype, op.reduce.kind())),
+        has_factors_(op.reduce.kind() == ReduceOp::Kind::premul_sum),
+        kernel_(reduce::find_kernel_for(op.dtype, op.reduce.kind(), in_.size())),
         collective_(engine, op, call) {}
 
   void run() {
@@ -66,7 +62,7 @@ class ReduceToAllOrOne {
     mine->out = is_reachable ? *out : reinterpret_cast<std::uint64_t>(out_.data());
     collective_.publish(is_reachable, factor_);
     collective_.await_all();
-    for (int rank = 0; rank < size_; ++rank) operands_.factors[index_of(rank)] = collective_.number_of(rank);
+    read_factors();
     collective_.all_reachable() ? direct() : staged();
   }
 
@@ -76,16 +72,21 @@ class ReduceToAllOrOne {
             {.data = outputs, .count = output_count}, elements, static_cast<double>(size_));
   }
 
+  void read_factors() {
+    if (!has_factors_) return;
+    for (int rank = 0; rank < size_; ++rank) operands_.factors[index_of(rank)] = collective_.number_of(rank);
+  }
+
   void small() {
     const auto bytes = in_.size();
     reduce::copy(collective_.payload(bytes), in_.data(), bytes);
-    collective_.publish(false, factor_);
+    collective_.post(factor_);
     collective_.await_all();
     if (!takes_) return;
     for (int rank = 0; rank < size_; ++rank) {
       operands_.data[index_of(rank)] = rank == rank_ ? in_.data() : collective_.payload_of(rank, bytes);
-      operands_.factors[index_of(rank)] = collective_.number_of(rank);
     }
+    read_factors();
     void* const out = out_.data();
     if (bytes > 0) combine(&out, 1, count_);
   }
@@ -164,6 +165,7 @@ class ReduceToAllOrOne {
   const int root_;
   const bool takes_;
   const std::size_t element_;
+  const bool has_factors_;
   const reduce::Kernel kernel_;
   Collective collective_;
   Operands operands_;

@@ -32,6 +32,16 @@ struct StdAtomics {
 #endif
   }
 
+  /// Asks for a line before it is written, so that the store does not wait until the readers of its last value have
+  /// given it up.
+  static void will_write(const void* line) {
+#if defined(__x86_64__)
+    asm volatile("prefetchw %0" ::"m"(*static_cast<const char*>(line)));  // GCC emits it for some processors only
+#else
+    __builtin_prefetch(line, 1);
+#endif
+  }
+
   /// The two halves of a full fence between a rank that raises a flag, which is frequent, and one that goes to sleep,
   /// which is rare. The sleeper's half has the kernel execute a full barrier on every processor where a rank runs
   /// (membarrier(2)). This makes the raiser's half free: only the compiler must keep the order. Together they order as
@@ -60,12 +70,15 @@ struct StdAtomics {
     ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
   }
 
-  /// Called before the first group is used. From then on, heavy fences of other processes take effect in this one.
-  static void prepare() { has_membarrier_.store(register_for_membarrier(), std::memory_order_relaxed); }
+  /// Called before the first group is used, and does something the first time only. From then on, heavy fences of other
+  /// processes take effect in this one. In a process with several threads it takes the kernel some 10 ms.
+  static void prepare() noexcept {
+    if (!has_membarrier()) has_membarrier_.store(register_for_membarrier(), std::memory_order_relaxed);
+  }
 
  private:
-  static bool has_membarrier() { return has_membarrier_.load(std::memory_order_relaxed); }
-  static bool register_for_membarrier() {
+  static bool has_membarrier() noexcept { return has_membarrier_.load(std::memory_order_relaxed); }
+  static bool register_for_membarrier() noexcept {
     return ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0;
   }
   static bool membarrier() { return ::syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) == 0; }

@@ -18,7 +18,9 @@ LocalBackend::LocalBackend(EngineParts parts, BootstrapFunction bootstrap)
     : Backend(parts.name, parts.rank, parts.board.ranks()),
       engine_(std::move(parts)),
       messenger_(engine_),
-      bootstrap_(bootstrap) {}
+      bootstrap_(bootstrap) {
+  will_say_when_it_waits();
+}
 
 Capabilities LocalBackend::capabilities() const {
   return {.operations = Capabilities::bits(

@@ -8,7 +8,7 @@ namespace cohort::shm {
 
 void LocalBackend::barrier(const Operation& op, Call& call) {
   Collective collective(engine_, op, call);
-  collective.publish();
+  collective.post();
   collective.await_all();
 }
 

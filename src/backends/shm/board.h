@@ -3,7 +3,7 @@
 // The board of a group: the layout of its shared segment.
 //
 //   header         the members, the failure (only the first is recorded), and who survives it (shrink)
-//   per rank       its state, its two chunk flags, its two posts with up to 8 KiB each
+//   per rank       its state, its two chunk flags, its two posts with up to 16 KiB each
 //   per rank       staging: two input and two result buffers        pages exist from the first large operation on
 //   per pair       a ring of messages from one to the other         pages exist from the first message on
 //
@@ -24,13 +24,14 @@
 #include "backends/shm/flags.h"
 #include "backends/shm/posts.h"
 #include "backends/shm/segment.h"
+#include "backends/shm/withdrawals.h"
 #include "core/last_error.h"
 #include "core/rank_index.h"
 
 namespace cohort::shm {
 
 inline constexpr int most_ranks = 512;
-inline constexpr std::size_t post_bytes = 8192;         ///< largest payload of a post
+inline constexpr std::size_t post_bytes = 16 * kib;     ///< largest payload of a post
 inline constexpr std::size_t stage_bytes = 512 * kib;   ///< largest chunk of one rank
 inline constexpr std::size_t message_bytes = 16 * kib;  ///< largest part of a message
 inline constexpr std::uint32_t message_depth = 8;       ///< parts in flight from one rank to another
@@ -90,11 +91,12 @@ struct alignas(cache_line) Part {
   std::uint64_t total;
   std::array<std::byte, post_inline_bytes> payload;
 };
-static_assert(sizeof(Part) == cache_line && message_bytes <= UINT16_MAX);
+static_assert(sizeof(Post<StdAtomics>) == cache_line && sizeof(Part) == cache_line && message_bytes <= UINT16_MAX);
 
 /// The parts in flight from one rank to another.
 struct PairRing {
   FlagLine consumed;  ///< raised by the receiver
+  alignas(2 * cache_line) Withdrawals<StdAtomics> withdrawals;
   struct Slot {
     Part part;
     std::array<std::byte, message_bytes> payload;

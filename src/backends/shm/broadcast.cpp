@@ -19,7 +19,7 @@ void LocalBackend::broadcast(const Operation& op, Call& call) {
   Collective collective(engine_, op, call);
   if (data.size() <= post_bytes) {
     if (rank() == root) reduce::copy(collective.payload(data.size()), data.data(), data.size());
-    collective.publish();
+    collective.post();
     collective.await_all();
     if (rank() != root) reduce::copy(data.data(), collective.payload_of(root, data.size()), data.size());
     return;

@@ -6,41 +6,7 @@
 
 namespace cohort::shm {
 
-Collective::Collective(Engine& engine, const Operation& op, Call& call)
-    : engine_(engine),
-      call_(call),
-      monitor_(engine, call),
-      word_(OpSignature::of(op).pack()),
-      beside_word_(call.whole() != 0 ? call.whole() : op.layout) {
-  engine_.check(call_);
-  k_ = engine_.order_.begin();
-  engine_.entered_.store(k_, std::memory_order_relaxed);
-  engine_.sequence_.store(call.sequence(), std::memory_order_relaxed);
-}
-
-void Collective::publish(bool is_reachable, double number) {
-  auto& post = engine_.board_.post(engine_.rank_, k_);
-  if (is_reachable) word_ |= reachable_memory;
-  post.word.store(word_, std::memory_order_relaxed);
-  post.beside_word.store(beside_word_, std::memory_order_relaxed);
-  post.sequence.store(static_cast<std::uint32_t>(call_.sequence()), std::memory_order_relaxed);
-  post.number = number;
-  raise(post.flag, k_);
-}
-
-void Collective::await_all() {
-  engine_.order_.await_all_posts(k_, monitor_);
-  for (int rank = 0; rank < engine_.size_; ++rank) {
-    if (rank != engine_.rank_) compare(rank);
-  }
-}
-
-void Collective::compare(int rank) {
-  const auto& post = engine_.board_.post(rank, k_);
-  const auto theirs = post.word.load(std::memory_order_relaxed);
-  const auto beside = post.beside_word.load(std::memory_order_relaxed);
-  // The ranks may differ in where their memory lies.
-  if (((theirs ^ word_) & ~reachable_memory) == 0 && beside == beside_word_) return;
+void Collective::report_difference(int rank, std::uint64_t theirs, std::uint32_t beside) {
   const auto text = [&](std::uint64_t word, std::uint32_t layout) {
     auto signature = OpSignature::unpack(word);
     if (call_.whole() == 0) signature.layout = layout;

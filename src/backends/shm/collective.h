@@ -21,8 +21,20 @@ inline constexpr std::uint64_t reachable_memory = free_signature_bit;
 
 class Collective {
  public:
+  // What every small operation goes through is inline: dozens of short calls would take longer than the flags.
+
   /// Throws if the group is broken.
-  Collective(Engine& engine, const Operation& op, Call& call);
+  Collective(Engine& engine, const Operation& op, Call& call)
+      : engine_(engine),
+        call_(call),
+        monitor_(engine, call),
+        word_(OpSignature::of(op).pack()),
+        beside_word_(call.whole() != 0 ? call.whole() : op.layout) {
+    engine_.check(call_);
+    k_ = engine_.order_.begin();
+    engine_.entered_.store(k_, std::memory_order_relaxed);
+    engine_.sequence_.store(call.sequence(), std::memory_order_relaxed);
+  }
 
   /// This rank's payload, to be written before publish(). Up to 32 bytes lie beside the flag.
   std::byte* payload(std::size_t bytes) const {
@@ -30,11 +42,32 @@ class Collective {
     return bytes <= post_inline_bytes ? engine.board_.post(engine.rank_, k_).payload.data()
                                       : engine.board_.payload(engine.rank_, k_);
   }
-  void publish(bool is_reachable = false, double number = 1);
+  /// For small operations, which are over when the posts are there.
+  void post(double number = 1) {
+    auto& post = engine_.board_.post(engine_.rank_, k_);
+    post.word.store(word_, std::memory_order_relaxed);
+    post.beside_word.store(beside_word_, std::memory_order_relaxed);
+    post.sequence.store(static_cast<std::uint32_t>(call_.sequence()), std::memory_order_relaxed);
+    post.number = number;
+    raise(post.flag, k_);
+  }
+  /// For operations that go on after the posts.
+  void publish(bool is_reachable, double number = 1) {
+    if (is_reachable) word_ |= reachable_memory;
+    post(number);
+    call_.waits();
+  }
 
   /// Waits for the posts of all ranks and compares them, so that either all ranks go on with the same operation or all
   /// of them throw. Every collective calls it, on every rank.
-  void await_all();
+  void await_all() {
+    engine_.order_.await_all_posts(k_, monitor_);
+    // All ranks have finished the operation before this one, so nobody reads what the next one writes.
+    StdAtomics::will_write(&engine_.board_.post(engine_.rank_, k_ + 1));
+    for (int rank = 0; rank < engine_.size_; ++rank) {
+      if (rank != engine_.rank_) compare(rank);
+    }
+  }
   /// The payload of a rank's post; valid after await_all().
   const std::byte* payload_of(int rank, std::size_t bytes) const {
     return bytes <= post_inline_bytes ? engine_.board_.post(rank, k_).payload.data() : engine_.board_.payload(rank, k_);
@@ -66,7 +99,15 @@ class Collective {
   WaitMonitor& monitor() { return monitor_; }
 
  private:
-  void compare(int rank);
+  void compare(int rank) {
+    const auto& post = engine_.board_.post(rank, k_);
+    const auto theirs = post.word.load(std::memory_order_relaxed);
+    const auto beside = post.beside_word.load(std::memory_order_relaxed);
+    // The ranks may differ in where their memory lies.
+    if (((theirs ^ word_) & ~reachable_memory) == 0 && beside == beside_word_) return;
+    report_difference(rank, theirs, beside);
+  }
+  [[noreturn]] void report_difference(int rank, std::uint64_t theirs, std::uint32_t beside);
 
   Engine& engine_;
   Call& call_;

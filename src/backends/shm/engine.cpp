@@ -12,6 +12,11 @@
 
 namespace cohort::shm {
 
+namespace {
+/// When the library is loaded, a process usually has one thread, and preparing takes no time.
+[[maybe_unused]] const bool is_prepared_at_load = (StdAtomics::prepare(), true);
+}  // namespace
+
 Engine::Engine(EngineParts parts)
     : name_(std::move(parts.name)),
       group_(std::move(parts.group)),
@@ -48,8 +53,8 @@ void Engine::fail(const Failure& failure, const Call& call) {
   broken_.refuse(*recorded_failure(board_), context(call), call);
 }
 
-void Engine::check(const Call& call) const {
-  if (has_failed(board_)) broken_.refuse(*recorded_failure(board_), context(call), call);
+void Engine::refuse(const Call& call) const {
+  broken_.refuse(*recorded_failure(board_), context(call), call);
 }
 
 std::vector<int> Engine::dead_ranks() {

@@ -62,6 +62,7 @@ class Engine {
   PeerMemory& peer_memory() const { return *peer_memory_; }
   /// Used by one collective at a time.
   AutoTuner& auto_tuner() { return auto_tuner_; }
+  AutoTuner& reduction_tuner() { return reduction_tuner_; }
   const WaitPolicy& policy() const { return policy_; }
   const std::string& name() const { return name_; }
   const std::string& group() const { return group_; }
@@ -69,7 +70,10 @@ class Engine {
   /// Breaks the group for all ranks, unless it is broken already, and throws the failure that broke it.
   [[noreturn]] void fail(const Failure& failure, const Call& call);
   /// Throws if the group is broken.
-  void check(const Call& call) const;
+  void check(const Call& call) const {
+    if (has_failed(board_)) [[unlikely]]
+      refuse(call);
+  }
   /// The reason why waiting for `awaited` is in vain, if there is one: it has died or left, or (in a collective)
   /// another rank died before entering it. Waiting for a message from any rank (-1) is in vain as soon as one rank has
   /// died. What the dead rank did earlier may have arrived in the meantime, so the caller checks once more before
@@ -95,6 +99,7 @@ class Engine {
     return board_.info(rank).state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(RankState::left);
   }
   void leave() noexcept;
+  [[noreturn]] void refuse(const Call& call) const;
 
   std::string name_;
   std::string group_;
@@ -105,7 +110,8 @@ class Engine {
   std::mutex liveness_mutex_;
   Liveness liveness_;
   std::unique_ptr<PeerMemory> peer_memory_;
-  AutoTuner auto_tuner_;
+  AutoTuner auto_tuner_;  ///< for what moves data
+  AutoTuner reduction_tuner_;
 
   PostOrder<Board> order_;
   std::atomic<std::uint32_t> entered_{0};   ///< the collective this rank is in, or was in last; other threads report it

@@ -17,6 +17,10 @@ void copy_own(Bytes to, ConstBytes from) {
                             : reduce::copy(to.data(), from.data(), from.size());
 }
 
+std::string describe_wrong_piece(int from, std::size_t offered, int to, std::size_t expected) {
+  return fmt::format("rank {} sends {} bytes to rank {}, which expects {}", from, offered, to, expected);
+}
+
 void Exchange::post() {
   const bool is_reachable = tables_.write(offers_);
   // Rank 0 publishes beside its post which way large ordinary memory is moved this time.
@@ -26,7 +30,7 @@ void Exchange::post() {
   check_sizes();
 }
 
-bool Exchange::move() {
+void Exchange::move() {
   bool any_direct = false;
   std::uint64_t longest_staged = 0;
   for (int rank = 0; rank < size_; ++rank) {
@@ -50,7 +54,6 @@ bool Exchange::move() {
   // Memory that was offered directly must not change until all ranks have taken it.
   if (any_direct) collective_.meet();
   if (is_trial) engine_.auto_tuner().took(preferred_, own_longest(), source_ != all, Deadline::Clock::now() - start);
-  return any_direct;
 }
 
 void Exchange::copy_out(std::byte* to, const std::byte* from, std::size_t bytes) const {
@@ -81,8 +84,7 @@ void Exchange::check_sizes() {
     if (rank == rank_ || takes_.empty()) continue;
     const auto offered = tables_.lane(rank, rank_).bytes;
     if (offered == take(rank).size() || (tables_.lanes() == 1 && take(rank).empty())) continue;
-    collective_.mismatch(rank, fmt::format("rank {} sends {} bytes to rank {}, which expects {}", rank, offered, rank_,
-                                           take(rank).size()));
+    collective_.mismatch(rank, describe_wrong_piece(rank, offered, rank_, take(rank).size()));
   }
 }
 

@@ -109,8 +109,7 @@ class Exchange {
   }
   /// Posts what this rank offers and waits for the others' posts.
   void post();
-  /// Returns whether all ranks have met at its end.
-  bool move();
+  void move();
 
   /// Where the memory that `rank` offers to all ranks is mapped here.
   std::byte* place(int rank) { return collective_.find(rank, tables_.lane(rank, rank).location, offers_[0].size()); }
@@ -140,6 +139,8 @@ class Exchange {
   const bool streams_ = bypasses_caches(takes_);
   AutoTuner::Way preferred_ = AutoTuner::Way::staged;  ///< set on rank 0
 };
+
+std::string describe_wrong_piece(int from, std::size_t offered, int to, std::size_t expected);
 
 /// A list with one entry per rank, of which only one is set.
 class OnlyFrom {

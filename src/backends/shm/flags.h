@@ -27,6 +27,9 @@ constexpr bool reached(std::uint32_t value, std::uint32_t target) {
 
 template <class Atomics>
 struct Flag {
+  /// A pause takes as long as an answer from a near core, so the first looks go without.
+  static constexpr std::uint32_t looks_without_pause = 16;
+
   typename Atomics::template Atomic<std::uint32_t> value;
   /// How many waiters have gone to sleep or are about to. This is a count rather than a boolean: a raiser that cleared
   /// a boolean could clear it for a waiter for the next value.
@@ -51,7 +54,7 @@ template <class Atomics, class WaitMonitor>
 void await(Flag<Atomics>& flag, std::uint32_t target, WaitMonitor& monitor) {
   for (std::uint32_t round = 0; !is_raised(flag, target); ++round) {
     if (monitor.next(round) == Pace::look) {
-      Atomics::pause();
+      if (round >= Flag<Atomics>::looks_without_pause) Atomics::pause();
       continue;
     }
     flag.sleepers.fetch_add(1, std::memory_order_relaxed);

@@ -19,7 +19,7 @@ void LocalBackend::gather(const Operation& op, Call& call) {
   if (rank() == root) copy_own(outs[index_of(rank())], in);
   if (in.size() <= post_bytes) {
     if (rank() != root) reduce::copy(collective.payload(in.size()), in.data(), in.size());
-    collective.publish();
+    collective.post();
     collective.await_all();
     if (rank() != root) return;
     for (int each = 0; each < size(); ++each) {
@@ -47,7 +47,7 @@ void LocalBackend::scatter(const Operation& op, Call& call) {
         to += in.size();
       }
     }
-    collective.publish();
+    collective.post();
     collective.await_all();
     if (rank() == root) return;
     reduce::copy(out.data(), collective.payload_of(root, total) + index_of(rank()) * out.size(), out.size());

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backends/shm/tuning.h"
 #include "core/rank_index.h"
 #include "group/mismatch.h"
 #include "reduce/copy.h"
@@ -17,6 +18,8 @@ namespace {
 
 constexpr std::chrono::milliseconds patience{1};
 constexpr std::chrono::milliseconds longest_nap{20};
+/// What is read of a message before others get their turn.
+constexpr std::size_t longest_piece = mib;
 
 std::byte* payload_of(PairRing::Slot& slot, std::size_t bytes) {
   return bytes <= post_inline_bytes ? slot.part.payload.data() : slot.payload.data();
@@ -102,9 +105,27 @@ bool Messenger::recv_now(const Operation& op) {
   return true;
 }
 
+void Messenger::spin_for_part(int peer) {
+  const std::atomic<std::uint32_t>* number = nullptr;
+  std::uint32_t expected = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto& from = peers_[index_of(peer)];
+    if (!from.has_in_ring) return;
+    number = &board_.ring(peer, rank_).slots[from.next_in % message_depth].part.number;
+    expected = from.next_in + 1;
+  }
+  // Without the mutex: another thread may take the part, which recv_now() then finds out.
+  for (std::uint32_t looks = 0; looks <= engine_.policy().spins; ++looks) {
+    if (reached(number->load(std::memory_order_acquire), expected)) return;
+    if (looks >= Flag<StdAtomics>::looks_without_pause) StdAtomics::pause();
+  }
+}
+
 void Messenger::send(const Operation& op, Call& call) {
   engine_.check(call);
   if (send_now(op)) return;
+  call.waits();
   const auto message = post_send(op, call);
   try {
     wait(op.peer, call, [&] { return message->is_done; });
@@ -118,11 +139,12 @@ void Messenger::send(const Operation& op, Call& call) {
 int Messenger::recv(const Operation& op, Call& call) {
   engine_.check(call);
   if (op.peer >= 0 && op.out().size() <= message_bytes) {
-    for (std::uint32_t looks = 0; looks <= engine_.policy().spins; ++looks) {
-      if (recv_now(op)) return op.peer;
-      StdAtomics::pause();
-    }
+    if (recv_now(op)) return op.peer;
+    call.waits();
+    spin_for_part(op.peer);
+    if (recv_now(op)) return op.peer;
   }
+  call.waits();
   const auto message = post_recv(op, call);
   try {
     wait(op.peer, call, [&] { return message->is_done; });
@@ -180,7 +202,9 @@ void Messenger::withdraw(const OutgoingPtr& message) {
   auto& to = peers_[static_cast<std::size_t>(message->peer)];
   const bool was_streaming = message->is_cleared;
   std::erase(to.queue, message);
-  // If it is announced and not yet cleared, it stays listed, and is withdrawn when the receiver asks for it.
+  // If it is announced and not yet cleared, it stays listed, and is withdrawn when the receiver asks for it. If the
+  // receiver is reading it by itself, it finds out at the end and asks then.
+  if (message->is_announced && !was_streaming) board_.ring(rank_, message->peer).withdrawals.withdraw();
   if (was_streaming) to.notices.push_back({.kind = Kind::withdraw, .id = message->id});
   message->data = {};
 }
@@ -273,7 +297,8 @@ bool Messenger::progress_peer(int peer) {
   // are. The exception is a rank that is stuck sending: its peer may be stuck as well until its messages are taken out
   // of the ring.
   const bool awaits = !posted_.empty() || !with.announced.empty() || !with.arriving.empty() || !with.queue.empty();
-  const bool moved = awaits && drain(peer);
+  bool moved = awaits && drain(peer);
+  moved = read_next(peer) || moved;
   return flush(peer) || moved;
 }
 
@@ -283,8 +308,11 @@ bool Messenger::has_room(int peer) {
     board_.reserve_ring(rank_, peer);
     to.has_out_ring = true;
   }
-  const auto& consumed = board_.ring(rank_, peer).consumed.flag.value;
-  return to.next_out - consumed.load(std::memory_order_acquire) < message_depth;
+  // The receiver writes this line with each part it takes, so it is read only when the ring looks full.
+  if (to.next_out - to.consumed >= message_depth) {
+    to.consumed = board_.ring(rank_, peer).consumed.flag.value.load(std::memory_order_acquire);
+  }
+  return to.next_out - to.consumed < message_depth;
 }
 
 Part* Messenger::next_part(int peer) {
@@ -315,6 +343,7 @@ bool Messenger::flush(int peer) {
     part->kind = static_cast<std::uint16_t>(to.notices.front().kind);
     part->id = to.notices.front().id;
     part->bytes = 0;
+    if (const auto& message = to.notices.front().completes) message->is_done = true;
     to.notices.pop_front();
     publish(peer, *part);
     moved = true;
@@ -347,6 +376,8 @@ bool Messenger::write_next(int peer, Outgoing& message) {
   part->bytes = 0;
   if (!message.is_cleared && message.data.size() > message_bytes) {
     part->kind = static_cast<std::uint16_t>(Kind::announce);
+    const auto offer = offer_of(peer, message);
+    std::memcpy(part->payload.data(), &offer, sizeof(offer));
     message.is_announced = true;
   } else {
     const auto bytes = std::min(message_bytes, message.data.size() - message.sent);
@@ -391,12 +422,25 @@ void Messenger::take(int peer, const Part& part, const std::byte* payload) {
         from.unexpected.push_back({.tag = part.tag, .type = part.type, .data = {payload, payload + part.bytes}});
       }
       break;
-    case Kind::announce:
+    case Kind::announce: {
+      Offer offer;
+      std::memcpy(&offer, part.payload.data(), sizeof(offer));
       if (const auto message = match(peer, part.tag)) {
-        accept_announced(peer, message, part.type, part.id, part.total);
+        accept_announced(peer, message, part.type, part.id, part.total, offer);
       } else {
-        from.unexpected.push_back(
-            {.tag = part.tag, .type = part.type, .id = part.id, .total = part.total, .is_announced = true});
+        from.unexpected.push_back({.tag = part.tag,
+                                   .type = part.type,
+                                   .id = part.id,
+                                   .total = part.total,
+                                   .is_announced = true,
+                                   .offer = offer});
+      }
+      break;
+    }
+    case Kind::taken:
+      if (const auto it = from.announced.find(part.id); it != from.announced.end()) {
+        it->second->is_done = true;
+        from.announced.erase(it);
       }
       break;
     case Kind::clear:
@@ -466,7 +510,7 @@ bool Messenger::match_unexpected(const IncomingPtr& message) {
     if (it == waiting.end()) continue;
     message->source = peer;
     if (it->is_announced) {
-      accept_announced(peer, message, it->type, it->id, it->total);
+      accept_announced(peer, message, it->type, it->id, it->total, it->offer);
     } else {
       message->error = disagreement(peer, it->data.size(), it->type, *message);
       if (!message->error) reduce::copy(message->data.data(), it->data.data(), it->data.size());
@@ -485,14 +529,88 @@ void Messenger::deliver(int peer, const IncomingPtr& message, const Part& part, 
 }
 
 void Messenger::accept_announced(int peer, const IncomingPtr& message, std::uint32_t type, std::uint64_t id,
-                                 std::uint64_t total) {
+                                 std::uint64_t total, const Offer& offer) {
   auto& from = peers_[index_of(peer)];
   if (message->error = disagreement(peer, total, type, *message); message->error) {
     message->is_done = true;
     from.notices.push_back({.kind = Kind::refuse, .id = id});
+  } else if (offer.kind == Offer::Kind::none || (offer.kind == Offer::Kind::ordinary && !is_message_read(total))) {
+    ask_for_parts(peer, message, id);
   } else {
-    from.arriving.emplace(id, message);
-    from.notices.push_back({.kind = Kind::clear, .id = id});
+    from.reading.push_back({.message = message, .id = id, .offer = offer});
+  }
+}
+
+void Messenger::ask_for_parts(int peer, const IncomingPtr& message, std::uint64_t id) {
+  auto& from = peers_[index_of(peer)];
+  message->received = 0;
+  from.arriving.emplace(id, message);
+  from.notices.push_back({.kind = Kind::clear, .id = id});
+}
+
+// --- reading out of the sender's memory
+
+Messenger::Offer Messenger::offer_of(int peer, const Outgoing& message) const {
+  Offer offer{.withdrawals = board_.ring(rank_, peer).withdrawals.count()};
+  const auto& memory = engine_.peer_memory();
+  if (const auto location = memory.locate(message.data.data(), message.data.size())) {
+    offer.location = *location;
+    offer.kind = Offer::Kind::group_memory;
+  } else if (memory.reads_ordinary()) {
+    offer.location = reinterpret_cast<std::uint64_t>(message.data.data());
+    offer.kind = Offer::Kind::ordinary;
+  }
+  return offer;
+}
+
+bool Messenger::read_next(int peer) {
+  auto& from = peers_[index_of(peer)];
+  if (from.reading.empty()) return false;
+  const auto reading = from.reading.front();
+  auto& message = *reading.message;
+  const auto left = message.data.size() - message.received;
+  if (!message.is_abandoned) {
+    const auto bytes = std::min(left, longest_piece);
+    if (!copy_piece(peer, reading, bytes)) {
+      from.reading.pop_front();
+      ask_for_parts(peer, reading.message, reading.id);
+      return true;
+    }
+    message.received += bytes;
+    if (bytes < left) {
+      // Long messages take turns, so that none delays another.
+      from.reading.pop_front();
+      from.reading.push_back(reading);
+      return true;
+    }
+  }
+  from.reading.pop_front();
+  if (!board_.ring(peer, rank_).withdrawals.is_valid(reading.offer.withdrawals)) {
+    ask_for_parts(peer, reading.message, reading.id);
+    return true;
+  }
+  from.notices.push_back({.kind = Kind::taken, .id = reading.id, .completes = reading.message});
+  return true;
+}
+
+/// Returns false if the memory cannot be read, because the sender ends or lies.
+bool Messenger::copy_piece(int peer, const Reading& reading, std::size_t bytes) {
+  const auto& message = *reading.message;
+  const auto& memory = engine_.peer_memory();
+  auto* const to = message.data.data() + message.received;
+  if (reading.offer.kind == Offer::Kind::group_memory) {
+    const auto* const from = memory.find(peer, reading.offer.location, message.data.size());
+    if (from == nullptr) return false;
+    bypasses_caches({&message.data, 1}) ? reduce::stream_copy(to, from + message.received, bytes)
+                                        : reduce::copy(to, from + message.received, bytes);
+    return true;
+  }
+  if (!memory.reads_ordinary()) return false;
+  try {
+    memory.read(peer, reading.offer.location + message.received, to, bytes);
+    return true;
+  } catch (const BackendError&) {
+    return false;
   }
 }
 

@@ -3,9 +3,11 @@
 // Point-to-point messages between ranks that share memory.
 //
 // From every rank to every other there is a ring of parts. A message that fits into one part is sent at once ("eager").
-// A longer one is announced, and its parts follow once they match a receive, straight into its memory. A message that
-// nobody has posted a receive for yet therefore takes at most 16 KiB of the receiver's memory and never blocks others:
-// messages match by peer and tag, in order, and progress independently.
+// A longer one is announced. Once it matches a receive, the receiver copies it out of the sender's memory if it can
+// access that (memory of the group, or ordinary memory that the kernel reads for it): one copy. Otherwise its parts
+// follow through the ring: two copies. Either way straight into the receive's memory. A message that nobody has posted a
+// receive for yet therefore takes at most 16 KiB of the receiver's memory and never blocks others: messages match by peer
+// and tag, in order, and progress independently.
 //
 // There is no background thread: whoever waits for a transfer, or advances one, moves everything that can be moved.
 #pragma once
@@ -40,6 +42,7 @@ class Messenger {
     eager,     ///< a whole message
     announce,  ///< announces a message of `total` bytes
     clear,     ///< the message with this id may be sent
+    taken,     ///< the message has been copied out of the sender's memory
     refuse,    ///< the message has the wrong size or type
     fragment,  ///< a part of a long message
     withdraw,  ///< the message will not be sent after all
@@ -72,6 +75,22 @@ class Messenger {
   using OutgoingPtr = std::shared_ptr<Outgoing>;
   using IncomingPtr = std::shared_ptr<Incoming>;
 
+  /// Where the memory of an announced message is; in the announcing part.
+  struct Offer {
+    enum class Kind : std::uint32_t { none, group_memory, ordinary };
+    std::uint64_t location = 0;  ///< as in Lane (exchange.h)
+    Kind kind = Kind::none;
+    std::uint32_t withdrawals = 0;  ///< the count when it was announced (withdrawals.h)
+  };
+  static_assert(sizeof(Offer) <= post_inline_bytes);
+
+  /// A message that this rank copies out of the sender's memory, a piece in each round of progress.
+  struct Reading {
+    IncomingPtr message{};
+    std::uint64_t id = 0;
+    Offer offer{};
+  };
+
   /// A message that arrived before a matching receive was posted.
   struct Unexpected {
     int tag = 0;
@@ -79,12 +98,15 @@ class Messenger {
     std::uint64_t id = 0;
     std::uint64_t total = 0;
     bool is_announced = false;
+    Offer offer{};
     std::vector<std::byte> data{};
   };
   /// A control part without data, about one of the peer's messages or one of ours.
   struct Notice {
     Kind kind{};
     std::uint64_t id = 0;
+    /// The receive that is done when the notice has been written: nobody may come back later to write it.
+    IncomingPtr completes{};
   };
 
   struct Peer {
@@ -92,11 +114,13 @@ class Messenger {
     bool has_in_ring = false;
     std::uint32_t next_out = 0;  ///< parts written
     std::uint32_t next_in = 0;   ///< parts read
+    std::uint32_t consumed = 0;  ///< parts that the peer has read, as far as this rank has looked
     std::uint64_t next_id = 0;
     std::deque<Notice> notices{};
     std::deque<OutgoingPtr> queue{};                   ///< not announced yet, or cleared and not all sent
     std::map<std::uint64_t, OutgoingPtr> announced{};  ///< waiting for clear
     std::map<std::uint64_t, IncomingPtr> arriving{};   ///< cleared by this rank
+    std::deque<Reading> reading{};
     std::deque<Unexpected> unexpected{};
   };
 
@@ -107,6 +131,8 @@ class Messenger {
   /// taken.
   bool send_now(const Operation& op);
   bool recv_now(const Operation& op);
+  /// Waits for a moment until the next part from a peer is there.
+  void spin_for_part(int peer);
 
   OutgoingPtr post_send(const Operation& op, const Call& call);
   IncomingPtr post_recv(const Operation& op, const Call& call);
@@ -119,6 +145,10 @@ class Messenger {
   bool flush(int peer);
   bool drain(int peer);
   bool has_room(int peer);
+  Offer offer_of(int peer, const Outgoing& message) const;
+  /// Copies the next piece of a message that this rank reads by itself.
+  bool read_next(int peer);
+  bool copy_piece(int peer, const Reading& reading, std::size_t bytes);
   Part* next_part(int peer);
   void publish(int peer, Part& part);
   bool write_next(int peer, Outgoing& message);
@@ -126,8 +156,9 @@ class Messenger {
   void deliver(int peer, const IncomingPtr& message, const Part& part, const std::byte* payload);
   IncomingPtr match(int peer, int tag);
   bool match_unexpected(const IncomingPtr& message);
-  void accept_announced(int peer, const IncomingPtr& message, std::uint32_t type, std::uint64_t id,
-                        std::uint64_t total);
+  void accept_announced(int peer, const IncomingPtr& message, std::uint32_t type, std::uint64_t id, std::uint64_t total,
+                        const Offer& offer);
+  void ask_for_parts(int peer, const IncomingPtr& message, std::uint64_t id);
   void ring(int peer);
   /// Null if a message of this size and type is what the receive expects.
   std::exception_ptr disagreement(int from, std::uint64_t sent, std::uint32_t type, const Incoming& message) const;

@@ -2,16 +2,18 @@
 //
 // Reduce-scatter: rank r gets the r-th inputs of all ranks, combined in rank order.
 //
+//   small    all inputs go with their rank's post; rank r combines the r-th of each.           one wait for each rank
 //   direct   every input lies in memory of the group: rank r combines all of them in place.     S read, S/n written
+//   read     rank r has the kernel copy the others' parts, piece by piece, and combines them while they are in its
+//            cache.                                       (n-1)/n S copied, S read, S/n written; a system call a piece
 //   staged   each rank copies the others' parts in, chunk by chunk.         (n-1)/n S copied in, S read, S/n written
 //
-// There is no small form: the post holds the table of lanes, so staging adds only one wait to what a small form needs.
+// Whether large ordinary memory is read or staged is measured (auto_tuner.h).
 #include <fmt/format.h>
-
-#include <array>
 
 #include "backends/shm/backend.h"
 #include "backends/shm/exchange.h"
+#include "backends/shm/operands.h"
 #include "backends/shm/pipeline.h"
 #include "backends/shm/tuning.h"
 #include "core/rank_index.h"
@@ -20,77 +22,184 @@
 
 namespace cohort::shm {
 
-void LocalBackend::reduce_scatter(const Operation& op, Call& call) {
-  const auto& ins = op.ins;
-  const auto output = op.out();
-  Collective collective(engine_, op, call);
-  const auto lanes = index_of(size());
-  LaneTables tables(engine_, collective, lanes);
-  const bool is_reachable = tables.write(ins);
-  collective.publish(is_reachable, op.reduce.factor());
-  collective.await_all();
+namespace {
 
-  std::array<double, most_ranks> factors;
-  std::uint64_t longest = 0;
-  for (int each = 0; each < size(); ++each) {
-    factors[index_of(each)] = collective.number_of(each);
-    for (int to = 0; to < size(); ++to) longest = std::max(longest, tables.lane(each, to).bytes);
-    if (const auto offered = tables.lane(each, rank()).bytes; offered != output.size()) {
-      collective.mismatch(each, fmt::format("rank {} gives {} bytes for rank {}, which expects {}", each, offered,
-                                            rank(), output.size()));
+class ReduceScatter {
+ public:
+  ReduceScatter(Engine& engine, const Operation& op, Call& call)
+      : engine_(engine),
+        board_(engine.board()),
+        rank_(engine.rank()),
+        size_(engine.size()),
+        lanes_(index_of(size_)),
+        ins_(op.ins),
+        own_(ins_[index_of(rank_)].data()),
+        output_(op.out()),
+        element_(size_of(op.dtype)),
+        has_factors_(op.reduce.kind() == ReduceOp::Kind::premul_sum),
+        factor_(op.reduce.factor()),
+        kernel_(reduce::find_kernel_for(op.dtype, op.reduce.kind(), output_.size())),
+        collective_(engine, op, call),
+        tables_(engine, collective_, lanes_) {
+    for (const auto& in : ins_) total_ += in.size();
+  }
+
+  void run() {
+    if (total_ <= post_bytes) return small();
+    const bool is_reachable = tables_.write(ins_);
+    // Rank 0 publishes beside its post which way ordinary memory is moved this time, unless ranks publish factors there.
+    if (rank_ == 0) way_ = preference();
+    collective_.publish(is_reachable, has_factors_ ? factor_ : static_cast<double>(way_));
+    collective_.await_all();
+    read_factors();
+    check_sizes();
+    if (collective_.all_reachable()) return direct();
+    const auto start = Deadline::Clock::now();
+    const bool reads = !has_factors_ && collective_.number_of(0) == static_cast<double>(AutoTuner::Way::read);
+    reads ? read() : staged();
+    if (rank_ == 0 && is_tuned()) {
+      engine_.reduction_tuner().took(way_, longest_, false, Deadline::Clock::now() - start);
     }
   }
 
-  const auto kernel = reduce::find_kernel(op.dtype, op.reduce.kind());
-  std::array<const void*, most_ranks> sources;
-  const auto combine = [&](void* out, std::size_t elements) {
-    if (elements == 0) return;
-    kernel({.data = sources.data(), .factors = factors.data(), .count = lanes}, {.data = &out, .count = 1}, elements,
-           static_cast<double>(size()));
-  };
-  const auto* const own = ins[index_of(rank())].data();
-
-  if (collective.all_reachable()) {
-    for (int each = 0; each < size(); ++each) {
-      sources[index_of(each)] = collective.find(each, tables.lane(each, rank()).location, output.size());
-    }
-    combine(output.data(), op.count_of(output));
-    collective.meet();
-    return;
+ private:
+  void combine(std::size_t at, std::size_t bytes) {
+    if (bytes == 0) return;
+    void* const out = output_.data() + at;
+    kernel_({.data = operands_.data.data(), .factors = operands_.factors.data(), .count = lanes_},
+            {.data = &out, .count = 1}, bytes / element_, static_cast<double>(size_));
   }
 
-  collective.need_stage();
-  const auto& board = engine_.board();
-  const auto element = size_of(op.dtype);
-  const auto width = lane_width(lanes, reduce_chunk(longest * lanes, size()));
-  const auto chunks = static_cast<std::uint32_t>((longest + width - 1) / width);
-  const auto part = [&](std::size_t bytes, std::uint32_t c) {
-    const auto at = std::min<std::size_t>(bytes, c * width);
-    return std::pair(at, std::min(width, bytes - at));
-  };
-  const auto fill = [&](std::uint32_t c) {
-    auto* const to = board.stage_in(rank(), c);
-    for (std::size_t i = 0; i < lanes; ++i) {
-      if (static_cast<int>(i) == rank()) continue;
-      const auto [at, bytes] = part(ins[i].size(), c);
-      reduce::copy(to + i * width, ins[i].data() + at, bytes);
+  void read_factors() {
+    if (!has_factors_) return;
+    for (int each = 0; each < size_; ++each) operands_.factors[index_of(each)] = collective_.number_of(each);
+  }
+
+  /// Every rank knows the sizes of all inputs, which the signature covers.
+  void small() {
+    auto* to = collective_.payload(total_);
+    std::size_t own_at = 0;
+    for (std::size_t i = 0; i < lanes_; ++i) {
+      if (i < index_of(rank_)) own_at += ins_[i].size();
+      reduce::copy(to, ins_[i].data(), ins_[i].size());
+      to += ins_[i].size();
     }
-  };
-  const auto drain = [&](std::uint32_t c, const auto& await_filled) {
-    const auto [at, bytes] = part(output.size(), c);
-    for (int each = 0; each < size(); ++each) {
-      if (each == rank()) {
-        sources[index_of(each)] = own + at;
-        continue;
+    collective_.post(factor_);
+    collective_.await_all();
+    read_factors();
+    for (int each = 0; each < size_; ++each) {
+      operands_.data[index_of(each)] = collective_.payload_of(each, total_) + own_at;
+    }
+    combine(0, output_.size());
+  }
+
+  void check_sizes() {
+    for (int each = 0; each < size_; ++each) {
+      for (int to = 0; to < size_; ++to) longest_ = std::max(longest_, tables_.lane(each, to).bytes);
+      if (const auto offered = tables_.lane(each, rank_).bytes; offered != output_.size()) {
+        collective_.mismatch(each, fmt::format("rank {} gives {} bytes for rank {}, which expects {}", each, offered,
+                                               rank_, output_.size()));
       }
-      await_filled(each);
-      sources[index_of(each)] = board.stage_in(each, c) + index_of(rank()) * width;
     }
-    combine(output.data() + at, bytes / element);
-  };
-  exchange_chunks(board, rank(), size(), collective.chunk_base(), chunks, true, true, collective.monitor(), fill,
-                  drain);
-  collective.chunks_done(chunks);
+  }
+
+  void direct() {
+    for (int each = 0; each < size_; ++each) {
+      operands_.data[index_of(each)] = collective_.find(each, tables_.lane(each, rank_).location, output_.size());
+    }
+    combine(0, output_.size());
+    collective_.meet();
+  }
+
+  bool is_tuned() const {
+    return !has_factors_ && engine_.peer_memory().reads_ordinary() && total_ / lanes_ >= AutoTuner::smallest;
+  }
+  AutoTuner::Way preference() const {
+    return is_tuned() ? engine_.reduction_tuner().next(total_ / lanes_, false) : AutoTuner::Way::staged;
+  }
+
+  void read() {
+    collective_.need_stage();
+    // This rank's staging buffers, which nobody else uses meanwhile, lie one after another.
+    auto* const scratch = board_.stage_in(rank_, 0);
+    const auto piece = lane_width(lanes_, read_piece(size_) * lanes_);
+    for (std::size_t at = 0; at < output_.size(); at += piece) {
+      const auto bytes = std::min(piece, output_.size() - at);
+      operands_.data[index_of(rank_)] = own_ + at;
+      // Each rank starts with the one after it, so that they do not all read the same memory at once.
+      for (int step = 1; step < size_; ++step) {
+        const int each = (rank_ + step) % size_;
+        const auto location = tables_.lane(each, rank_).location;
+        if (collective_.is_reachable(each)) {
+          operands_.data[index_of(each)] = collective_.find(each, location, output_.size()) + at;
+          continue;
+        }
+        auto* const to = scratch + index_of(step - 1) * piece;
+        collective_.read(each, location + at, to, bytes);
+        operands_.data[index_of(each)] = to;
+      }
+      combine(at, bytes);
+    }
+    collective_.meet();
+  }
+
+  void staged() {
+    collective_.need_stage();
+    const auto width = lane_width(lanes_, reduce_chunk(longest_ * lanes_, size_));
+    const auto chunks = static_cast<std::uint32_t>((longest_ + width - 1) / width);
+    const auto part = [&](std::size_t bytes, std::uint32_t c) {
+      const auto at = std::min<std::size_t>(bytes, c * width);
+      return std::pair(at, std::min(width, bytes - at));
+    };
+    const auto fill = [&](std::uint32_t c) {
+      auto* const to = board_.stage_in(rank_, c);
+      for (std::size_t i = 0; i < lanes_; ++i) {
+        if (static_cast<int>(i) == rank_) continue;
+        const auto [at, bytes] = part(ins_[i].size(), c);
+        reduce::copy(to + i * width, ins_[i].data() + at, bytes);
+      }
+    };
+    const auto drain = [&](std::uint32_t c, const auto& await_filled) {
+      const auto [at, bytes] = part(output_.size(), c);
+      for (int each = 0; each < size_; ++each) {
+        if (each == rank_) {
+          operands_.data[index_of(each)] = own_ + at;
+          continue;
+        }
+        await_filled(each);
+        operands_.data[index_of(each)] = board_.stage_in(each, c) + index_of(rank_) * width;
+      }
+      combine(at, bytes);
+    };
+    exchange_chunks(board_, rank_, size_, collective_.chunk_base(), chunks, true, true, collective_.monitor(), fill,
+                    drain);
+    collective_.chunks_done(chunks);
+  }
+
+  Engine& engine_;
+  const Board& board_;
+  const int rank_;
+  const int size_;
+  const std::size_t lanes_;
+  const std::span<const ConstBytes> ins_;
+  const std::byte* const own_;
+  const Bytes output_;
+  const std::size_t element_;
+  const bool has_factors_;
+  const double factor_;
+  const reduce::Kernel kernel_;
+  Collective collective_;
+  LaneTables tables_;
+  std::size_t total_ = 0;
+  std::uint64_t longest_ = 0;
+  AutoTuner::Way way_ = AutoTuner::Way::staged;  ///< set on rank 0
+  Operands operands_;
+};
+
+}  // namespace
+
+void LocalBackend::reduce_scatter(const Operation& op, Call& call) {
+  ReduceScatter(engine_, op, call).run();
 }
 
 }  // namespace cohort::shm

@@ -52,6 +52,19 @@ inline bool is_read(std::size_t longest_piece, bool has_one_source, int ranks) {
   return longest_piece >= 16 * kib;
 }
 
+/// What a rank reads of each other rank before it combines it: small enough that it is still in the cache, large enough
+/// that a system call costs little. All of it fits into a rank's staging buffers.
+inline std::size_t read_piece(int ranks) {
+  const auto others = static_cast<std::size_t>(std::max(ranks - 1, 1));
+  return std::min<std::size_t>(128 * kib, 4 * stage_bytes / others);
+}
+
+/// Whether a message in ordinary memory is read by the kernel rather than sent in parts. Messages that exceed the caches
+/// pass faster through two cores: one copies into the ring while the other copies out of it.
+inline bool is_message_read(std::size_t bytes) {
+  return bytes < 8 * mib;
+}
+
 /// The size of a chunk of an exchange, and of its part for one rank where each rank gets its own.
 inline std::size_t exchange_chunk(std::size_t bytes) {
   return std::clamp<std::size_t>((bytes / 2 + 4095) / 4096 * 4096, 16 * kib, 128 * kib);

@@ -32,6 +32,7 @@ class WaitMonitor {
   }
 
   Pace next(std::uint32_t round) {
+    if (round == 0) call_.waits();
     if (round < engine_.policy().spins) return Pace::look;
     return after_spinning();
   }
