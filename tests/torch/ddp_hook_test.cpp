@@ -5,7 +5,9 @@
 #include <cohort/torch/zero_optimizer.h>
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
+#include <thread>
 
 #include "torch/ddp_test.h"
 
@@ -155,6 +157,46 @@ TEST(DdpFused, ZeroStepsBucketByBucket) {
       EXPECT_THROW(other.register_zero_step(stranger), ValueError);
     });
   }
+}
+
+TEST(DdpFused, ZeroSharesABucketWhileLaterOnesAreReduced) {
+  // The group does not go on to the last reduction of a backward before parameters of the first bucket have been shared,
+  // which happens only if sharing does not queue behind that reduction.
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    Mlp net;
+    fill(*net, 1);
+    DistributedDataParallel ddp(net, {.process_group = group, .bucket_cap_mb = 0.0001});
+    const auto zero =
+        std::make_shared<ZeroOptimizer<torch::optim::SGD>>(ddp.parameters(), torch::optim::SGDOptions(0.01), group);
+    ddp.register_zero_step(zero);
+    ASSERT_NE(zero->sharing_group(), group);
+    const auto iterate = [&] {
+      ddp.zero_grad();
+      ddp.forward(random_batch(group->rank(), {3, 4})).pow(2).mean().backward();
+    };
+    iterate();  // the buckets are rebuilt after it
+    iterate();
+    std::atomic<int> reductions{0};
+    std::atomic<int> last{-1};
+    std::atomic<int> shared{0};
+    group->add_post_hook([&](const HookEvent& event) {
+      if (event.op != OpType::all_reduce || ++reductions != last.load() - 1) return;
+      const auto deadline = Deadline::after(std::chrono::seconds(20));
+      while (shared.load() == 0 && !deadline.expired()) std::this_thread::yield();
+      EXPECT_GT(shared.load(), 0) << "nothing was shared before the last reduction";
+    });
+    zero->sharing_group()->add_post_hook([&](const HookEvent& event) {
+      if (event.op == OpType::broadcast) ++shared;
+    });
+    iterate();
+    ASSERT_GE(reductions.load(), 3);
+    last = reductions.load();
+    reductions = 0;
+    shared = 0;
+    iterate();
+    EXPECT_EQ(reductions.load(), last.load());
+    group->barrier();
+  });
 }
 
 TEST(DdpFused, ASubsetOfTheParametersMayBeChosen) {

@@ -151,9 +151,9 @@ class COHORT_API Wrapper : public ::torch::nn::Module, public Joinable {
   void register_fused_optimizer(FunctionalOptimizerPtr optimizer, std::vector<at::Tensor> parameters = {},
                                 bool clears_gradients = false);
   /// The same with an optimizer whose state is sharded over the ranks (zero_optimizer.h) and that has the same
-  /// parameters: the owners of a bucket's parameters step them while later buckets are still under way, and then share
-  /// them. A group performs its operations in order, so what is shared follows the reductions that were launched before
-  /// it: the steps overlap with them, the sharing does not. There is no step() to call.
+  /// parameters: the owners of a bucket's parameters step them while later buckets are still under way, and share them at
+  /// once, over a group of their own (ZeroOptimizer::share_over_own_group), so that they do not queue behind those
+  /// buckets. Collective. There is no step() to call.
   void register_zero_step(std::shared_ptr<ZeroOptimizerBase> optimizer);
   void register_buffer_hook(BufferHook hook, BufferSync when = BufferSync::after_forward);
   /// Sets the option of this name; to be called before the first forward.

@@ -102,6 +102,10 @@ class COHORT_API ZeroOptimizerBase : public torch::optim::Optimizer {
   void step_parameters(std::span<const at::Tensor> parameters);
   /// Collective, with the same list on all ranks. Sends the parameters from their owners to all ranks.
   void share_parameters(std::span<const at::Tensor> parameters);
+  /// Collective. From now on share_parameters() sends over a group of its own, with the same ranks: a group performs its
+  /// operations in order, and these would queue behind whatever was launched on it before, as DDP's reductions are.
+  /// DistributedDataParallel::register_zero_step calls it. Does nothing if the backend cannot be split.
+  void share_over_own_group();
 
   /// Collective. Collects the state on the root, which can save() until the next step.
   void consolidate_state(int root = 0);
@@ -120,6 +124,8 @@ class COHORT_API ZeroOptimizerBase : public torch::optim::Optimizer {
   void load_state_dict(const StateDict& state);
 
   const ProcessGroupPtr& process_group() const noexcept { return group_; }
+  /// What share_parameters() sends over.
+  const ProcessGroupPtr& sharing_group() const noexcept { return own_group_ != nullptr ? own_group_ : group_; }
   /// The inner optimizer, with this rank's share of the parameters.
   torch::optim::Optimizer& local_optimizer() noexcept { return *local_; }
   const torch::optim::Optimizer& local_optimizer() const noexcept { return *local_; }
@@ -143,6 +149,7 @@ class COHORT_API ZeroOptimizerBase : public torch::optim::Optimizer {
   MakeOptimizer make_;
   MakeState make_state_;
   ProcessGroupPtr group_;
+  ProcessGroupPtr own_group_;  ///< null: parameters are sent over group_
   ZeroOptions options_;
   std::unordered_map<c10::TensorImpl*, int> owners_;
   std::vector<std::int64_t> loads_;

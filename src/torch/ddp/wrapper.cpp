@@ -173,6 +173,7 @@ void Wrapper::register_zero_step(std::shared_ptr<ZeroOptimizerBase> optimizer) {
   const auto& managed = impl_->selection.parameters.tensors;
   for (const auto& each : managed) optimizer->owner_of(each);  // a ValueError for a parameter it does not have
   impl_->claim_steps();
+  optimizer->share_over_own_group();
   impl_->has_zero_step = true;
   impl_->logger->set("comm_hook", std::string("ZeRO step"));
   impl_->reducer->set_after_bucket([optimizer = std::move(optimizer), all = managed](const Bucket& bucket) {

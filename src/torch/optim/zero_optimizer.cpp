@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <cohort/backend.h>
 #include <cohort/current_group.h>
 #include <cohort/error.h>
 #include <cohort/torch/capture_host.h>
@@ -12,6 +13,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <numeric>
 #include <string>
 #include <tuple>
 #include <unordered_set>
@@ -219,6 +221,14 @@ void ZeroOptimizerBase::step_parameters(std::span<const at::Tensor> parameters) 
   restore();
 }
 
+void ZeroOptimizerBase::share_over_own_group() {
+  if (own_group_ != nullptr || group_->size() == 1) return;
+  if (!group_->default_backend()->capabilities().splitting) return;
+  std::vector<int> all(static_cast<std::size_t>(group_->size()));
+  std::iota(all.begin(), all.end(), 0);
+  own_group_ = group_->split_group(std::move(all), {.description = "parameters of a ZeroOptimizer"});
+}
+
 void ZeroOptimizerBase::share_parameters(std::span<const at::Tensor> parameters) {
   // Those that this rank has stepped too: libtorch's optimizers write through data(), which does not raise the version.
   for (const auto& each : parameters) mark_written(each);
@@ -248,15 +258,16 @@ void ZeroOptimizerBase::share_parameters(std::span<const at::Tensor> parameters)
   }
   // Two parcels are under way at a time: one is packed or unpacked while the other is sent, and the memory of two
   // parcels is enough.
+  auto& group = *sharing_group();
   std::deque<Parcel> under_way;
   for (auto& parcel : parcels) {
-    parcel.send(*group_);
+    parcel.send(group);
     under_way.push_back(std::move(parcel));
     if (under_way.size() < 2) continue;
-    under_way.front().receive(*group_);
+    under_way.front().receive(group);
     under_way.pop_front();
   }
-  for (auto& parcel : under_way) parcel.receive(*group_);
+  for (auto& parcel : under_way) parcel.receive(group);
 }
 
 void ZeroOptimizerBase::consolidate_state(int root) {
