@@ -20,9 +20,10 @@ struct Arguments {
   NewGroupOptions new_group;
   OverlapOptions overlap;
   BandwidthOptions bandwidth;
+  CallCostOptions call;
 };
 
-const std::vector<std::string> figures{"new_group", "overlap", "bandwidth"};
+const std::vector<std::string> figures{"new_group", "overlap", "bandwidth", "call"};
 
 void describe(CLI::App& app, Arguments& arguments) {
   app.add_option("--rounds", arguments.rounds, "Rounds of each figure")
@@ -39,7 +40,8 @@ void describe(CLI::App& app, Arguments& arguments) {
 }
 
 void run(const Program& program, Arguments arguments, Report& report) {
-  arguments.new_group.rounds = arguments.overlap.rounds = arguments.bandwidth.rounds = arguments.rounds;
+  arguments.new_group.rounds = arguments.overlap.rounds = arguments.bandwidth.rounds = arguments.call.rounds =
+      arguments.rounds;
   if (program.wants("new_group")) {
     if (!TorchGroup::is_available()) {
       fmt::print("PyTorch's gloo is skipped: this program was built without libtorch (Debian: libtorch-dev)\n");
@@ -55,6 +57,10 @@ void run(const Program& program, Arguments arguments, Report& report) {
     measure_bandwidth(arguments.bandwidth, report);
     report.print("64 MiB all_reduce on memory of the group (ratio: share of the floor)");
   }
+  if (program.wants("call")) {
+    measure_call_cost(arguments.call, report);
+    report.print("The time of a small collective of 2 processes (difference: above the flags alone)");
+  }
 }
 
 }  // namespace
@@ -62,7 +68,7 @@ void run(const Program& program, Arguments arguments, Report& report) {
 int main(int argc, char** argv) {
   Program program(
       "Measures process groups: making one against PyTorch's gloo, a computation beside an asynchronous all_reduce, a "
-      "large all_reduce against what memory bandwidth allows.",
+      "large all_reduce against what memory bandwidth allows, and the parts of a small one.",
       figures);
   Arguments arguments;
   describe(program.app, arguments);

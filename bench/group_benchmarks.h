@@ -31,4 +31,11 @@ struct BandwidthOptions {
 };
 void measure_bandwidth(const BandwidthOptions& options, Report& report);
 
+/// The parts of a small collective's time, for two processes with a core each.
+struct CallCostOptions {
+  int rounds = 11;
+  int repeats = 20000;
+};
+void measure_call_cost(const CallCostOptions& options, Report& report);
+
 }  // namespace cohort::bench

@@ -39,6 +39,7 @@ measure dtensor_dispatch "$build/bench/torch/dtensor_dispatch_bench" "$build/ben
 measure gpt_step "$build/bench/torch/gpt_step_bench" "$build/bench/torch/gpt_step_bench"
 measure capture "$build/bench/torch/capture_bench" "$build/bench/torch/capture_bench"
 measure capture_guards "$build/bench/torch/capture_guards_bench" "$build/bench/torch/capture_guards_bench"
+measure startup "$build/bench/first_barrier" python3 "$here/startup_bench.py" "$build/tools/cohort/cohort"
 measure launcher "$build/tools/cohort/cohort" python3 "$here/launcher_bench.py" "$build/tools/cohort/cohort"
 
 if ((ran == 0)); then

@@ -56,6 +56,14 @@ TEST(BenchFlags, OfNcclTests) {
   EXPECT_EQ(parse("--output_file out.json").json, "out.json");
 }
 
+TEST(BenchFlags, BackToBackTakesSlicesOfTime) {
+  EXPECT_FALSE(plan_of("").command.back_to_back);
+  EXPECT_EQ(plan_of("").command.limit, 0ms);
+  EXPECT_TRUE(plan_of("--back-to-back").command.back_to_back);
+  EXPECT_EQ(plan_of("--back-to-back").command.limit, 60ms);
+  EXPECT_EQ(plan_of("--back-to-back --limit-ms 5").command.limit, 5ms);
+}
+
 TEST(BenchFlags, StepBytesAdd) {
   EXPECT_THAT(plan_of("--minbytes 1K --maxbytes 3K --stepbytes 1K").sizes, ElementsAre(1024, 2048, 3072));
 }

@@ -20,6 +20,7 @@ TEST(BenchCommand, SurvivesItsLine) {
                         .warmup = 7,
                         .iters = 11,
                         .batch = 13,
+                        .back_to_back = true,
                         .blocking = false,
                         .in_place = false,
                         .check = true,

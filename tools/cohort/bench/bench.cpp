@@ -114,8 +114,13 @@ class Bench {
   }
 
   std::string introduction() const {
-    return fmt::format("# cohort bench {}: {} ranks{}, {} cores, {} {} of {} after {} to warm up{}\n", version().text,
-                       ranks_, launch_ ? fmt::format(" of {}", to_string(launch_->launcher)) : "", cores_, flags_.iters,
+    const auto who = fmt::format("# cohort bench {}: {} ranks{}, {} cores", version().text, ranks_,
+                                 launch_ ? fmt::format(" of {}", to_string(launch_->launcher)) : "", cores_);
+    if (flags_.back_to_back) {
+      return fmt::format("{}, operations back to back for {} ms in each of {} rounds\n", who,
+                         plan_.command.limit.count() / 1000, flags_.rounds);
+    }
+    return fmt::format("{}, {} {} of {} after {} to warm up{}\n", who, flags_.iters,
                        flags_.rounds == 1 ? "samples" : fmt::format("samples in each of {} rounds", flags_.rounds),
                        flags_.agg_iters > 0 ? fmt::format("{} operations", flags_.agg_iters) : "one or more operations",
                        flags_.warmup_iters,

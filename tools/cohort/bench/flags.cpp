@@ -27,9 +27,9 @@ constexpr auto footer = R"(Examples:
 
 A size is that of the whole array: each of n ranks contributes an n-th of it to an all_gather. A time is that of the
 slowest rank. Short operations are timed several at a time. Arrays of 16 KiB and more are rewritten between
-operations, as a program would do, unless -m or -z 0 asks for operations back to back. busbw is the bandwidth of the
-slowest link: time and algbw depend on the number of ranks, whereas busbw can be compared with what the hardware can
-do.)";
+operations, as a program would do, unless --back-to-back, -m or -z 0 asks for operations one after another. busbw is
+the bandwidth of the slowest link: time and algbw depend on the number of ranks, whereas busbw can be compared with what
+the hardware can do.)";
 
 /// The flags under one heading of --help.
 class FlagGroup {
@@ -76,6 +76,12 @@ void add_nccl_flags(CLI::App& app, BenchFlags& flags) {
   how.add("-m,--agg_iters,--agg-iters", flags.agg_iters,
           "operations in a sample; 0: one, or as many as the clock needs where they are short")
       ->check(CLI::NonNegativeNumber);
+  app.add_flag(
+         "--back-to-back", flags.back_to_back,
+         "operations follow one another on memory that nobody touches in between, as in OSU's and nccl-tests' loops, "
+         "and samples are taken for the time of --limit-ms (default then: 60). Otherwise every rank rewrites its "
+         "array before each operation on 16 KiB or more, as programs do")
+      ->group("How");
   how.add("-c,--check", flags.check, "1: check results against a serial reference; 0: do not");
   how.add("-N,--run_cycles,--run-cycles", flags.run_cycles, "repeat the whole table this often")
       ->check(CLI::PositiveNumber);
@@ -173,7 +179,10 @@ BenchPlan make_bench_plan(const BenchFlags& flags) {
   plan.command.warmup = flags.warmup_iters;
   plan.command.batch = flags.agg_iters;
   plan.command.blocking = flags.blocking;
-  plan.command.limit = std::chrono::microseconds(static_cast<std::int64_t>(flags.limit_ms * 1e3));
+  plan.command.back_to_back = flags.back_to_back;
+  constexpr double slice_ms = 60;
+  const double limit_ms = flags.back_to_back && flags.limit_ms == 0 ? slice_ms : flags.limit_ms;
+  plan.command.limit = std::chrono::microseconds(static_cast<std::int64_t>(limit_ms * 1e3));
   using Placements = ComparisonOptions::Placements;
   if (flags.placement == "in") plan.placements = Placements::in_place;
   if (flags.placement == "out") plan.placements = Placements::out_of_place;

@@ -25,6 +25,7 @@ struct BenchFlags {
   int iters = 20;
   int warmup_iters = 5;
   int agg_iters = 0;
+  bool back_to_back = false;
   int run_cycles = 1;
   std::string reduction = "sum";
   std::string dtype = "f32";

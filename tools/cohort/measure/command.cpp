@@ -66,10 +66,11 @@ std::vector<double> parse_list(std::string_view text, std::string_view line) {
 
 std::string to_line(const Command& command) {
   return fmt::format(
-      "{} {} {} {} root={} warmup={} iters={} batch={} blocking={:d} in_place={:d} check={:d} limit_us={}",
+      "{} {} {} {} root={} warmup={} iters={} batch={} back_to_back={:d} blocking={:d} in_place={:d} check={:d} "
+      "limit_us={}",
       to_string(command.operation), to_string(command.dtype), to_string(command.reduction), command.bytes, command.root,
-      command.warmup, command.iters, command.batch, command.blocking, command.in_place, command.check,
-      command.limit.count());
+      command.warmup, command.iters, command.batch, command.back_to_back, command.blocking, command.in_place,
+      command.check, command.limit.count());
 }
 
 Command parse_command(std::string_view line) {
@@ -86,6 +87,7 @@ Command parse_command(std::string_view line) {
           .warmup = fields.number<int>("warmup"),
           .iters = std::max(fields.number<int>("iters"), 1),
           .batch = fields.number<int>("batch"),
+          .back_to_back = fields.number<int>("back_to_back") != 0,
           .blocking = fields.number<int>("blocking") != 0,
           .in_place = fields.number<int>("in_place") != 0,
           .check = fields.number<int>("check") != 0,

@@ -2,7 +2,8 @@
 //
 // What a driver is asked and what it answers, each one line of text:
 //
-//   all_reduce f32 sum 65536 root=0 warmup=5 iters=20 batch=0 blocking=1 in_place=1 check=0 limit_us=0
+//   all_reduce f32 sum 65536 root=0 warmup=5 iters=20 batch=0 back_to_back=0 blocking=1 in_place=1 check=0
+//       limit_us=0
 //   ok batch=12 wrong=0 us=1.23,1.24,1.22
 //   refused why it does not do this
 //   error what went wrong
@@ -33,6 +34,9 @@ struct Command {
   int warmup = 5;
   int iters = 20;  ///< samples
   int batch = 0;   ///< operations in a sample; 0: as many as make the clock and the start of a sample negligible
+  /// The operations of a sample follow one another on memory that nobody touches in between, and samples are taken for
+  /// as long as `limit` says, whatever `iters` is: a slice of time in turn with others.
+  bool back_to_back = false;
   bool blocking = true;
   bool in_place = true;
   bool check = false;

@@ -28,7 +28,7 @@ class Measurement {
   Measurement(System& system, const Command& command) : system_(system), command_(command) {
     job_.command = command;
     job_.count = element_count(command.operation, command.bytes, command.dtype, system.size());
-    rewrites_ = command.blocking && command.batch == 0 && has_data(command.operation) &&
+    rewrites_ = command.blocking && command.batch == 0 && !command.back_to_back && has_data(command.operation) &&
                 command.bytes >= rewritten_from && !system.is_on_device();
     if (has_data(command.operation)) place();
     system_.prepare(job_);
@@ -141,7 +141,7 @@ class Measurement {
     if (command_.limit.count() == 0) return static_cast<std::size_t>(command_.iters);
     const double left = static_cast<double>(command_.limit.count()) - spent;
     const double fit = std::clamp(left / std::max(each, 0.01), static_cast<double>(samples_at_least), 1e6);
-    return static_cast<std::size_t>(std::min(command_.iters, static_cast<int>(fit)));
+    return static_cast<std::size_t>(command_.back_to_back ? fit : std::min<double>(command_.iters, fit));
   }
 
   std::uint64_t check() {
