@@ -257,7 +257,10 @@ TEST_F(Intruders, AStormOfConnectionsIsBounded) {
   TcpStore one_more({.endpoint = small.endpoint(), .timeout = 10s, .secret = secret});
 }
 
-TEST_F(Intruders, AnotherUsersListenerIsRefused) {
+// Not with the fixture, whose server has threads: the other user's process is forked before there are any, because thread
+// sanitizer ends a process that starts threads after it was forked from one with several.
+
+TEST(OtherUsers, AListenerOfTheirsIsRefused) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root to act as another user";
   // A squatter knows the name of a job's socket and has taken it first.
   const auto endpoint = unique_unix_endpoint();
@@ -273,16 +276,17 @@ TEST_F(Intruders, AnotherUsersListenerIsRefused) {
   squatter.wait();
 }
 
-TEST_F(Intruders, AUnixSocketIsForItsUser) {
+TEST(OtherUsers, CannotUseASocketOfOurs) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root to act as another user";
   const auto endpoint = unique_unix_endpoint();
-  TcpStore host({.endpoint = endpoint, .is_host = true});
-  as_processes(1, [&](int) {
+  // The server drops a client of another user, and such a client would not trust the server either. Root is trusted.
+  Process stranger([&] {
     if (::setuid(65534) != 0) return 1;
-    // The server drops a client of another user, and such a client would not trust the server either. Root is trusted.
-    EXPECT_ERROR(TimeoutError, TcpStore({.endpoint = endpoint, .timeout = 300ms}), "closed by the other side");
+    EXPECT_ERROR(TimeoutError, TcpStore({.endpoint = endpoint, .timeout = 2s}), "closed by the other side");
     return 0;
   });
+  TcpStore host({.endpoint = endpoint, .is_host = true});
+  EXPECT_EQ(stranger.wait(), 0);
   host.set("k", "v");
 }
 
