@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "reduce/copy.h"
 
+#include "reduce/instruction_set.h"
 #include "reduce/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -48,10 +49,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace cohort::reduce {
 
-HWY_EXPORT(stream);
-
 void stream_copy(void* to, const void* from, std::size_t bytes) {
-  HWY_DYNAMIC_DISPATCH(stream)(static_cast<std::uint8_t*>(to), static_cast<const std::uint8_t*>(from), bytes);
+  COHORT_CHOOSE_VERSION(stream)(static_cast<std::uint8_t*>(to), static_cast<const std::uint8_t*>(from), bytes);
 }
 
 }  // namespace cohort::reduce

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // Kernels for float and double, and for complex numbers, which are pairs of them.
+#include "reduce/instruction_set.h"
 #include "reduce/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -65,10 +66,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace cohort::reduce {
 
-HWY_EXPORT(find_float);
-
 Kernel find_float_kernel(DType dtype, ReduceOp::Kind kind, Stores stores) {
-  return HWY_DYNAMIC_DISPATCH(find_float)(dtype, kind, stores);
+  return COHORT_CHOOSE_VERSION(find_float)(dtype, kind, stores);
 }
 
 }  // namespace cohort::reduce

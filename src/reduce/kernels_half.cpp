@@ -3,6 +3,7 @@
 // Kernels for f16 and bf16, which are widened to float, reduced as float, and rounded once to nearest even. Highway
 // 1.0.3 truncates instead: always for bf16, and for f16 if the CPU has no instruction for it; then it also treats
 // infinity and NaN as numbers.
+#include "reduce/instruction_set.h"
 #include "reduce/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -198,10 +199,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace cohort::reduce {
 
-HWY_EXPORT(find_half);
-
 Kernel find_half_kernel(DType dtype, ReduceOp::Kind kind, Stores stores) {
-  return HWY_DYNAMIC_DISPATCH(find_half)(dtype, kind, stores);
+  return COHORT_CHOOSE_VERSION(find_half)(dtype, kind, stores);
 }
 
 }  // namespace cohort::reduce

@@ -2,6 +2,7 @@
 //
 // Kernels for integers, which wrap around, and for bool. Signed and unsigned types share an unsigned kernel where both
 // give the same bits. Bitwise operations are also independent of the width of the elements.
+#include "reduce/instruction_set.h"
 #include "reduce/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -160,10 +161,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace cohort::reduce {
 
-HWY_EXPORT(find_integer);
-
 Kernel find_integer_kernel(DType dtype, ReduceOp::Kind kind, Stores stores) {
-  return HWY_DYNAMIC_DISPATCH(find_integer)(dtype, kind, stores);
+  return COHORT_CHOOSE_VERSION(find_integer)(dtype, kind, stores);
 }
 
 }  // namespace cohort::reduce

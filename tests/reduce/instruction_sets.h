@@ -3,30 +3,21 @@
 // Runs a test once for each instruction set that was compiled in and that this CPU supports.
 #pragma once
 
-#include "reduce/targets.h"
+#include "reduce/instruction_set.h"
 
 #include <gtest/gtest.h>
-#include <hwy/highway.h>
-
-#include <vector>
 
 namespace cohort::test {
 
-inline std::vector<std::int64_t> instruction_sets() {
-  auto sets = hwy::SupportedAndGeneratedTargets();
-  // The fallback instruction set has another name if Highway was built by another compiler.
-  if ((hwy::SupportedTargets() & HWY_STATIC_TARGET) == 0) sets.push_back(HWY_STATIC_TARGET);
-  return sets;
-}
-
 template <class Body>
 void on_every_instruction_set(const Body& body) {
-  struct Restore {
-    ~Restore() { hwy::GetChosenTarget().Update(hwy::SupportedTargets()); }
+  const struct Restore {
+    ~Restore() { reduce::set_instruction_set_for_test(reduce::best_instruction_set()); }
   } restore;
-  for (const auto set : instruction_sets()) {
-    SCOPED_TRACE(hwy::TargetName(set));
-    hwy::GetChosenTarget().Update(set);
+  for (auto set = reduce::InstructionSet::baseline; set <= reduce::best_instruction_set();
+       set = static_cast<reduce::InstructionSet>(static_cast<int>(set) + 1)) {
+    SCOPED_TRACE(testing::Message() << "instruction set " << static_cast<int>(set));
+    reduce::set_instruction_set_for_test(set);
     body();
     if (testing::Test::HasFailure()) return;
   }

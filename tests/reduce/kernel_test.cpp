@@ -240,7 +240,7 @@ TEST_F(KernelTest, ComplexNumbersHaveTheBitsOfThePlainLoop) {
 TEST_F(KernelTest, EachInstructionSetHasItsOwnKernels) {
   std::set<Kernel> kernels;
   on_every_instruction_set([&] { kernels.insert(find_kernel(DType::f32, Kind::sum)); });
-  EXPECT_EQ(kernels.size(), instruction_sets().size());
+  EXPECT_EQ(kernels.size(), static_cast<std::size_t>(reduce::best_instruction_set()) + 1);
 }
 
 TEST_F(KernelTest, ThereIsOneForEverythingReducible) {

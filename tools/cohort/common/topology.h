@@ -4,6 +4,7 @@
 #include <hwloc.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace cohort::tool {
 
@@ -12,7 +13,7 @@ namespace cohort::tool {
 class Topology {
  public:
   Topology() {
-    is_loaded_ = hwloc_topology_init(&topology_) == 0 &&
+    is_loaded_ = init_without_plugins() &&
                  hwloc_topology_set_all_types_filter(topology_, HWLOC_TYPE_FILTER_KEEP_NONE) == 0 &&
                  hwloc_topology_set_type_filter(topology_, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL) == 0 &&
                  hwloc_topology_set_type_filter(topology_, HWLOC_OBJ_PACKAGE, HWLOC_TYPE_FILTER_KEEP_ALL) == 0 &&
@@ -36,6 +37,17 @@ class Topology {
   }
 
  private:
+  /// hwloc's plugins find devices and other formats of files. Loading them (OpenGL's and X11's libraries among others)
+  /// would take longer than all that is asked for here. The environment is as before afterwards, for the ranks inherit it.
+  bool init_without_plugins() {
+    constexpr auto* path = "HWLOC_PLUGINS_PATH";
+    const bool is_given = std::getenv(path) != nullptr;
+    if (!is_given) ::setenv(path, "", 1);
+    const bool is_made = hwloc_topology_init(&topology_) == 0;
+    if (!is_given) ::unsetenv(path);
+    return is_made;
+  }
+
   hwloc_topology_t topology_ = nullptr;
   bool is_loaded_ = false;
 };
