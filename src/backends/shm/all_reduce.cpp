@@ -8,8 +8,13 @@
 //   small    every rank posts its data and combines the data of all.        1 line per rank and 32 bytes; one wait
 //   direct   rank r combines slice r from the memory of all ranks into the memory of all ranks (reduce-scatter and
 //            all-gather in one; Rabenseifner 2004, on shared memory). S read, S written per rank for 2 ranks; two waits
+//   read     the same on ordinary memory, for an all-reduce: rank r has the kernel copy slice r of the others, piece by
+//            piece, and combines it while it is in its cache; when all slices are done, it copies the others' results.
+//            2 (n-1)/n S copied, S read, S/n written per rank, a system call a piece; three waits
 //   staged   the same through staging buffers, chunk by chunk: (n-1)/n S copied in, S read, S/n written,
 //            (n-1)/n S copied out per rank
+//
+// Whether large ordinary memory is read or staged is measured (auto_tuner.h).
 #include <array>
 
 #include "backends/shm/backend.h"
@@ -60,10 +65,18 @@ class ReduceToAllOrOne {
     const bool is_reachable = in.has_value() && out.has_value();
     mine->in = is_reachable ? *in : reinterpret_cast<std::uint64_t>(in_.data());
     mine->out = is_reachable ? *out : reinterpret_cast<std::uint64_t>(out_.data());
-    collective_.publish(is_reachable, factor_);
+    // Rank 0 publishes beside its post which way ordinary memory is moved this time, unless ranks publish factors there.
+    if (rank_ == 0) way_ = preference();
+    collective_.publish(is_reachable, has_factors_ ? factor_ : static_cast<double>(way_));
     collective_.await_all();
     read_factors();
-    collective_.all_reachable() ? direct() : staged();
+    if (collective_.all_reachable()) return direct();
+    const auto start = Deadline::Clock::now();
+    const bool reads = !has_factors_ && collective_.number_of(0) == static_cast<double>(AutoTuner::Way::read);
+    reads ? read() : staged();
+    if (rank_ == 0 && is_tuned()) {
+      engine_.auto_tuner().took(way_, AutoTuner::Pattern::all_reduce, slice_bytes(), Deadline::Clock::now() - start);
+    }
   }
 
  private:
@@ -112,6 +125,58 @@ class ReduceToAllOrOne {
     Locations theirs{};
     std::memcpy(&theirs, collective_.payload_of(rank, sizeof(Locations)), sizeof(theirs));
     return theirs;
+  }
+
+  std::size_t slice_bytes() const { return in_.size() / index_of(size_); }
+  bool is_tuned() const {
+    return root_ == everybody && !has_factors_ && engine_.peer_memory().reads_ordinary() &&
+           slice_bytes() >= AutoTuner::smallest;
+  }
+  AutoTuner::Way preference() const {
+    return is_tuned() ? engine_.auto_tuner().next(AutoTuner::Pattern::all_reduce, slice_bytes())
+                      : AutoTuner::Way::staged;
+  }
+
+  void read() {
+    collective_.need_stage();
+    // This rank's staging buffers, which nobody else uses meanwhile, lie one after another.
+    auto* const scratch = board_.stage_in(rank_, 0);
+    const Slices slices(count_, element_, size_);
+    const auto begin = slices.begin(rank_) * element_;
+    const auto end = slices.begin(rank_ + 1) * element_;
+    const auto piece = read_piece(size_) / cache_line * cache_line;
+    // Each rank starts with the one after it, so that they do not all read the same memory at once.
+    for (auto at = begin; at < end; at += piece) {
+      const auto bytes = std::min(piece, end - at);
+      operands_.data[index_of(rank_)] = in_.data() + at;
+      for (int step = 1; step < size_; ++step) {
+        const int each = (rank_ + step) % size_;
+        operands_.data[index_of(each)] =
+            bring(each, locations_of(each).in, at, bytes, scratch + index_of(step - 1) * piece);
+      }
+      void* const out = out_.data() + at;
+      combine(&out, 1, bytes / element_);
+    }
+    collective_.meet();
+    for (int step = 1; step < size_; ++step) {
+      const int each = (rank_ + step) % size_;
+      const auto at = slices.begin(each) * element_;
+      const auto bytes = slices.size(each) * element_;
+      auto* const to = out_.data() + at;
+      if (const auto* const from = bring(each, locations_of(each).out, at, bytes, to); from != to) {
+        reduce::copy(to, from, bytes);
+      }
+    }
+    // The results must not change before all ranks have copied them.
+    collective_.meet();
+  }
+
+  /// Returns where the bytes at `at` behind a location are: mapped here, or copied to `to`.
+  const std::byte* bring(int rank, std::uint64_t location, std::size_t at, std::size_t bytes, std::byte* to) {
+    if (bytes == 0) return to;
+    if (collective_.is_reachable(rank)) return collective_.find(rank, location, in_.size()) + at;
+    collective_.read(rank, location + at, to, bytes);
+    return to;
   }
 
   void staged() {
@@ -168,6 +233,7 @@ class ReduceToAllOrOne {
   const bool has_factors_;
   const reduce::Kernel kernel_;
   Collective collective_;
+  AutoTuner::Way way_ = AutoTuner::Way::staged;  ///< set on rank 0
   Operands operands_;
 };
 

@@ -62,7 +62,6 @@ class Engine {
   PeerMemory& peer_memory() const { return *peer_memory_; }
   /// Used by one collective at a time.
   AutoTuner& auto_tuner() { return auto_tuner_; }
-  AutoTuner& reduction_tuner() { return reduction_tuner_; }
   const WaitPolicy& policy() const { return policy_; }
   const std::string& name() const { return name_; }
   const std::string& group() const { return group_; }
@@ -110,8 +109,7 @@ class Engine {
   std::mutex liveness_mutex_;
   Liveness liveness_;
   std::unique_ptr<PeerMemory> peer_memory_;
-  AutoTuner auto_tuner_;  ///< for what moves data
-  AutoTuner reduction_tuner_;
+  AutoTuner auto_tuner_;
 
   PostOrder<Board> order_;
   std::atomic<std::uint32_t> entered_{0};   ///< the collective this rank is in, or was in last; other threads report it

@@ -53,7 +53,7 @@ void Exchange::move() {
   }
   // Memory that was offered directly must not change until all ranks have taken it.
   if (any_direct) collective_.meet();
-  if (is_trial) engine_.auto_tuner().took(preferred_, own_longest(), source_ != all, Deadline::Clock::now() - start);
+  if (is_trial) engine_.auto_tuner().took(preferred_, pattern(), own_longest(), Deadline::Clock::now() - start);
 }
 
 void Exchange::copy_out(std::byte* to, const std::byte* from, std::size_t bytes) const {
@@ -70,7 +70,7 @@ std::size_t Exchange::own_longest() const {
 AutoTuner::Way Exchange::preference() const {
   const auto longest = own_longest();
   if (!engine_.peer_memory().reads_ordinary() || longest < AutoTuner::smallest) return AutoTuner::Way::staged;
-  return engine_.auto_tuner().next(longest, source_ != all);
+  return engine_.auto_tuner().next(pattern(), longest);
 }
 
 bool Exchange::goes_by_reading(std::size_t longest) const {

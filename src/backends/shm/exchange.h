@@ -118,6 +118,9 @@ class Exchange {
   void copy_out(std::byte* to, const std::byte* from, std::size_t bytes) const;
   /// The largest piece that this rank knows of before it has read the tables of the others.
   std::size_t own_longest() const;
+  AutoTuner::Pattern pattern() const {
+    return source_ == all ? AutoTuner::Pattern::from_all : AutoTuner::Pattern::from_one;
+  }
   AutoTuner::Way preference() const;
   bool goes_by_reading(std::size_t longest) const;
   std::uint64_t longest_from(int rank) const { return source_ == all || source_ == rank ? tables_.longest(rank) : 0; }

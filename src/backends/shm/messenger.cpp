@@ -473,6 +473,7 @@ void Messenger::take(int peer, const Part& part, const std::byte* payload) {
           reduce::copy(message.data.data() + message.received, payload, part.bytes);
         message.received += part.bytes;
         if (message.received >= message.data.size()) {
+          has_arrived(message);
           message.is_done = true;
           from.arriving.erase(it);
         }
@@ -534,11 +535,26 @@ void Messenger::accept_announced(int peer, const IncomingPtr& message, std::uint
   if (message->error = disagreement(peer, total, type, *message); message->error) {
     message->is_done = true;
     from.notices.push_back({.kind = Kind::refuse, .id = id});
-  } else if (offer.kind == Offer::Kind::none || (offer.kind == Offer::Kind::ordinary && !is_message_read(total))) {
-    ask_for_parts(peer, message, id);
-  } else {
+  } else if (offer.kind == Offer::Kind::group_memory || (offer.kind == Offer::Kind::ordinary && will_read(from, *message))) {
     from.reading.push_back({.message = message, .id = id, .offer = offer});
+  } else {
+    ask_for_parts(peer, message, id);
   }
+}
+
+bool Messenger::will_read(const Peer& from, Incoming& message) {
+  const auto bytes = message.data.size();
+  if (bytes < AutoTuner::smallest) return false;
+  const auto way = tuner_.next(AutoTuner::Pattern::message, bytes);
+  // The time of a message that shares the ring with others says nothing.
+  if (from.reading.empty() && from.arriving.empty()) message.trial = Trial{.way = way, .start = Deadline::Clock::now()};
+  return way == AutoTuner::Way::read;
+}
+
+void Messenger::has_arrived(Incoming& message) {
+  if (!message.trial) return;
+  tuner_.took(message.trial->way, AutoTuner::Pattern::message, message.data.size(),
+              Deadline::Clock::now() - message.trial->start);
 }
 
 void Messenger::ask_for_parts(int peer, const IncomingPtr& message, std::uint64_t id) {
@@ -572,6 +588,7 @@ bool Messenger::read_next(int peer) {
   if (!message.is_abandoned) {
     const auto bytes = std::min(left, longest_piece);
     if (!copy_piece(peer, reading, bytes)) {
+      message.trial.reset();
       from.reading.pop_front();
       ask_for_parts(peer, reading.message, reading.id);
       return true;
@@ -586,9 +603,11 @@ bool Messenger::read_next(int peer) {
   }
   from.reading.pop_front();
   if (!board_.ring(peer, rank_).withdrawals.is_valid(reading.offer.withdrawals)) {
+    message.trial.reset();
     ask_for_parts(peer, reading.message, reading.id);
     return true;
   }
+  has_arrived(message);
   from.notices.push_back({.kind = Kind::taken, .id = reading.id, .completes = reading.message});
   return true;
 }

@@ -4,10 +4,10 @@
 //
 // From every rank to every other there is a ring of parts. A message that fits into one part is sent at once ("eager").
 // A longer one is announced. Once it matches a receive, the receiver copies it out of the sender's memory if it can
-// access that (memory of the group, or ordinary memory that the kernel reads for it): one copy. Otherwise its parts
-// follow through the ring: two copies. Either way straight into the receive's memory. A message that nobody has posted a
-// receive for yet therefore takes at most 16 KiB of the receiver's memory and never blocks others: messages match by peer
-// and tag, in order, and progress independently.
+// access that, which is one copy, or has its parts sent through the ring, which is two. In ordinary memory, which the
+// kernel reads, either can be faster; that is measured (auto_tuner.h). Both go straight into the receive's memory. A
+// message that nobody has posted a receive for yet therefore takes at most 16 KiB of the receiver's memory and never
+// blocks others: messages match by peer and tag, in order, and progress independently.
 //
 // There is no background thread: whoever waits for a transfer, or advances one, moves everything that can be moved.
 #pragma once
@@ -20,8 +20,10 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
+#include "backends/shm/auto_tuner.h"
 #include "backends/shm/engine.h"
 
 namespace cohort::shm {
@@ -61,6 +63,11 @@ class Messenger {
     bool is_withdrawn = false;
     std::exception_ptr error{};
   };
+  /// A message whose time is measured.
+  struct Trial {
+    AutoTuner::Way way{};
+    Deadline::Clock::time_point start{};
+  };
   struct Incoming {
     Bytes data{};
     int peer_or_any = 0;
@@ -70,6 +77,7 @@ class Messenger {
     std::size_t received = 0;
     bool is_done = false;
     bool is_abandoned = false;  ///< its memory must not be written any more
+    std::optional<Trial> trial{};
     std::exception_ptr error{};
   };
   using OutgoingPtr = std::shared_ptr<Outgoing>;
@@ -158,6 +166,9 @@ class Messenger {
   bool match_unexpected(const IncomingPtr& message);
   void accept_announced(int peer, const IncomingPtr& message, std::uint32_t type, std::uint64_t id, std::uint64_t total,
                         const Offer& offer);
+  /// Whether to read an announced message in ordinary memory rather than to ask for its parts.
+  bool will_read(const Peer& from, Incoming& message);
+  void has_arrived(Incoming& message);
   void ask_for_parts(int peer, const IncomingPtr& message, std::uint64_t id);
   void ring(int peer);
   /// Null if a message of this size and type is what the receive expects.
@@ -173,6 +184,7 @@ class Messenger {
   const Board& board_;
   const int rank_;
   std::mutex mutex_;
+  AutoTuner tuner_;
   std::vector<Peer> peers_;
   std::list<IncomingPtr> posted_;
 };

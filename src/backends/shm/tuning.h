@@ -44,12 +44,10 @@ inline bool bypasses_caches(std::span<const Bytes> outputs) {
   return bytes >= 8 * mib;
 }
 
-/// Whether ordinary memory is read by the kernel rather than staged: one copy instead of two. It pays once the system
-/// call is amortised, up to the size at which auto_tuner.h takes over. Several readers of one process slow each other
-/// down.
+/// Whether pieces that are too short to be tuned (auto_tuner.h) are read by the kernel rather than staged: one copy
+/// instead of two, once the system call is amortised. Several readers of one process slow each other down.
 inline bool is_read(std::size_t longest_piece, bool has_one_source, int ranks) {
-  if (has_one_source && (ranks > 2 || longest_piece > 512 * kib)) return false;
-  return longest_piece >= 16 * kib;
+  return longest_piece >= 16 * kib && (!has_one_source || ranks <= 2);
 }
 
 /// What a rank reads of each other rank before it combines it: small enough that it is still in the cache, large enough
@@ -57,12 +55,6 @@ inline bool is_read(std::size_t longest_piece, bool has_one_source, int ranks) {
 inline std::size_t read_piece(int ranks) {
   const auto others = static_cast<std::size_t>(std::max(ranks - 1, 1));
   return std::min<std::size_t>(128 * kib, 4 * stage_bytes / others);
-}
-
-/// Whether a message in ordinary memory is read by the kernel rather than sent in parts. Messages that exceed the caches
-/// pass faster through two cores: one copies into the ring while the other copies out of it.
-inline bool is_message_read(std::size_t bytes) {
-  return bytes < 8 * mib;
 }
 
 /// The size of a chunk of an exchange, and of its part for one rank where each rank gets its own.

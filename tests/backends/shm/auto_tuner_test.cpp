@@ -9,6 +9,7 @@ namespace {
 using namespace std::chrono_literals;
 using shm::AutoTuner;
 using Way = AutoTuner::Way;
+using Pattern = AutoTuner::Pattern;
 
 constexpr std::size_t mebibyte = std::size_t{1} << 20U;
 
@@ -18,12 +19,12 @@ struct Machine {
   std::chrono::nanoseconds read;
 
   /// Returns how many of the operations used Way::read.
-  int run(AutoTuner& trials, int operations, std::size_t piece = mebibyte, bool has_one_source = false) const {
+  int run(AutoTuner& trials, int operations, std::size_t piece = mebibyte, Pattern pattern = Pattern::from_all) const {
     int reads = 0;
     for (int i = 0; i < operations; ++i) {
-      const auto way = trials.next(piece, has_one_source);
+      const auto way = trials.next(pattern, piece);
       if (way == Way::read) ++reads;
-      trials.took(way, piece, has_one_source, way == Way::read ? read : staged);
+      trials.took(way, pattern, piece, way == Way::read ? read : staged);
     }
     return reads;
   }
@@ -63,14 +64,14 @@ TEST(AutoTunerTest, OneOutlierChangesNothing) {
   EXPECT_EQ((Machine{1ms, 2ms}.run(trials, 20)), 0);
 }
 
-TEST(AutoTunerTest, SizesAndShapesAreApart) {
+TEST(AutoTunerTest, SizesAndPatternsAreApart) {
   AutoTuner trials;
   Machine{2ms, 1ms}.run(trials, 4, 1 * mebibyte);
   Machine{1ms, 2ms}.run(trials, 4, 64 * mebibyte);
-  Machine{1ms, 2ms}.run(trials, 4, 1 * mebibyte, true);
-  EXPECT_EQ(trials.next(1 * mebibyte, false), Way::read);
-  EXPECT_EQ(trials.next(64 * mebibyte, false), Way::staged);
-  EXPECT_EQ(trials.next(1 * mebibyte, true), Way::staged);
+  Machine{1ms, 2ms}.run(trials, 4, 1 * mebibyte, Pattern::from_one);
+  EXPECT_EQ(trials.next(Pattern::from_all, 1 * mebibyte), Way::read);
+  EXPECT_EQ(trials.next(Pattern::from_all, 64 * mebibyte), Way::staged);
+  EXPECT_EQ(trials.next(Pattern::from_one, 1 * mebibyte), Way::staged);
   Machine{1ms, 2ms}.run(trials, 4, 4096 * mebibyte);  // larger than the largest size class
 }
 
