@@ -22,6 +22,7 @@
 #include "backends/shm/operands.h"
 #include "backends/shm/pipeline.h"
 #include "backends/shm/slices.h"
+#include "backends/shm/stage_slots.h"
 #include "backends/shm/tuning.h"
 #include "core/rank_index.h"
 #include "reduce/copy.h"
@@ -139,8 +140,8 @@ class ReduceToAllOrOne {
 
   void read() {
     collective_.need_stage();
-    // This rank's staging buffers, which nobody else uses meanwhile, lie one after another.
-    auto* const scratch = board_.stage_in(rank_, 0);
+    // Nobody else uses this rank's staging areas meanwhile.
+    auto* const scratch = board_.stage_in(rank_);
     const Slices slices(count_, element_, size_);
     const auto begin = slices.begin(rank_) * element_;
     const auto end = slices.begin(rank_ + 1) * element_;
@@ -182,6 +183,7 @@ class ReduceToAllOrOne {
   void staged() {
     collective_.need_stage();
     const auto chunk_elements = reduce_chunk(in_.size(), size_) / element_;
+    const StageSlots slots(stage_area(size_), chunk_elements * element_, collective_.chunk_base());
     const auto chunks = static_cast<std::uint32_t>((count_ + chunk_elements - 1) / chunk_elements);
     const auto elements_of = [&](std::uint32_t c) { return std::min(chunk_elements, count_ - c * chunk_elements); };
     const auto offset_of = [&](std::uint32_t c) { return c * chunk_elements * element_; };
@@ -190,7 +192,7 @@ class ReduceToAllOrOne {
       // All slices but this rank's own, which only it will combine.
       const Slices slices(elements_of(c), element_, size_);
       const auto* const from = in_.data() + offset_of(c);
-      auto* const to = board_.stage_in(rank_, c);
+      auto* const to = board_.stage_in(rank_) + slots.offset(c);
       const auto own = slices.begin(rank_) * element_;
       const auto after = slices.begin(rank_ + 1) * element_;
       reduce::copy(to, from, own);
@@ -200,18 +202,18 @@ class ReduceToAllOrOne {
       const Slices slices(elements_of(c), element_, size_);
       const auto at = slices.begin(rank_) * element_;
       for (int rank = 0; rank < size_; ++rank) {
-        operands_.data[index_of(rank)] = rank == rank_ ? in_.data() + offset_of(c) + at : board_.stage_in(rank, c) + at;
+        operands_.data[index_of(rank)] = rank == rank_ ? in_.data() + offset_of(c) + at : board_.stage_in(rank) + slots.offset(c) + at;
       }
       std::array<void*, 2> outputs;
       std::size_t count = 0;
       if (takes_) outputs[count++] = out_.data() + offset_of(c) + at;
-      if (root_ != rank_) outputs[count++] = board_.stage_out(rank_, c);
+      if (root_ != rank_) outputs[count++] = board_.stage_out(rank_) + slots.offset(c);
       combine(outputs.data(), count, slices.size(rank_));
     };
     const auto collect = [&](std::uint32_t c, int peer) {
       if (!takes_) return;
       const Slices slices(elements_of(c), element_, size_);
-      reduce::copy(out_.data() + offset_of(c) + slices.begin(peer) * element_, board_.stage_out(peer, c),
+      reduce::copy(out_.data() + offset_of(c) + slices.begin(peer) * element_, board_.stage_out(peer) + slots.offset(c),
                    slices.size(peer) * element_);
     };
     reduce_chunks(board_, rank_, size_, collective_.chunk_base(), chunks, collective_.monitor(), fill, combine_own,

@@ -32,7 +32,8 @@ class AutoTuner {
     const auto count = record.count++;
     const auto faster = record.cost[0] <= record.cost[1] ? Way::staged : Way::read;
     if (count < first_tries) return count % 2 == 0 ? Way::staged : Way::read;
-    return count % between_tries == 0 ? other(faster) : faster;
+    // More often at first, when pages are still being touched for the first time.
+    return std::has_single_bit(count) || count % between_tries == 0 ? other(faster) : faster;
   }
   void took(Way way, Pattern pattern, std::size_t piece, std::chrono::nanoseconds time) {
     auto& cost = record_of(pattern, piece).cost[static_cast<std::size_t>(way)];

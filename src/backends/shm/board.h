@@ -4,7 +4,7 @@
 //
 //   header         the members, the failure (only the first is recorded), and who survives it (shrink)
 //   per rank       its state, its two chunk flags, its two posts with up to 16 KiB each
-//   per rank       staging: two input and two result buffers        pages exist from the first large operation on
+//   per rank       staging: an area for input, one for results      pages exist from the first large operation on
 //   per pair       a ring of messages from one to the other         pages exist from the first message on
 //
 // Everything has a single writer except the failure (the first writer wins) and the counts of sleepers. The board
@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -34,13 +35,25 @@ inline constexpr int most_ranks = 512;
 inline constexpr std::size_t post_bytes = 16 * kib;     ///< largest payload of a post
 inline constexpr std::size_t stage_bytes = 512 * kib;   ///< largest chunk of one rank
 inline constexpr std::size_t message_bytes = 16 * kib;  ///< largest part of a message
-inline constexpr std::uint32_t message_depth = 8;       ///< parts in flight from one rank to another
 inline constexpr std::size_t failure_text = 1024;
 
 /// Flags are two cache lines apart, because processors fetch lines in pairs.
 struct alignas(2 * cache_line) FlagLine {
   Flag<StdAtomics> flag;
 };
+
+/// The size of a rank's staging area for input, and of that for results: twice the cache of a core, as far as the areas
+/// of all ranks fit into the cache that cores share (stage_slots.h).
+constexpr std::size_t stage_area(int ranks) {
+  return ranks <= 8 ? 2 * mib : 1 * mib;
+}
+static_assert(stage_area(most_ranks) >= 2 * stage_bytes);
+
+/// The number of parts in flight from one rank to another: 2 MiB of them between two ranks, for the same reason, but of
+/// what a rank sends to all others not more than 4 MiB, down to 8 parts for each.
+constexpr std::uint32_t message_depth(int ranks) {
+  return std::clamp(std::bit_floor(256U / static_cast<std::uint32_t>(ranks)), 8U, 128U);
+}
 
 enum class RankState : std::uint32_t { absent, joined, left };
 
@@ -93,7 +106,7 @@ struct alignas(cache_line) Part {
 };
 static_assert(sizeof(Post<StdAtomics>) == cache_line && sizeof(Part) == cache_line && message_bytes <= UINT16_MAX);
 
-/// The parts in flight from one rank to another.
+/// The messages from one rank to another. The slots of the parts in flight lie behind it (Board::slot).
 struct PairRing {
   FlagLine consumed;  ///< raised by the receiver
   alignas(2 * cache_line) Withdrawals<StdAtomics> withdrawals;
@@ -101,7 +114,6 @@ struct PairRing {
     Part part;
     std::array<std::byte, message_bytes> payload;
   };
-  std::array<Slot, message_depth> slots;
 };
 
 class Board {
@@ -137,16 +149,29 @@ class Board {
   Post<StdAtomics>& post(int rank, std::uint32_t k) const { return area(rank).slots[k % post_depth].post; }
   std::byte* payload(int rank, std::uint32_t k) const { return area(rank).slots[k % post_depth].payload.data(); }
 
-  std::byte* stage_in(int rank, std::uint32_t chunk) const { return stage(rank, chunk % stage_depth_); }
-  std::byte* stage_out(int rank, std::uint32_t chunk) const { return stage(rank, stage_depth_ + chunk % stage_depth_); }
-  void reserve_stage(int rank) const { segment_->reserve(offset_of(stage(rank, 0)), 2 * stage_depth_ * stage_bytes); }
+  /// A rank's staging area for input; that for results follows it.
+  std::byte* stage_in(int rank) const {
+    return segment_->base() + stages_at(index_of(ranks_)) + index_of(rank) * 2 * stage_area(ranks_);
+  }
+  std::byte* stage_out(int rank) const { return stage_in(rank) + stage_area(ranks_); }
+  /// Called by the rank itself.
+  void reserve_stage(int rank) const {
+    segment_->reserve(offset_of(stage_in(rank)), 2 * stage_area(ranks_));
+    segment_->prefault(offset_of(stage_in(rank)), 2 * stage_area(ranks_));
+  }
 
   PairRing& ring(int from, int to) const {
-    const auto n = static_cast<std::size_t>(ranks_);
-    const auto at = rings_at(n) + (index_of(from) * n + index_of(to)) * sizeof(PairRing);
+    const auto n = index_of(ranks_);
+    const auto at = rings_at(n) + (index_of(from) * n + index_of(to)) * ring_bytes(n);
     return *reinterpret_cast<PairRing*>(segment_->base() + at);
   }
-  void reserve_ring(int from, int to) const { segment_->reserve(offset_of(&ring(from, to)), sizeof(PairRing)); }
+  /// The slot of the part with this number, in a ring of message_depth().
+  PairRing::Slot& slot(PairRing& ring, std::uint32_t number) const {
+    return reinterpret_cast<PairRing::Slot*>(&ring + 1)[number % message_depth(ranks_)];
+  }
+  void reserve_ring(int from, int to) const {
+    segment_->reserve(offset_of(&ring(from, to)), ring_bytes(index_of(ranks_)));
+  }
 
   /// Where the survivors of a failure agree on which ranks are left (agreement.h). Its pages are reserved.
   std::byte* agreement() const {
@@ -156,8 +181,6 @@ class Board {
   }
 
  private:
-  static constexpr std::size_t stage_depth_ = 2;
-
   struct RankArea {
     RankInfo info;
     FlagLine filled;
@@ -173,14 +196,15 @@ class Board {
   static constexpr std::size_t up(std::size_t bytes) { return (bytes + page - 1) / page * page; }
   static constexpr std::size_t areas_at() { return up(sizeof(Header)); }
   static constexpr std::size_t stages_at(std::size_t n) { return up(areas_at() + n * sizeof(RankArea)); }
-  static constexpr std::size_t rings_at(std::size_t n) { return stages_at(n) + n * 2 * stage_depth_ * stage_bytes; }
-  static constexpr std::size_t agreement_at(std::size_t n) { return up(rings_at(n) + n * n * sizeof(PairRing)); }
+  static constexpr std::size_t rings_at(std::size_t n) {
+    return stages_at(n) + n * 2 * stage_area(static_cast<int>(n));
+  }
+  static constexpr std::size_t ring_bytes(std::size_t n) {
+    return sizeof(PairRing) + message_depth(static_cast<int>(n)) * sizeof(PairRing::Slot);
+  }
+  static constexpr std::size_t agreement_at(std::size_t n) { return up(rings_at(n) + n * n * ring_bytes(n)); }
 
   RankArea& area(int rank) const { return reinterpret_cast<RankArea*>(segment_->base() + areas_at())[index_of(rank)]; }
-  std::byte* stage(int rank, std::size_t slot) const {
-    return segment_->base() + stages_at(static_cast<std::size_t>(ranks_)) +
-           (index_of(rank) * 2 * stage_depth_ + slot) * stage_bytes;
-  }
   std::size_t offset_of(const void* at) const {
     return static_cast<std::size_t>(static_cast<const std::byte*>(at) - segment_->base());
   }

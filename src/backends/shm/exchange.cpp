@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "backends/shm/pipeline.h"
+#include "backends/shm/stage_slots.h"
 #include "core/rank_index.h"
 #include "reduce/copy.h"
 
@@ -109,6 +110,7 @@ void Exchange::take_by_reading() {
 void Exchange::take_staged(std::uint64_t longest) {
   const auto chunk = std::min(stage_bytes, exchange_chunk(longest) * tables_.lanes());
   const auto width = lane_width(tables_.lanes(), chunk);
+  const StageSlots slots(stage_area(size_), width * tables_.lanes(), collective_.chunk_base());
   const auto chunks = static_cast<std::uint32_t>((longest + width - 1) / width);
   const bool fills = !collective_.is_reachable(rank_) && longest_from(rank_) > 0;
   bool drains = false;
@@ -121,7 +123,7 @@ void Exchange::take_staged(std::uint64_t longest) {
     return std::pair(at, std::min(width, bytes - at));
   };
   const auto fill = [&](std::uint32_t c) {
-    auto* const to = board_.stage_in(rank_, c);
+    auto* const to = board_.stage_in(rank_) + slots.offset(c);
     for (std::size_t i = 0; i < tables_.lanes(); ++i) {
       if (tables_.lanes() > 1 && static_cast<int>(i) == rank_) continue;
       const auto [at, bytes] = part(offers_[i].size(), c);
@@ -136,7 +138,7 @@ void Exchange::take_staged(std::uint64_t longest) {
       if (bytes == 0 || collective_.is_reachable(rank)) continue;
       await_filled(rank);
       const auto lane = tables_.lanes() == 1 ? 0 : index_of(rank_);
-      copy_out(to.data() + at, board_.stage_in(rank, c) + lane * width, bytes);
+      copy_out(to.data() + at, board_.stage_in(rank) + slots.offset(c) + lane * width, bytes);
     }
   };
   exchange_chunks(board_, rank_, size_, collective_.chunk_base(), chunks, fills, drains, collective_.monitor(), fill,

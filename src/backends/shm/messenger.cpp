@@ -93,7 +93,7 @@ bool Messenger::recv_now(const Operation& op) {
   auto& from = peers_[index_of(peer)];
   if (!from.has_in_ring || !posted_.empty() || !from.unexpected.empty()) return false;
   auto& ring_in = board_.ring(peer, rank_);
-  auto& slot = ring_in.slots[from.next_in % message_depth];
+  auto& slot = board_.slot(ring_in, from.next_in);
   if (slot.part.number.load(std::memory_order_acquire) != from.next_in + 1) return false;
   if (static_cast<Kind>(slot.part.kind) != Kind::eager || slot.part.tag != op.tag || slot.part.bytes != data.size() ||
       slot.part.type != message_type(op)) {
@@ -112,7 +112,7 @@ void Messenger::spin_for_part(int peer) {
     const std::lock_guard lock(mutex_);
     const auto& from = peers_[index_of(peer)];
     if (!from.has_in_ring) return;
-    number = &board_.ring(peer, rank_).slots[from.next_in % message_depth].part.number;
+    number = &board_.slot(board_.ring(peer, rank_), from.next_in).part.number;
     expected = from.next_in + 1;
   }
   // Without the mutex: another thread may take the part, which recv_now() then finds out.
@@ -309,16 +309,16 @@ bool Messenger::has_room(int peer) {
     to.has_out_ring = true;
   }
   // The receiver writes this line with each part it takes, so it is read only when the ring looks full.
-  if (to.next_out - to.consumed >= message_depth) {
+  if (to.next_out - to.consumed >= depth_) {
     to.consumed = board_.ring(rank_, peer).consumed.flag.value.load(std::memory_order_acquire);
   }
-  return to.next_out - to.consumed < message_depth;
+  return to.next_out - to.consumed < depth_;
 }
 
 Part* Messenger::next_part(int peer) {
   if (!has_room(peer)) return nullptr;
   const auto next = peers_[index_of(peer)].next_out;
-  return &board_.ring(rank_, peer).slots[next % message_depth].part;
+  return &board_.slot(board_.ring(rank_, peer), next).part;
 }
 
 void Messenger::publish(int peer, Part& part) {
@@ -381,7 +381,7 @@ bool Messenger::write_next(int peer, Outgoing& message) {
     message.is_announced = true;
   } else {
     const auto bytes = std::min(message_bytes, message.data.size() - message.sent);
-    auto& slot = board_.ring(rank_, peer).slots[peers_[index_of(peer)].next_out % message_depth];
+    auto& slot = board_.slot(board_.ring(rank_, peer), peers_[index_of(peer)].next_out);
     part->kind = static_cast<std::uint16_t>(message.is_cleared ? Kind::fragment : Kind::eager);
     part->bytes = static_cast<std::uint16_t>(bytes);
     reduce::copy(payload_of(slot, bytes), message.data.data() + message.sent, bytes);
@@ -401,7 +401,7 @@ bool Messenger::drain(int peer) {
   auto& ring_in = board_.ring(peer, rank_);
   bool moved = false;
   for (;;) {
-    auto& slot = ring_in.slots[from.next_in % message_depth];
+    auto& slot = board_.slot(ring_in, from.next_in);
     if (slot.part.number.load(std::memory_order_acquire) != from.next_in + 1) break;
     if (slot.part.bytes <= message_bytes) take(peer, slot.part, payload_of(slot, slot.part.bytes));
     ring_in.consumed.flag.value.store(++from.next_in, std::memory_order_release);

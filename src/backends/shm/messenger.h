@@ -183,6 +183,7 @@ class Messenger {
   Engine& engine_;
   const Board& board_;
   const int rank_;
+  const std::uint32_t depth_ = message_depth(board_.ranks());
   std::mutex mutex_;
   AutoTuner tuner_;
   std::vector<Peer> peers_;

@@ -15,6 +15,7 @@
 #include "backends/shm/exchange.h"
 #include "backends/shm/operands.h"
 #include "backends/shm/pipeline.h"
+#include "backends/shm/stage_slots.h"
 #include "backends/shm/tuning.h"
 #include "core/rank_index.h"
 #include "reduce/copy.h"
@@ -120,8 +121,8 @@ class ReduceScatter {
 
   void read() {
     collective_.need_stage();
-    // This rank's staging buffers, which nobody else uses meanwhile, lie one after another.
-    auto* const scratch = board_.stage_in(rank_, 0);
+    // Nobody else uses this rank's staging areas meanwhile.
+    auto* const scratch = board_.stage_in(rank_);
     const auto piece = lane_width(lanes_, read_piece(size_) * lanes_);
     for (std::size_t at = 0; at < output_.size(); at += piece) {
       const auto bytes = std::min(piece, output_.size() - at);
@@ -146,13 +147,14 @@ class ReduceScatter {
   void staged() {
     collective_.need_stage();
     const auto width = lane_width(lanes_, reduce_chunk(longest_ * lanes_, size_));
+    const StageSlots slots(stage_area(size_), width * lanes_, collective_.chunk_base());
     const auto chunks = static_cast<std::uint32_t>((longest_ + width - 1) / width);
     const auto part = [&](std::size_t bytes, std::uint32_t c) {
       const auto at = std::min<std::size_t>(bytes, c * width);
       return std::pair(at, std::min(width, bytes - at));
     };
     const auto fill = [&](std::uint32_t c) {
-      auto* const to = board_.stage_in(rank_, c);
+      auto* const to = board_.stage_in(rank_) + slots.offset(c);
       for (std::size_t i = 0; i < lanes_; ++i) {
         if (static_cast<int>(i) == rank_) continue;
         const auto [at, bytes] = part(ins_[i].size(), c);
@@ -167,7 +169,7 @@ class ReduceScatter {
           continue;
         }
         await_filled(each);
-        operands_.data[index_of(each)] = board_.stage_in(each, c) + index_of(rank_) * width;
+        operands_.data[index_of(each)] = board_.stage_in(each) + slots.offset(c) + index_of(rank_) * width;
       }
       combine(at, bytes);
     };

@@ -9,6 +9,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <system_error>
@@ -60,6 +61,15 @@ class HeapSegment final : public Segment {
 };
 
 }  // namespace
+
+void Segment::prefault(std::size_t offset, std::size_t bytes) const noexcept {
+#if defined(MADV_POPULATE_WRITE)
+  constexpr std::size_t page = 4096;
+  const auto begin = offset / page * page;
+  const auto end = std::min((offset + bytes + page - 1) / page * page, size_);
+  ::madvise(base_ + begin, end - begin, MADV_POPULATE_WRITE);
+#endif
+}
 
 FileDescriptor make_memfd(const std::string& name, std::size_t size) {
   FileDescriptor fd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));

@@ -14,10 +14,10 @@
 
 namespace cohort::shm {
 
-/// Whether the data of a reduction goes with the posts. Every rank reads all of it, so the amount each rank reads grows
-/// with the number of ranks.
+/// Whether the data of a reduction goes with the posts. Every rank reads and combines all of it, so the amount of work
+/// grows with the number of ranks.
 inline bool is_small_reduction(std::size_t bytes, int ranks) {
-  return bytes <= post_bytes && bytes * static_cast<std::size_t>(ranks - 1) <= 32 * kib;
+  return bytes <= 4 * kib && bytes * static_cast<std::size_t>(ranks - 1) <= 32 * kib;
 }
 
 /// One rank's part of an all-reduce chunk: large enough that the cost of flags is negligible, small enough that what a
@@ -51,10 +51,10 @@ inline bool is_read(std::size_t longest_piece, bool has_one_source, int ranks) {
 }
 
 /// What a rank reads of each other rank before it combines it: small enough that it is still in the cache, large enough
-/// that a system call costs little. All of it fits into a rank's staging buffers.
+/// that a system call costs little. All of it fits into a rank's staging areas.
 inline std::size_t read_piece(int ranks) {
   const auto others = static_cast<std::size_t>(std::max(ranks - 1, 1));
-  return std::min<std::size_t>(128 * kib, 4 * stage_bytes / others);
+  return std::min<std::size_t>(128 * kib, 2 * stage_area(ranks) / others);
 }
 
 /// The size of a chunk of an exchange, and of its part for one rank where each rank gets its own.

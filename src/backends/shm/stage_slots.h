@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "backends/shm/posts.h"
+
+namespace cohort::shm {
+
+/// Where the chunks of an operation lie in the ranks' staging areas. They move on through the whole area, from operation
+/// to operation, although two places would do for the protocol (pipeline.h): a place that a peer has just read is still
+/// in that peer's cache, and writing it again waits until the peer has given up every line. In an area of twice the size
+/// of a core's cache the lines have left it by then, which makes staging up to three times as fast (docs/performance.md).
+class StageSlots {
+ public:
+  /// `base` is the number of chunks before this operation, which is the same on all ranks (Collective::chunk_base). No
+  /// rank uses a chunk of an earlier operation any more: all have posted this one.
+  StageSlots(std::size_t area_bytes, std::size_t chunk_bytes, std::uint32_t base)
+      : slot_bytes_(std::max(std::bit_ceil(chunk_bytes), std::size_t{4096})),
+        slots_(static_cast<std::uint32_t>(area_bytes / slot_bytes_)),
+        base_(base) {}
+
+  /// The offset of chunk c; that of chunk c + 1 is another.
+  std::size_t offset(std::uint32_t c) const { return (base_ + c) % slots_ * slot_bytes_; }
+
+ private:
+  std::size_t slot_bytes_;
+  std::uint32_t slots_;  ///< a power of two, so that offsets go on where `base` overflows
+  std::uint32_t base_;
+};
+
+}  // namespace cohort::shm
