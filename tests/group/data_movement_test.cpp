@@ -348,10 +348,12 @@ TEST_P(DataMovement, ReduceScatterInEveryForm) {
 
 INSTANTIATE_TEST_SUITE_P(Groups, DataMovement, every_arrangement(), arrangement_name);
 
-/// Pieces of a size for which the AutoTuner tries staging and reading in turn, with enough rounds that both are used.
+/// Pieces of several chunks, for which the AutoTuner tries staging and reading in turn, with enough rounds that both are
+/// used.
 class LargePieces : public OnEveryArrangement {
  protected:
-  static constexpr std::size_t count = shm::AutoTuner::smallest / sizeof(int) + 1001;
+  static constexpr std::size_t count = (std::size_t{1} << 20U) / sizeof(int) + 1001;
+  static_assert(count * sizeof(int) >= shm::AutoTuner::smallest);
   static constexpr int rounds = 5;
 
   /// A different value for each sender, receiver and round.
@@ -384,6 +386,58 @@ TEST_P(LargePieces, ArriveWhicheverWayTheyTake) {
       for (int to = 0; to < size; ++to) std::fill_n(part(sent, to).begin(), count, value(rank, to, round));
       pg->all_to_all(received, sent);
       for (int from = 0; from < size; ++from) expect_all(part(received, from), value(from, rank, round));
+    }
+  });
+}
+
+TEST_P(LargePieces, ArriveAsMessagesWhicheverWayTheyTake) {
+  run([](const ProcessGroupPtr& pg) {
+    const int next = (pg->rank() + 1) % pg->size();
+    const int previous = (pg->rank() + pg->size() - 1) % pg->size();
+    std::vector<int> sent(count);
+    std::vector<int> received(count);
+    for (int round = 0; round < rounds; ++round) {
+      std::fill(sent.begin(), sent.end(), value(pg->rank(), next, round));
+      const auto sending = pg->send(sent, next, {.async_op = true});
+      pg->recv(received, previous);
+      sending.wait();
+      expect_all(received, value(previous, pg->rank(), round));
+    }
+  });
+}
+
+TEST_P(LargePieces, AreAllReducedWhicheverWayTheyTake) {
+  run([](const ProcessGroupPtr& pg) {
+    const int size = pg->size();
+    const auto total = count * static_cast<std::size_t>(size);
+    const auto fill = [&](std::span<int> data, int round) {
+      for (std::size_t i = 0; i < data.size(); ++i) data[i] = value(pg->rank(), 0, round) + static_cast<int>(i % 1009);
+    };
+    const auto expect_sums = [&](std::span<const int> data, int round) {
+      int all = 0;
+      for (int from = 0; from < size; ++from) all += value(from, 0, round);
+      for (std::size_t i = 0; i < data.size(); ++i) ASSERT_EQ(data[i], all + size * static_cast<int>(i % 1009)) << i;
+    };
+    std::vector<int> ordinary(total);
+    std::vector<int> out(total);
+    // Rank 0 has its data in memory of the group, where there is one.
+    const Memory shared(*pg, pg->rank() == 0 ? places().back() : places().front(), total * sizeof(int));
+    for (int round = 0; round < rounds; ++round) {
+      fill(ordinary, round);
+      pg->all_reduce(ordinary);  // in place
+      expect_sums(ordinary, round);
+
+      fill(std::span(reinterpret_cast<int*>(shared.data()), total), round);
+      pg->all_reduce(shared.buffer(DType::i32));
+      expect_sums(std::span(reinterpret_cast<const int*>(shared.data()), total), round);
+
+      fill(ordinary, round);
+      std::copy(ordinary.begin(), ordinary.end(), out.begin());
+      pg->all_reduce(out);
+      pg->reduce(ordinary, {.root = round % size});
+      if (pg->rank() == round % size) {
+        EXPECT_EQ(ordinary, out);
+      }
     }
   });
 }

@@ -23,8 +23,8 @@ class AutoTuner {
   /// What is tuned by itself: exchanges with one source and with many, reductions, messages (whose parts are staged).
   enum class Pattern : std::uint8_t { from_one, from_all, reduce_scatter, all_reduce, message };
 
-  /// Pieces of at least this size are tuned; for smaller ones the rule in tuning.h applies.
-  static constexpr std::size_t smallest = std::size_t{32} << 10U;
+  /// Pieces of at least this size are tuned; smaller ones are staged.
+  static constexpr std::size_t smallest = std::size_t{16} << 10U;
 
   /// The way for the next operation with pieces of `piece` bytes.
   Way next(Pattern pattern, std::size_t piece) {
@@ -59,7 +59,7 @@ class AutoTuner {
     return records_[static_cast<std::size_t>(pattern)][std::min(doublings, records_[0].size() - 1)];
   }
 
-  std::array<std::array<Record, 13>, 5> records_;  ///< the last is for 128 MiB and more
+  std::array<std::array<Record, 14>, 5> records_;  ///< the last is for 128 MiB and more
 };
 
 }  // namespace cohort::shm

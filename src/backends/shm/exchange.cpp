@@ -75,9 +75,7 @@ AutoTuner::Way Exchange::preference() const {
 }
 
 bool Exchange::goes_by_reading(std::size_t longest) const {
-  if (!engine_.peer_memory().reads_ordinary()) return false;
-  if (longest < AutoTuner::smallest) return is_read(longest, source_ != all, size_);
-  return collective_.number_of(0) == static_cast<double>(AutoTuner::Way::read);
+  return longest >= AutoTuner::smallest && collective_.number_of(0) == static_cast<double>(AutoTuner::Way::read);
 }
 
 void Exchange::check_sizes() {

@@ -44,12 +44,6 @@ inline bool bypasses_caches(std::span<const Bytes> outputs) {
   return bytes >= 8 * mib;
 }
 
-/// Whether pieces that are too short to be tuned (auto_tuner.h) are read by the kernel rather than staged: one copy
-/// instead of two, once the system call is amortised. Several readers of one process slow each other down.
-inline bool is_read(std::size_t longest_piece, bool has_one_source, int ranks) {
-  return longest_piece >= 16 * kib && (!has_one_source || ranks <= 2);
-}
-
 /// What a rank reads of each other rank before it combines it: small enough that it is still in the cache, large enough
 /// that a system call costs little. All of it fits into a rank's staging areas.
 inline std::size_t read_piece(int ranks) {
