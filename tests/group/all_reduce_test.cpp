@@ -73,7 +73,7 @@ std::set<std::size_t> edges(int ranks) {
   const auto n = static_cast<std::size_t>(ranks);
   std::set<std::size_t> all{0, 16, 32, 64, shm::post_bytes};
   std::size_t small = shm::post_bytes;
-  while (!shm::is_small_reduction(small, ranks)) small -= 16;
+  while (!shm::is_small_reduction(small, ranks, true)) small -= 16;
   all.insert(small);
   const auto least_chunk = shm::reduce_chunk(1, ranks);
   for (const std::size_t chunks : {1UL, 2UL, 3UL}) all.insert(chunks * least_chunk);

@@ -59,7 +59,7 @@ class ReduceToAllOrOne {
         collective_(engine, op, call) {}
 
   void run() {
-    if (is_small_reduction(in_.size(), size_)) return small();
+    if (is_small_reduction(in_.size(), size_, engine_.policy().has_own_cpus())) return small();
     const auto in = engine_.peer_memory().locate(in_.data(), in_.size());
     const auto out = takes_ ? engine_.peer_memory().locate(out_.data(), in_.size()) : nowhere;
     auto* const mine = reinterpret_cast<Locations*>(collective_.payload(sizeof(Locations)));

@@ -33,9 +33,11 @@
 namespace cohort::shm {
 
 /// How to wait; see wait_monitor.h.
+/// The same on all ranks.
 struct WaitPolicy {
   /// How often a flag is read before the processor is yielded: 0 where ranks outnumber processors.
   std::uint32_t spins = 0;
+  bool has_own_cpus() const { return spins > 0; }
 };
 
 struct EngineParts {

@@ -26,6 +26,7 @@ namespace cohort::shm {
 namespace {
 
 struct Gathering {
+  bool own_cpus = false;  ///< as rank 0 sees it: threads may be bound to different processors
   std::shared_ptr<Segment> segment{};
   std::set<int> joined{};
   bool is_over = false;  ///< a rank has given up
@@ -104,6 +105,7 @@ EngineParts bootstrap_threads(const Bootstrap& bootstrap) {
   const ErrorContext context{.group = bootstrap.group, .op = "new_group"};
   if (bootstrap.rank == 0) {
     gathering = std::make_shared<Gathering>();
+    gathering->own_cpus = bootstrap.size <= usable_cpus().count();
     gathering->segment = heap_segment(Board::size_for(bootstrap.size));
     Board::make(gathering->segment, bootstrap.size);
     std::uint64_t number = 0;
@@ -165,7 +167,7 @@ EngineParts bootstrap_threads(const Bootstrap& bootstrap) {
                     .group = bootstrap.group,
                     .board = board,
                     .rank = bootstrap.rank,
-                    .policy = wait_policy(bootstrap.size <= usable_cpus().count())};
+                    .policy = wait_policy(gathering->own_cpus)};
   parts.peer_memory = std::make_unique<ThreadPeerMemory>();
   return parts;
 }
