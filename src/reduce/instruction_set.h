@@ -33,8 +33,8 @@ struct Versions {
 };
 
 /// The version of a function to call. To be used behind <hwy/highway.h>, where HWY_DYNAMIC_DISPATCH would be.
-#define COHORT_CHOOSE_VERSION(FUNCTION)                                                                          \
-  (::cohort::reduce::Versions<decltype(&HWY_STATIC_DISPATCH(FUNCTION))>{                                         \
+#define COHORT_CHOOSE_VERSION(FUNCTION)                                                                               \
+  (::cohort::reduce::Versions<decltype(&HWY_STATIC_DISPATCH(FUNCTION))>{                                              \
       HWY_CHOOSE_AVX3(FUNCTION), HWY_CHOOSE_AVX2(FUNCTION), HWY_CHOOSE_SSE4(FUNCTION), HWY_CHOOSE_FALLBACK(FUNCTION)} \
        .chosen())
 

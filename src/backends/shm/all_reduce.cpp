@@ -202,7 +202,8 @@ class ReduceToAllOrOne {
       const Slices slices(elements_of(c), element_, size_);
       const auto at = slices.begin(rank_) * element_;
       for (int rank = 0; rank < size_; ++rank) {
-        operands_.data[index_of(rank)] = rank == rank_ ? in_.data() + offset_of(c) + at : board_.stage_in(rank) + slots.offset(c) + at;
+        operands_.data[index_of(rank)] =
+            rank == rank_ ? in_.data() + offset_of(c) + at : board_.stage_in(rank) + slots.offset(c) + at;
       }
       std::array<void*, 2> outputs;
       std::size_t count = 0;

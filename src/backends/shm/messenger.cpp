@@ -535,7 +535,8 @@ void Messenger::accept_announced(int peer, const IncomingPtr& message, std::uint
   if (message->error = disagreement(peer, total, type, *message); message->error) {
     message->is_done = true;
     from.notices.push_back({.kind = Kind::refuse, .id = id});
-  } else if (offer.kind == Offer::Kind::group_memory || (offer.kind == Offer::Kind::ordinary && will_read(from, *message))) {
+  } else if (offer.kind == Offer::Kind::group_memory ||
+             (offer.kind == Offer::Kind::ordinary && will_read(from, *message))) {
     from.reading.push_back({.message = message, .id = id, .offer = offer});
   } else {
     ask_for_parts(peer, message, id);

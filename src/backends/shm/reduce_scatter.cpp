@@ -59,7 +59,8 @@ class ReduceScatter {
     const bool reads = !has_factors_ && collective_.number_of(0) == static_cast<double>(AutoTuner::Way::read);
     reads ? read() : staged();
     if (rank_ == 0 && is_tuned()) {
-      engine_.auto_tuner().took(way_, AutoTuner::Pattern::reduce_scatter, total_ / lanes_, Deadline::Clock::now() - start);
+      engine_.auto_tuner().took(way_, AutoTuner::Pattern::reduce_scatter, total_ / lanes_,
+                                Deadline::Clock::now() - start);
     }
   }
 
@@ -116,7 +117,8 @@ class ReduceScatter {
     return !has_factors_ && engine_.peer_memory().reads_ordinary() && total_ / lanes_ >= AutoTuner::smallest;
   }
   AutoTuner::Way preference() const {
-    return is_tuned() ? engine_.auto_tuner().next(AutoTuner::Pattern::reduce_scatter, total_ / lanes_) : AutoTuner::Way::staged;
+    return is_tuned() ? engine_.auto_tuner().next(AutoTuner::Pattern::reduce_scatter, total_ / lanes_)
+                      : AutoTuner::Way::staged;
   }
 
   void read() {
