@@ -14,7 +14,7 @@
 //   staged   the same through staging buffers, chunk by chunk: (n-1)/n S copied in, S read, S/n written,
 //            (n-1)/n S copied out per rank
 //
-// Whether large ordinary memory is read or staged is measured (auto_tuner.h).
+// Whether ordinary memory is read or staged is measured (auto_tuner.h).
 #include <array>
 
 #include "backends/shm/backend.h"
@@ -67,16 +67,16 @@ class ReduceToAllOrOne {
     mine->in = is_reachable ? *in : reinterpret_cast<std::uint64_t>(in_.data());
     mine->out = is_reachable ? *out : reinterpret_cast<std::uint64_t>(out_.data());
     // Rank 0 publishes beside its post which way ordinary memory is moved this time, unless ranks publish factors there.
-    if (rank_ == 0) way_ = preference();
-    collective_.publish(is_reachable, has_factors_ ? factor_ : static_cast<double>(way_));
+    const auto preferred = rank_ == 0 ? preference() : AutoTuner::otherwise;
+    collective_.publish(is_reachable, has_factors_ ? factor_ : static_cast<double>(preferred));
     collective_.await_all();
     read_factors();
     if (collective_.all_reachable()) return direct();
+    const auto way = has_factors_ ? AutoTuner::otherwise : static_cast<AutoTuner::Way>(collective_.number_of(0));
     const auto start = Deadline::Clock::now();
-    const bool reads = !has_factors_ && collective_.number_of(0) == static_cast<double>(AutoTuner::Way::read);
-    reads ? read() : staged();
+    way == AutoTuner::Way::read ? read() : staged(way == AutoTuner::Way::staged_in_two_places);
     if (rank_ == 0 && is_tuned()) {
-      engine_.auto_tuner().took(way_, AutoTuner::Pattern::all_reduce, slice_bytes(), Deadline::Clock::now() - start);
+      engine_.auto_tuner().took(way, pattern(), slice_bytes(), Deadline::Clock::now() - start);
     }
   }
 
@@ -129,13 +129,15 @@ class ReduceToAllOrOne {
   }
 
   std::size_t slice_bytes() const { return in_.size() / index_of(size_); }
-  bool is_tuned() const {
-    return root_ == everybody && !has_factors_ && engine_.peer_memory().reads_ordinary() &&
-           slice_bytes() >= AutoTuner::smallest;
+  bool is_tuned() const { return !has_factors_ && slice_bytes() >= AutoTuner::smallest; }
+  AutoTuner::Pattern pattern() const {
+    return root_ == everybody ? AutoTuner::Pattern::all_reduce : AutoTuner::Pattern::reduce;
   }
   AutoTuner::Way preference() const {
-    return is_tuned() ? engine_.auto_tuner().next(AutoTuner::Pattern::all_reduce, slice_bytes())
-                      : AutoTuner::Way::staged;
+    if (!is_tuned()) return AutoTuner::otherwise;
+    const bool can_read = root_ == everybody && engine_.peer_memory().reads_ordinary();
+    if (can_read) return engine_.auto_tuner().next(pattern(), slice_bytes(), AutoTuner::all_ways);
+    return engine_.auto_tuner().next(pattern(), slice_bytes(), AutoTuner::staged_ways);
   }
 
   void read() {
@@ -180,10 +182,10 @@ class ReduceToAllOrOne {
     return to;
   }
 
-  void staged() {
+  void staged(bool in_two_places) {
     collective_.need_stage();
     const auto chunk_elements = reduce_chunk(in_.size(), size_) / element_;
-    const StageSlots slots(stage_area(size_), chunk_elements * element_, collective_.chunk_base());
+    const StageSlots slots(stage_area(size_), chunk_elements * element_, collective_.chunk_base(), in_two_places);
     const auto chunks = static_cast<std::uint32_t>((count_ + chunk_elements - 1) / chunk_elements);
     const auto elements_of = [&](std::uint32_t c) { return std::min(chunk_elements, count_ - c * chunk_elements); };
     const auto offset_of = [&](std::uint32_t c) { return c * chunk_elements * element_; };
@@ -236,7 +238,6 @@ class ReduceToAllOrOne {
   const bool has_factors_;
   const reduce::Kernel kernel_;
   Collective collective_;
-  AutoTuner::Way way_ = AutoTuner::Way::staged;  ///< set on rank 0
   Operands operands_;
 };
 

@@ -7,36 +7,53 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace cohort::shm {
 
-/// Finds by measurement which of two ways moves ordinary memory faster on this machine: through staging buffers, or by
-/// copies that the kernel makes out of the peer's memory. No fixed table can tell: copies by the kernel take the same
-/// time always, but staging passes the data from cache to cache, which on virtual machines took anything from two thirds
-/// of that time to five times as long, and changed from second to second (docs/performance.md).
+/// Finds by measurement which way moves ordinary memory fastest on this machine. No fixed table can tell: copies by the
+/// kernel take the same time always, but staging passes the data from cache to cache, which on virtual machines took
+/// anything from half of that time to five times as long, and changed from second to second; and whether chunks had better
+/// stay in two places or move on depends on how the processor's caches work together (docs/performance.md).
 ///
-/// The first operations of a given size use both ways in turn; after that the faster one is used, and the other is
-/// tried again occasionally. One rank decides and tells the others, so that all use the same way.
+/// The first operations of a given size use all ways in turn; after that the fastest one is used, and the others are tried
+/// again occasionally. One rank decides and tells the others, so that all use the same way.
 class AutoTuner {
  public:
-  enum class Way : std::uint8_t { staged, read };
+  enum class Way : std::uint8_t {
+    staged,                ///< through staging areas, in which chunks move on (stage_slots.h)
+    staged_in_two_places,  ///< the same, but chunks alternate between two places
+    read,                  ///< copied by the kernel out of the peer's memory
+  };
+  static constexpr std::array all_ways{Way::staged, Way::staged_in_two_places, Way::read};
+  static constexpr std::array staged_ways{Way::staged, Way::staged_in_two_places};
+  static constexpr std::array message_ways{Way::staged, Way::read};
+
   /// What is tuned by itself: exchanges with one source and with many, reductions, messages (whose parts are staged).
-  enum class Pattern : std::uint8_t { from_one, from_all, reduce_scatter, all_reduce, message };
+  enum class Pattern : std::uint8_t { from_one, from_all, reduce_scatter, reduce, all_reduce, message };
 
-  /// Pieces of at least this size are tuned; smaller ones are staged.
-  static constexpr std::size_t smallest = std::size_t{16} << 10U;
+  /// Pieces of at least this size are tuned.
+  static constexpr std::size_t smallest = std::size_t{4} << 10U;
+  /// What is used where nothing is tuned.
+  static constexpr Way otherwise = Way::staged_in_two_places;
 
-  /// The way for the next operation with pieces of `piece` bytes.
-  Way next(Pattern pattern, std::size_t piece) {
+  /// The way for the next operation with pieces of `piece` bytes. The ways to choose from must always be the same for a
+  /// pattern.
+  Way next(Pattern pattern, std::size_t piece, std::span<const Way> ways) {
     auto& record = record_of(pattern, piece);
     const auto count = record.count++;
-    const auto faster = record.cost[0] <= record.cost[1] ? Way::staged : Way::read;
-    if (count < first_tries) return count % 2 == 0 ? Way::staged : Way::read;
+    const auto n = static_cast<std::uint32_t>(ways.size());
+    if (count < 2 * n) return ways[count % n];
+    const auto fastest = static_cast<std::uint32_t>(
+        std::min_element(ways.begin(), ways.end(),
+                         [&](Way a, Way b) { return record.cost_of(a) < record.cost_of(b); }) -
+        ways.begin());
     // More often at first, when pages are still being touched for the first time.
-    return std::has_single_bit(count) || count % between_tries == 0 ? other(faster) : faster;
+    const bool is_try = count >= 16 && (std::has_single_bit(count) || count % between_tries == 0);
+    return is_try ? ways[(fastest + 1 + record.tries++ % (n - 1)) % n] : ways[fastest];
   }
   void took(Way way, Pattern pattern, std::size_t piece, std::chrono::nanoseconds time) {
-    auto& cost = record_of(pattern, piece).cost[static_cast<std::size_t>(way)];
+    auto& cost = record_of(pattern, piece).cost_of(way);
     const auto now = static_cast<double>(time.count()) / static_cast<double>(piece);
     // Noise only ever adds time: a better time counts at once, a worse one raises the estimate gradually, and by an
     // eighth at most, because an operation that was interrupted can take a thousand times as long.
@@ -44,22 +61,23 @@ class AutoTuner {
   }
 
  private:
-  static constexpr std::uint32_t first_tries = 4;
   /// Trying a way that takes five times as long then costs 2 % of the time, and does not show in the 99th percentile.
   static constexpr std::uint32_t between_tries = 256;
 
   struct Record {
-    std::array<double, 2> cost{1e9, 1e9};  ///< nanoseconds per byte of a piece
+    std::array<double, all_ways.size()> cost{1e9, 1e9, 1e9};  ///< nanoseconds per byte of a piece
     std::uint32_t count = 0;
+    std::uint32_t tries = 0;
+    double& cost_of(Way way) { return cost[static_cast<std::size_t>(way)]; }
   };
 
-  static Way other(Way way) { return way == Way::staged ? Way::read : Way::staged; }
   Record& record_of(Pattern pattern, std::size_t piece) {
     const auto doublings = static_cast<std::size_t>(std::bit_width(piece / smallest));
-    return records_[static_cast<std::size_t>(pattern)][std::min(doublings, records_[0].size() - 1)];
+    auto& records = records_[static_cast<std::size_t>(pattern)];
+    return records[std::min(doublings, records.size() - 1)];
   }
 
-  std::array<std::array<Record, 14>, 5> records_;  ///< the last is for 128 MiB and more
+  std::array<std::array<Record, 16>, 6> records_;  ///< the last is for 64 MiB and more
 };
 
 }  // namespace cohort::shm

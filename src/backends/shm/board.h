@@ -3,7 +3,7 @@
 // The board of a group: the layout of its shared segment.
 //
 //   header         the members, the failure (only the first is recorded), and who survives it (shrink)
-//   per rank       its state, its two chunk flags, its two posts with up to 8 KiB each
+//   per rank       its state, its two chunk flags, its two posts with up to 16 KiB each
 //   per rank       staging: an area for input, one for results      pages exist from the first large operation on
 //   per pair       a ring of messages from one to the other         pages exist from the first message on
 //
@@ -32,7 +32,7 @@
 namespace cohort::shm {
 
 inline constexpr int most_ranks = 512;
-inline constexpr std::size_t post_bytes = 8 * kib;      ///< largest payload of a post
+inline constexpr std::size_t post_bytes = 16 * kib;     ///< largest payload of a post
 inline constexpr std::size_t stage_bytes = 512 * kib;   ///< largest chunk of one rank
 inline constexpr std::size_t message_bytes = 16 * kib;  ///< largest part of a message
 inline constexpr std::size_t failure_text = 1024;

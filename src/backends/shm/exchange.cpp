@@ -46,11 +46,14 @@ void Exchange::move() {
   const bool is_trial = rank_ == 0 && longest_staged >= AutoTuner::smallest && !any_direct;
   const auto start = is_trial ? Deadline::Clock::now() : Deadline::Clock::time_point{};
   if (any_direct) take_directly();
-  if (longest_staged > 0 && goes_by_reading(longest_staged)) {
-    any_direct = true;
-    take_by_reading();
-  } else if (longest_staged > 0) {
-    take_staged(longest_staged);
+  if (longest_staged > 0) {
+    const auto way = way_for(longest_staged);
+    if (way == AutoTuner::Way::read) {
+      any_direct = true;
+      take_by_reading();
+    } else {
+      take_staged(longest_staged, way == AutoTuner::Way::staged_in_two_places);
+    }
   }
   // Memory that was offered directly must not change until all ranks have taken it.
   if (any_direct) collective_.meet();
@@ -70,12 +73,15 @@ std::size_t Exchange::own_longest() const {
 
 AutoTuner::Way Exchange::preference() const {
   const auto longest = own_longest();
-  if (!engine_.peer_memory().reads_ordinary() || longest < AutoTuner::smallest) return AutoTuner::Way::staged;
-  return engine_.auto_tuner().next(pattern(), longest);
+  if (longest < AutoTuner::smallest) return AutoTuner::otherwise;
+  if (engine_.peer_memory().reads_ordinary()) {
+    return engine_.auto_tuner().next(pattern(), longest, AutoTuner::all_ways);
+  }
+  return engine_.auto_tuner().next(pattern(), longest, AutoTuner::staged_ways);
 }
 
-bool Exchange::goes_by_reading(std::size_t longest) const {
-  return longest >= AutoTuner::smallest && collective_.number_of(0) == static_cast<double>(AutoTuner::Way::read);
+AutoTuner::Way Exchange::way_for(std::size_t longest) const {
+  return longest < AutoTuner::smallest ? AutoTuner::otherwise : static_cast<AutoTuner::Way>(collective_.number_of(0));
 }
 
 void Exchange::check_sizes() {
@@ -105,10 +111,10 @@ void Exchange::take_by_reading() {
   }
 }
 
-void Exchange::take_staged(std::uint64_t longest) {
+void Exchange::take_staged(std::uint64_t longest, bool in_two_places) {
   const auto chunk = std::min(stage_bytes, exchange_chunk(longest) * tables_.lanes());
   const auto width = lane_width(tables_.lanes(), chunk);
-  const StageSlots slots(stage_area(size_), width * tables_.lanes(), collective_.chunk_base());
+  const StageSlots slots(stage_area(size_), width * tables_.lanes(), collective_.chunk_base(), in_two_places);
   const auto chunks = static_cast<std::uint32_t>((longest + width - 1) / width);
   const bool fills = !collective_.is_reachable(rank_) && longest_from(rank_) > 0;
   bool drains = false;

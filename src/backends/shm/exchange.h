@@ -8,7 +8,7 @@
 //                                                                                       the same, and a system call
 //   staged   through staging buffers, chunk by chunk, while the next chunk is copied in.          two copies per byte
 //
-// Whether large ordinary memory is read or staged is measured (auto_tuner.h). Direct and staged offers can mix in one
+// Whether ordinary memory is read or staged is measured (auto_tuner.h). Direct and staged offers can mix in one
 // operation: each rank's offer is taken from where it lies.
 #pragma once
 
@@ -122,13 +122,14 @@ class Exchange {
     return source_ == all ? AutoTuner::Pattern::from_all : AutoTuner::Pattern::from_one;
   }
   AutoTuner::Way preference() const;
-  bool goes_by_reading(std::size_t longest) const;
+  /// The way that rank 0 has published.
+  AutoTuner::Way way_for(std::size_t longest) const;
   std::uint64_t longest_from(int rank) const { return source_ == all || source_ == rank ? tables_.longest(rank) : 0; }
   Bytes take(int rank) const { return takes_.empty() ? Bytes() : takes_[index_of(rank)]; }
   void check_sizes();
   void take_directly();
   void take_by_reading();
-  void take_staged(std::uint64_t longest);
+  void take_staged(std::uint64_t longest, bool in_two_places);
 
   Engine& engine_;
   const Board& board_;
@@ -140,7 +141,7 @@ class Exchange {
   const int source_;
   LaneTables tables_;
   const bool streams_ = bypasses_caches(takes_);
-  AutoTuner::Way preferred_ = AutoTuner::Way::staged;  ///< set on rank 0
+  AutoTuner::Way preferred_ = AutoTuner::otherwise;  ///< set on rank 0
 };
 
 std::string describe_wrong_piece(int from, std::size_t offered, int to, std::size_t expected);

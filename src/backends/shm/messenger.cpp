@@ -545,8 +545,7 @@ void Messenger::accept_announced(int peer, const IncomingPtr& message, std::uint
 
 bool Messenger::will_read(const Peer& from, Incoming& message) {
   const auto bytes = message.data.size();
-  if (bytes < AutoTuner::smallest) return false;
-  const auto way = tuner_.next(AutoTuner::Pattern::message, bytes);
+  const auto way = tuner_.next(AutoTuner::Pattern::message, bytes, AutoTuner::message_ways);
   // The time of a message that shares the ring with others says nothing.
   if (from.reading.empty() && from.arriving.empty()) message.trial = Trial{.way = way, .start = Deadline::Clock::now()};
   return way == AutoTuner::Way::read;

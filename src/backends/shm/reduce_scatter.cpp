@@ -8,7 +8,7 @@
 //            cache.                                       (n-1)/n S copied, S read, S/n written; a system call a piece
 //   staged   each rank copies the others' parts in, chunk by chunk.         (n-1)/n S copied in, S read, S/n written
 //
-// Whether large ordinary memory is read or staged is measured (auto_tuner.h).
+// Whether ordinary memory is read or staged is measured (auto_tuner.h).
 #include <fmt/format.h>
 
 #include "backends/shm/backend.h"
@@ -49,18 +49,17 @@ class ReduceScatter {
     if (total_ <= post_bytes) return small();
     const bool is_reachable = tables_.write(ins_);
     // Rank 0 publishes beside its post which way ordinary memory is moved this time, unless ranks publish factors there.
-    if (rank_ == 0) way_ = preference();
-    collective_.publish(is_reachable, has_factors_ ? factor_ : static_cast<double>(way_));
+    const auto preferred = rank_ == 0 ? preference() : AutoTuner::otherwise;
+    collective_.publish(is_reachable, has_factors_ ? factor_ : static_cast<double>(preferred));
     collective_.await_all();
     read_factors();
     check_sizes();
     if (collective_.all_reachable()) return direct();
+    const auto way = has_factors_ ? AutoTuner::otherwise : static_cast<AutoTuner::Way>(collective_.number_of(0));
     const auto start = Deadline::Clock::now();
-    const bool reads = !has_factors_ && collective_.number_of(0) == static_cast<double>(AutoTuner::Way::read);
-    reads ? read() : staged();
+    way == AutoTuner::Way::read ? read() : staged(way == AutoTuner::Way::staged_in_two_places);
     if (rank_ == 0 && is_tuned()) {
-      engine_.auto_tuner().took(way_, AutoTuner::Pattern::reduce_scatter, total_ / lanes_,
-                                Deadline::Clock::now() - start);
+      engine_.auto_tuner().took(way, AutoTuner::Pattern::reduce_scatter, piece_bytes(), Deadline::Clock::now() - start);
     }
   }
 
@@ -113,12 +112,15 @@ class ReduceScatter {
     collective_.meet();
   }
 
-  bool is_tuned() const {
-    return !has_factors_ && engine_.peer_memory().reads_ordinary() && total_ / lanes_ >= AutoTuner::smallest;
-  }
+  std::size_t piece_bytes() const { return total_ / lanes_; }
+  bool is_tuned() const { return !has_factors_ && piece_bytes() >= AutoTuner::smallest; }
   AutoTuner::Way preference() const {
-    return is_tuned() ? engine_.auto_tuner().next(AutoTuner::Pattern::reduce_scatter, total_ / lanes_)
-                      : AutoTuner::Way::staged;
+    if (!is_tuned()) return AutoTuner::otherwise;
+    constexpr auto pattern = AutoTuner::Pattern::reduce_scatter;
+    if (engine_.peer_memory().reads_ordinary()) {
+      return engine_.auto_tuner().next(pattern, piece_bytes(), AutoTuner::all_ways);
+    }
+    return engine_.auto_tuner().next(pattern, piece_bytes(), AutoTuner::staged_ways);
   }
 
   void read() {
@@ -146,10 +148,10 @@ class ReduceScatter {
     collective_.meet();
   }
 
-  void staged() {
+  void staged(bool in_two_places) {
     collective_.need_stage();
     const auto width = lane_width(lanes_, reduce_chunk(longest_ * lanes_, size_));
-    const StageSlots slots(stage_area(size_), width * lanes_, collective_.chunk_base());
+    const StageSlots slots(stage_area(size_), width * lanes_, collective_.chunk_base(), in_two_places);
     const auto chunks = static_cast<std::uint32_t>((longest_ + width - 1) / width);
     const auto part = [&](std::size_t bytes, std::uint32_t c) {
       const auto at = std::min<std::size_t>(bytes, c * width);
@@ -196,7 +198,6 @@ class ReduceScatter {
   LaneTables tables_;
   std::size_t total_ = 0;
   std::uint64_t longest_ = 0;
-  AutoTuner::Way way_ = AutoTuner::Way::staged;  ///< set on rank 0
   Operands operands_;
 };
 

@@ -10,17 +10,18 @@
 
 namespace cohort::shm {
 
-/// Where the chunks of an operation lie in the ranks' staging areas. They move on through the whole area, from operation
-/// to operation, although two places would do for the protocol (pipeline.h): a place that a peer has just read is still
-/// in that peer's cache, and writing it again waits until the peer has given up every line. In an area of twice the size
-/// of a core's cache the lines have left it by then, which makes staging up to three times as fast (docs/performance.md).
+/// Where the chunks of an operation lie in the ranks' staging areas. Two places would do for the protocol (pipeline.h). But
+/// a place that a peer has just read is still in that peer's cache, and writing it again waits until the peer has given up
+/// every line. Where chunks move on through the whole area instead, from operation to operation, the lines have left that
+/// cache by then, if the area is twice as large: on processors whose cores share a fast cache this makes staging up to
+/// three times as fast, and on others it does not (docs/performance.md). So it is measured (auto_tuner.h).
 class StageSlots {
  public:
   /// `base` is the number of chunks before this operation, which is the same on all ranks (Collective::chunk_base). No
   /// rank uses a chunk of an earlier operation any more: all have posted this one.
-  StageSlots(std::size_t area_bytes, std::size_t chunk_bytes, std::uint32_t base)
+  StageSlots(std::size_t area_bytes, std::size_t chunk_bytes, std::uint32_t base, bool in_two_places)
       : slot_bytes_(std::max(std::bit_ceil(chunk_bytes), std::size_t{4096})),
-        slots_(static_cast<std::uint32_t>(area_bytes / slot_bytes_)),
+        slots_(in_two_places ? 2 : static_cast<std::uint32_t>(area_bytes / slot_bytes_)),
         base_(base) {}
 
   /// The offset of chunk c; that of chunk c + 1 is another.

@@ -17,7 +17,7 @@ namespace cohort::shm {
 /// Whether the data of a reduction goes with the posts. Every rank reads and combines all of it, so the amount of work
 /// grows with the number of ranks. It saves two waits, which take long where ranks outnumber processors.
 inline bool is_small_reduction(std::size_t bytes, int ranks, bool has_own_cpus) {
-  return bytes <= (has_own_cpus ? 4 * kib : post_bytes) && bytes * static_cast<std::size_t>(ranks - 1) <= 32 * kib;
+  return bytes <= (has_own_cpus ? 8 * kib : post_bytes) && bytes * static_cast<std::size_t>(ranks - 1) <= 32 * kib;
 }
 
 /// One rank's part of an all-reduce chunk: large enough that the cost of flags is negligible, small enough that what a
