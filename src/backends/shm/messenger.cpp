@@ -552,7 +552,8 @@ bool Messenger::will_read(const Peer& from, Incoming& message) {
 }
 
 void Messenger::has_arrived(Incoming& message) {
-  if (!message.trial) return;
+  // What was abandoned has not been copied.
+  if (!message.trial || message.is_abandoned) return;
   tuner_.took(message.trial->way, AutoTuner::Pattern::message, message.data.size(),
               Deadline::Clock::now() - message.trial->start);
 }
