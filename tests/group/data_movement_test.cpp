@@ -477,5 +477,30 @@ TEST_P(LargePieces, AreReducedWhicheverWayTheyTake) {
 
 INSTANTIATE_TEST_SUITE_P(Groups, LargePieces, arrangements_of_several(), arrangement_name);
 
+/// Pieces that are written past the caches.
+class VeryLargePieces : public OnEveryArrangement {};
+
+TEST_P(VeryLargePieces, AreReducedInPlaceAndOutOfPlace) {
+  run([](const ProcessGroupPtr& pg) {
+    constexpr std::size_t each = (std::size_t{8} << 20U) / sizeof(int) + 1001;
+    const auto n = static_cast<std::size_t>(pg->size());
+    for (const auto place : places()) {
+      const Memory memory(*pg, place, n * each * sizeof(int));
+      const std::span given(reinterpret_cast<int*>(memory.data()), n * each);
+      for (std::size_t i = 0; i < given.size(); ++i) given[i] = static_cast<int>(i % 1009) + pg->rank();
+      const auto own = given.subspan(static_cast<std::size_t>(pg->rank()) * each, each);
+      std::vector<int> expected(own.begin(), own.end());
+      for (auto& value : expected) value = pg->size() * (value - pg->rank()) + pg->size() * (pg->size() - 1) / 2;
+      std::vector<int> out(each);
+      pg->reduce_scatter(out, given);
+      EXPECT_EQ(out, expected);
+      pg->reduce_scatter(own, given);
+      EXPECT_TRUE(std::equal(own.begin(), own.end(), expected.begin()));
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Groups, VeryLargePieces, arrangements_of_several(), arrangement_name);
+
 }  // namespace
 }  // namespace cohort::test

@@ -39,7 +39,7 @@ class ReduceScatter {
         element_(size_of(op.dtype)),
         has_factors_(op.reduce.kind() == ReduceOp::Kind::premul_sum),
         factor_(op.reduce.factor()),
-        kernel_(reduce::find_kernel_for(op.dtype, op.reduce.kind(), output_.size())),
+        kernel_(kernel_for(op, own_)),
         collective_(engine, op, call),
         tables_(engine, collective_, lanes_) {
     for (const auto& in : ins_) total_ += in.size();
@@ -64,6 +64,15 @@ class ReduceScatter {
   }
 
  private:
+  /// Large results that do not overwrite an input are written past the caches (tuning.h).
+  static reduce::Kernel kernel_for(const Operation& op, const std::byte* own) {
+    const Bytes output = op.out();
+    if (output.data() != own && bypasses_caches({&output, 1})) {
+      return reduce::find_streaming_kernel(op.dtype, op.reduce.kind());
+    }
+    return reduce::find_kernel_for(op.dtype, op.reduce.kind(), output.size());
+  }
+
   void combine(std::size_t at, std::size_t bytes) {
     if (bytes == 0) return;
     void* const out = output_.data() + at;
