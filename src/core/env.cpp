@@ -107,6 +107,7 @@ constexpr auto known_variables = std::to_array<EnvVariable>({
     {"PET_LOCAL_RANKS_FILTER", "cohort run: default for --local-ranks-filter"},
     {"PET_LOCAL_ADDR", "cohort run: default for --local-addr"},
     {"CUDA_VISIBLE_DEVICES", "the GPUs this process may use"},
+    {"HWLOC_PLUGINS_PATH", "hwloc's: where cohort looks for its plugins; nowhere unless it is set"},
     {"OMP_NUM_THREADS", "OpenMP threads; cohort run sets it to the rank's share of CPUs unless it is set"},
     {"NO_COLOR", "cohort: no coloured output"},
 });

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <cohort/env.h>
 #include <hwloc.h>
 
 #include <algorithm>
@@ -41,7 +42,7 @@ class Topology {
   /// would take longer than all that is asked for here. The environment is as before afterwards, for the ranks inherit it.
   bool init_without_plugins() {
     constexpr auto* path = "HWLOC_PLUGINS_PATH";
-    const bool is_given = std::getenv(path) != nullptr;
+    const bool is_given = !Env::read_one(path).empty();
     if (!is_given) ::setenv(path, "", 1);
     const bool is_made = hwloc_topology_init(&topology_) == 0;
     if (!is_given) ::unsetenv(path);
