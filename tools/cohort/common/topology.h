@@ -43,9 +43,11 @@ class Topology {
   bool init_without_plugins() {
     constexpr auto* path = "HWLOC_PLUGINS_PATH";
     const bool is_given = !Env::read_one(path).empty();
+    // NOLINTBEGIN(concurrency-mt-unsafe): the command has no other threads yet
     if (!is_given) ::setenv(path, "", 1);
     const bool is_made = hwloc_topology_init(&topology_) == 0;
     if (!is_given) ::unsetenv(path);
+    // NOLINTEND(concurrency-mt-unsafe)
     return is_made;
   }
 
