@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 namespace cohort::shm {
 
@@ -49,23 +50,25 @@ class AutoTuner {
                          [&](Way a, Way b) { return record.cost_of(a) < record.cost_of(b); }) -
         ways.begin());
     // More often at first, when pages are still being touched for the first time.
-    const bool is_try = count >= 16 && (std::has_single_bit(count) || count % between_tries == 0);
+    const bool is_try = count >= 16 && (std::has_single_bit(count) || count % between_tries(piece) == 0);
     return is_try ? ways[(fastest + 1 + record.tries++ % (n - 1)) % n] : ways[fastest];
   }
   void took(Way way, Pattern pattern, std::size_t piece, std::chrono::nanoseconds time) {
-    auto& cost = record_of(pattern, piece).cost_of(way);
+    auto& record = record_of(pattern, piece);
     const auto now = static_cast<double>(time.count()) / static_cast<double>(piece);
-    // Noise only ever adds time: a better time counts at once, a worse one raises the estimate gradually, and by an
-    // eighth at most, because an operation that was interrupted can take a thousand times as long.
-    cost = now < cost ? now : cost + (std::min(now, 2 * cost) - cost) / 8;
+    // Noise only ever adds time, and an operation that was interrupted can take a thousand times as long: a worse time
+    // counts when it came twice in a row.
+    record.cost_of(way) = std::min(now, std::exchange(record.last[static_cast<std::size_t>(way)], now));
   }
 
  private:
   /// Trying a way that takes five times as long then costs 2 % of the time, and does not show in the 99th percentile.
-  static constexpr std::uint32_t between_tries = 256;
+  /// Large pieces are tried more often, because machines change while few of them are moved.
+  static constexpr std::uint32_t between_tries(std::size_t piece) { return piece < (1U << 20U) ? 256 : 64; }
 
   struct Record {
     std::array<double, all_ways.size()> cost{1e9, 1e9, 1e9};  ///< nanoseconds per byte of a piece
+    std::array<double, all_ways.size()> last{1e9, 1e9, 1e9};  ///< the same, of the last operation
     std::uint32_t count = 0;
     std::uint32_t tries = 0;
     double& cost_of(Way way) { return cost[static_cast<std::size_t>(way)]; }
