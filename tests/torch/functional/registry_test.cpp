@@ -55,17 +55,18 @@ TEST(InflightScopes, LetWaitTensorWaitForOrdinaryOperations) {
     const AllReduceOptions async{.async_op = true};
     const auto outside = at::ones({4});
     const auto inside = at::ones({4});
+    const auto message = at::ones({4});
     auto unseen = group->all_reduce(outside, async);
     Work work;
     {
       const InflightCollectivesScope scope;
       { const InflightCollectivesScope nested; }
       work = group->all_reduce(inside.narrow(0, 1, 2), async);
-      if (group->rank() == 0) group->send(outside, 1, {.tag = 1, .async_op = true}).wait();
+      if (group->rank() == 0) group->send(message, 1, {.tag = 1, .async_op = true}).wait();
       const auto functional = all_reduce(at::ones({1}), "sum", group);
       EXPECT_EQ(functional.item<float>(), 2.0F);
     }
-    if (group->rank() == 1) group->recv(outside.clone(), 0, {.tag = 1});
+    if (group->rank() == 1) group->recv(message, 0, {.tag = 1});
     wait_tensor(inside);
     EXPECT_TRUE(work.is_completed());
     EXPECT_TRUE(inside.equal(at::tensor({1.0F, 2.0F, 2.0F, 1.0F})));
