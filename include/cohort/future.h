@@ -77,12 +77,12 @@ class FutureState {
   }
   const std::exception_ptr& error() const { return error_; }
 
-  /// Runs the task at once if the future is done, otherwise on the executor when it is.
-  void when_done(std::function<void()> task) {
+  /// Runs the task at once if the future is done, otherwise when it is, on `executor` or, without one, on the future's.
+  void when_done(std::function<void()> task, std::shared_ptr<Executor> executor = nullptr) {
     {
       const std::lock_guard lock(mutex_);
       if (!is_done_) {
-        tasks_.push_back(std::move(task));
+        tasks_.push_back({std::move(task), executor ? std::move(executor) : executor_});
         return;
       }
     }
@@ -91,9 +91,13 @@ class FutureState {
   const std::shared_ptr<Executor>& executor() const { return executor_; }
 
  private:
+  struct Continuation {
+    std::function<void()> task;
+    std::shared_ptr<Executor> executor;  ///< null: the thread that completes the future
+  };
   template <class Set>
   void complete(Set&& set) {
-    std::vector<std::function<void()>> tasks;
+    std::vector<Continuation> tasks;
     {
       const std::lock_guard lock(mutex_);
       if (is_done_) throw Error("this future is already completed");
@@ -102,7 +106,7 @@ class FutureState {
       tasks.swap(tasks_);
       changed_.notify_all();
     }
-    for (auto& task : tasks) executor_ ? executor_->run(std::move(task)) : task();
+    for (auto& [task, executor] : tasks) executor ? executor->run(std::move(task)) : task();
   }
 
   const std::shared_ptr<Executor> executor_;
@@ -111,7 +115,7 @@ class FutureState {
   bool is_done_ = false;
   std::optional<Stored<T>> value_;
   std::exception_ptr error_;
-  std::vector<std::function<void()>> tasks_;
+  std::vector<Continuation> tasks_;
 };
 
 template <class F, class T>
@@ -177,10 +181,11 @@ class Future {
     });
     return Future<Result>(std::move(next));
   }
-  /// Calls `f` with this future once it is done, with a value or with an error.
+  /// Calls `f` with this future once it is done, with a value or with an error. With an executor, `f` runs there instead
+  /// of on the group's thread for continuations, unless the future is already done.
   template <class F>
-  void on_done(F f) const {
-    state_->when_done([self = *this, f = std::move(f)]() mutable { f(self); });
+  void on_done(F f, std::shared_ptr<Executor> executor = nullptr) const {
+    state_->when_done([self = *this, f = std::move(f)]() mutable { f(self); }, std::move(executor));
   }
 
  private:

@@ -4,7 +4,9 @@
 //
 // A blocking operation on an idle group runs on its caller's thread. Entering and leaving cost one atomic operation
 // each, because a single word holds the whole state: the number of the last operation, whether one is running, and
-// whether any are queued. All other operations are queued for the queue's own thread, which the first of them starts.
+// whether any are queued. All other operations are queued for the queue's own thread, which the first of them starts. A
+// thread that waits for a queued operation runs it itself if the queue's thread has not begun it: that spares the two
+// switches of threads there and back, which take longer than a small operation.
 #pragma once
 
 #include <atomic>
@@ -20,6 +22,14 @@
 #include "core/worker.h"
 
 namespace cohort {
+
+/// Lets a thread that waits for a queued operation help the queue along.
+class QueueHelper {
+ public:
+  virtual ~QueueHelper() = default;
+  /// Runs queued operations on this thread, in order, up to the one with this number, as long as no other thread runs one.
+  virtual void help_until(std::uint64_t sequence) = 0;
+};
 
 class CollectiveQueue {
  public:
@@ -45,8 +55,9 @@ class CollectiveQueue {
 
   /// Queues the task for the queue's thread, and returns the number that the task will be given.
   std::uint64_t enqueue(Task task);
-  /// Whether the caller is the queue's thread.
-  bool is_own_thread() const { return worker_.is_current(); }
+  /// Whether the caller is the queue's thread, or one that helps and is in an operation.
+  bool is_own_thread() const { return worker_.is_current() || core_->is_helped_by_this_thread(); }
+  std::shared_ptr<QueueHelper> helper() const { return core_; }
   /// Waits until nothing runs and nothing is queued. Not to be called on the queue's own thread.
   void wait_until_idle();
 
@@ -57,13 +68,17 @@ class CollectiveQueue {
   static constexpr std::uint64_t queued = 2;
   static constexpr std::uint64_t one = 4;  ///< added for each operation; the number occupies the bits above the flags
 
-  struct Core final : Worker::Job {
+  struct Core final : Worker::Job, QueueHelper {
     std::atomic<std::uint64_t> word{0};
     std::condition_variable progressed{};  ///< notifies callers of wait_until_idle()
     std::deque<std::pair<std::uint64_t, Task>> tasks{};
 
     void wake_thread();
     Worker::Next step(Worker::Lock& lock) override;
+    void help_until(std::uint64_t sequence) override;
+    bool is_helped_by_this_thread() const;
+    /// Runs the first task, which there is; nothing else runs. The lock is released meanwhile.
+    void run_first(Worker::Lock& lock);
   };
 
   const std::shared_ptr<Core> core_ = std::make_shared<Core>();

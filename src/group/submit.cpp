@@ -189,6 +189,7 @@ Work issue(const std::shared_ptr<detail::GroupState>& shared, const Operation& o
   };
   const auto queued = std::make_shared<Queued>();
   const auto work = std::make_shared<detail::WorkState>(op, state.continuations);
+  work->set_queue(state.collectives.helper());
   const auto deadline = Deadline::after(timeout);
   const auto sequence =
       state.collectives.enqueue([shared, &backend, work, queued, deadline, timeout](std::uint64_t number) {

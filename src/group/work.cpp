@@ -64,7 +64,7 @@ void Work::wait_unobserved() const {
   if (handle_ == nullptr) return;
   // A barrier means that the other ranks have arrived, which only the host can wait for.
   if (op_ != OpType::barrier && handle_->state().order()) return;
-  handle_->state().wait(Deadline::never());
+  handle_->state().wait_or_perform(sequence_);
   if (handle_->state().error()) std::rethrow_exception(handle_->state().error());
 }
 

@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "group/collective_queue.h"
 #include "group/submit.h"
 
 namespace cohort {
@@ -37,6 +38,13 @@ class WorkState {
   bool wait(Deadline deadline) const {
     if (completion_ != nullptr && !future_->is_done() && !completion_->wait(deadline)) return false;
     return future_->wait(deadline);
+  }
+  /// For operations that wait in a queue. Must be called before the state is shared.
+  void set_queue(std::shared_ptr<QueueHelper> queue) { queue_ = std::move(queue); }
+  /// Waits without a limit of its own, and performs the operation on this thread if nobody has begun it.
+  void wait_or_perform(std::uint64_t sequence) const {
+    if (queue_ != nullptr && !future_->is_done()) queue_->help_until(sequence);
+    wait(Deadline::never());
   }
   /// For operations that a device performs, ordered on `stream`. Must be called before the state is shared.
   void set_completion(std::shared_ptr<Completion> completion, void* stream) {
@@ -67,6 +75,7 @@ class WorkState {
   std::optional<OwnedOperation> operation_;
   std::shared_ptr<Future> future_;
   std::atomic<int> source_{-1};
+  std::shared_ptr<QueueHelper> queue_;
   std::shared_ptr<Completion> completion_;
   void* stream_ = nullptr;
 };
