@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 #include <pthread.h>
 
+#include <charconv>
+#include <system_error>
 #include <utility>
 
 #include "core/log_format.h"
@@ -18,7 +20,55 @@ namespace {
 /// How long a rank whose part failed waits to be told that another rank was the cause.
 constexpr std::chrono::milliseconds cause_patience{200};
 
+/// "3:abc1:d", with the length of each value in front of it.
+std::string put_together(const std::vector<std::string>& values) {
+  std::string text;
+  for (const auto& value : values) text += fmt::format("{}:{}", value.size(), value);
+  return text;
+}
+
+std::vector<std::string> take_apart(std::string_view text, int size) {
+  std::vector<std::string> values;
+  while (!text.empty()) {
+    std::size_t length = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), length);
+    const auto begin = static_cast<std::size_t>(end - text.data()) + 1;
+    if (error != std::errc() || begin > text.size() || *end != ':' || length > text.size() - begin) break;
+    values.emplace_back(text.substr(begin, length));
+    text.remove_prefix(begin + length);
+  }
+  if (!text.empty() || values.size() != static_cast<std::size_t>(size)) {
+    throw StoreError("what rank 0 has put together in the store cannot be read");
+  }
+  return values;
+}
+
 }  // namespace
+
+std::vector<std::string> exchange_values(Store& store, std::string_view what, const std::string& mine, int rank,
+                                         int size, Deadline deadline, const Trouble& trouble) {
+  const auto key = [what](int of) { return fmt::format("{}/{}", what, of); };
+  const auto all = fmt::format("{}/all", what);
+  const bool is_collected = !store.has_extended_api();
+  store.set(key(rank), mine, deadline);
+  Store::Keys keys;
+  for (int each = 0; each < size; ++each) keys.push_back(key(each));
+  try {
+    if (is_collected && rank != 0) {
+      return take_apart(ask_store(deadline, trouble, [&](Deadline until) { return store.get(all, until); }), size);
+    }
+    auto values = ask_store(deadline, trouble, [&](Deadline until) { return store.multi_get(keys, until); });
+    if (is_collected) store.set(all, put_together(values), deadline);
+    return values;
+  } catch (const StoreTimeoutError&) {
+    for (int each = 0; each < size; ++each) {
+      if (!store.check({key(each)}, std::chrono::seconds(1))) {
+        throw OperationTimeoutError(fmt::format("rank {} did not join", each), {.op = "new_group", .rank = each});
+      }
+    }
+    throw;
+  }
+}
 
 Joining::Joining(const StorePtr& store, int rank, int size, Deadline deadline) : rank_(rank) {
   if (size == 1) return;

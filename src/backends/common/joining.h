@@ -19,7 +19,10 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <thread>
+#include <vector>
 
 #include "backends/common/failure.h"
 #include "backends/common/failure_detector.h"
@@ -42,6 +45,14 @@ auto ask_store(Deadline deadline, const Trouble& trouble, const Ask& ask) {
     if (const auto failure = trouble()) throw_failure(*failure, {.op = "new_group"});
   }
 }
+
+/// Every rank's value, in rank order. The keys begin with `what`. Throws OperationTimeoutError that names a rank whose value
+/// did not come.
+///
+/// Each rank asks for all values at once. Where a store is asked for one key at a time, rank 0 alone does so and puts them
+/// together for the others: as many requests as there are ranks, and not their square.
+std::vector<std::string> exchange_values(Store& store, std::string_view what, const std::string& mine, int rank,
+                                         int size, Deadline deadline, const Trouble& trouble);
 
 /// A rank that is joining a group.
 class Joining {

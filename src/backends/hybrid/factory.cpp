@@ -51,11 +51,8 @@ Mapped map_host(const StorePtr& store, const Placement& placement, const std::st
 /// ranks, in the same way on every rank.
 Placement confirm(Store& store, const Placement& guess, const Mapped& mapped, int rank, Deadline deadline,
                   const Trouble& trouble) {
-  const auto key = [](int of) { return fmt::format("mapped/{}", of); };
-  store.set(key(rank), mapped.backend != nullptr ? "yes" : mapped.why_not, deadline);
-  Store::Keys keys;
-  for (int each = 0; each < guess.size(); ++each) keys.push_back(key(each));
-  const auto outcomes = ask_store(deadline, trouble, [&](Deadline until) { return store.multi_get(keys, until); });
+  const auto outcomes = exchange_values(store, "mapped", mapped.backend != nullptr ? "yes" : mapped.why_not, rank,
+                                        guess.size(), deadline, trouble);
   std::vector<std::vector<int>> hosts;
   for (const auto& host : guess.hosts()) {
     const auto failed =
@@ -105,8 +102,8 @@ HybridParts make_parts(const StorePtr& store, int rank, int size, const std::str
   // Ranks that are threads of one process share memory without any mapping.
   const auto process = process_nonce();
   const auto nonce = std::string(process.begin(), process.end());
-  const auto names = exchange_host_names(*store, fmt::format("{}\n{}", host_name_of_this_process(env), nonce), rank,
-                                         size, deadline, trouble);
+  const auto names = exchange_values(*store, "host", fmt::format("{}\n{}", host_name_of_this_process(env), nonce), rank,
+                                     size, deadline, trouble);
   std::vector<std::string> hosts;
   hosts.reserve(names.size());
   for (const auto& name : names) hosts.push_back(name.substr(0, name.size() - nonce.size() - 1));

@@ -11,8 +11,6 @@
 #include <fstream>
 #include <map>
 
-#include "backends/common/joining.h"
-
 namespace cohort::hybrid {
 
 Placement::Placement(const std::vector<std::string>& names, int rank) {
@@ -68,24 +66,6 @@ std::string host_name_of_this_process(const Env& env) {
   // Without either, nothing is known to be shared: the process counts as a host of its own.
   if (boot.empty() || !has_network) return fmt::format("process {} {}", boot, ::getpid());
   return fmt::format("boot {} user {} network {}:{}", boot, ::geteuid(), network.st_dev, network.st_ino);
-}
-
-std::vector<std::string> exchange_host_names(Store& store, const std::string& mine, int rank, int size,
-                                             Deadline deadline, const Trouble& trouble) {
-  const auto key = [](int of) { return fmt::format("host/{}", of); };
-  store.set(key(rank), mine, deadline);
-  Store::Keys keys;
-  for (int each = 0; each < size; ++each) keys.push_back(key(each));
-  try {
-    return ask_store(deadline, trouble, [&](Deadline until) { return store.multi_get(keys, until); });
-  } catch (const StoreTimeoutError&) {
-    for (int each = 0; each < size; ++each) {
-      if (!store.check({key(each)}, std::chrono::seconds(1))) {
-        throw OperationTimeoutError(fmt::format("rank {} did not join", each), {.op = "new_group", .rank = each});
-      }
-    }
-    throw;
-  }
 }
 
 std::string to_string(const Placement& placement) {

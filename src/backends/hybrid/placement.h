@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "backends/common/failure.h"
 #include "core/rank_index.h"
 
 namespace cohort::hybrid {
@@ -56,11 +55,6 @@ class Placement {
 /// abstract sockets belong to), or COHORT_HOST_ID. Whether ranks with equal names share memory is confirmed by a
 /// mapping later; nothing is guessed from LOCAL_WORLD_SIZE.
 std::string host_name_of_this_process(const Env& env);
-
-/// Every rank publishes its host and learns those of the others; waits for all ranks until the deadline, or until there
-/// is trouble.
-std::vector<std::string> exchange_host_names(Store& store, const std::string& mine, int rank, int size,
-                                             Deadline deadline, const Trouble& trouble = {});
 
 /// "2 hosts: 0-3 | 4-7"
 std::string to_string(const Placement& placement);
