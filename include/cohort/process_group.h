@@ -19,7 +19,7 @@
 // Order: collectives of a group run in the order in which they are issued, from any thread, and all ranks must issue
 // them in the same order. Different groups do not wait for one another. Point-to-point operations make progress
 // independently of collectives. A blocking operation on an idle group runs on the caller's thread; asynchronous
-// operations never block the caller.
+// operations never block the caller, and a thread that waits for one runs it if it has not begun.
 //
 // Failures: every operation ends within its timeout, with a result or with an error that says what happened and which
 // rank caused it (error.h). After a lost peer, a timeout of a collective, a mismatch or abort(), the group is broken:

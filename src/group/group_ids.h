@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <cohort/export.h>
 #include <cohort/process_group.h>
 
 #include <string>
@@ -9,7 +10,7 @@
 namespace cohort {
 
 /// Lets resolve_group() find a group by its id during the group's lifetime.
-void remember_group(const std::string& id, const ProcessGroupPtr& group);
+COHORT_API void remember_group(const std::string& id, const ProcessGroupPtr& group);
 void forget_group(const std::string& id, const ProcessGroup* group);
 
 /// Returns an id that all ranks of a group share through its store: the first rank to ask chooses it.

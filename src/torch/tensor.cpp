@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 
+#include <cstddef>
+#include <memory>
 #include <utility>
 
 #include "torch/written.h"
@@ -118,6 +120,20 @@ Buffer buffer_of(const at::Tensor& tensor) {
 
 ConstBuffer const_buffer_of(const at::Tensor& tensor) {
   return memory_of(tensor);
+}
+
+at::Tensor empty_in_group(ProcessGroup& group, at::IntArrayRef sizes, const at::TensorOptions& options) {
+  std::size_t bytes = options.dtype().itemsize();
+  for (const auto size : sizes) {
+    if (size < 0) throw ValueError(fmt::format("empty_in_group: a size of {}", size));
+    if (__builtin_mul_overflow(bytes, static_cast<std::size_t>(size), &bytes)) {
+      throw ValueError("empty_in_group: the tensor is too large");
+    }
+  }
+  if (bytes == 0 || !group.capabilities(device_from(options.device())).group_memory) return at::empty(sizes, options);
+  const auto memory = std::make_shared<GroupMemory>(group.allocate(bytes));
+  return at::from_blob(
+      memory->data(), sizes, [memory](void* /*data*/) {}, options);
 }
 
 void* current_stream(const at::Tensor& tensor) {

@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 
-LANGUAGES = {"cpp", "cmake", "console", "json", "sh", "text"}
+LANGUAGES = {"cpp", "cmake", "console", "json", "python", "sh", "text"}
 DECLARATION = re.compile(r"(template|class|struct|enum|namespace|void|int main)\b")
 HERE = pathlib.Path(__file__).resolve().parent
 

@@ -45,4 +45,8 @@ extern std::int64_t epoch, step;
 extern std::string last;
 extern std::shared_ptr<cohort::PowerSgdState> state;
 
+/// Objects of PyTorch's own.
+extern c10::intrusive_ptr<c10d::ProcessGroup> torch_group;
+extern c10::intrusive_ptr<c10d::Store> torch_store;
+
 }  // namespace examples

@@ -8,6 +8,7 @@
 //   cohort::TensorFuture sum = cohort::all_reduce_async(*pg, x);        // for chains of steps, on any device
 //   pg->all_reduce(x.view(-1));                                         // a temporary that shares x's memory
 //   pg->all_reduce_coalesced({x.narrow(0, 0, 10), x.narrow(0, 10, 20)});
+//   at::Tensor fast = cohort::empty_in_group(*pg, {1024, 1024});       // collectives on it copy nothing
 //
 // A tensor is a handle, so a temporary will do as long as it is a view: the result of x.contiguous() or x.to(...) that is
 // a copy is lost with the copy.
@@ -28,6 +29,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/TensorOptions.h>
 #include <cohort/buffer.h>
 #include <cohort/export.h>
 #include <cohort/future.h>
@@ -51,6 +53,10 @@ struct BufferTraits<at::Tensor> {
   static Buffer buffer(const at::Tensor& tensor) { return buffer_of(tensor); }
   static ConstBuffer const_buffer(const at::Tensor& tensor) { return const_buffer_of(tensor); }
 };
+
+/// A tensor in memory of the group (memory.h), zeroed; collectives on it copy nothing. An ordinary tensor, not zeroed, where
+/// the group has no such memory for the device or the tensor has no elements. Not a collective call.
+COHORT_API at::Tensor empty_in_group(ProcessGroup& group, at::IntArrayRef sizes, const at::TensorOptions& options = {});
 
 /// The current stream of this thread for the tensor's device (a cudaStream_t); null for the host.
 COHORT_API void* current_stream(const at::Tensor& tensor);

@@ -23,7 +23,7 @@
 #include <utility>
 #include <vector>
 
-#include "backends/mpi/group_status.h"
+#include "backends/common/group_status.h"
 #include "backends/mpi/memory.h"
 #include "backends/mpi/point_to_point.h"
 #include "backends/mpi/reductions.h"

@@ -18,7 +18,7 @@
 #include <mutex>
 #include <vector>
 
-#include "backends/mpi/group_status.h"
+#include "backends/common/group_status.h"
 #include "backends/mpi/runtime.h"
 
 namespace cohort::mpi {

@@ -12,14 +12,7 @@ namespace cohort::ddp {
 
 at::Tensor allocate_flat(ProcessGroup& group, std::int64_t elements, const at::TensorOptions& options,
                          bool may_use_group_memory) {
-  const auto device = device_from(options.device());
-  if (may_use_group_memory && elements > 0 && group.capabilities(device).group_memory) {
-    const auto bytes = static_cast<std::size_t>(elements) * options.dtype().itemsize();
-    auto memory = std::make_shared<GroupMemory>(group.allocate(bytes));
-    return at::from_blob(
-        memory->data(), {elements}, [memory](void* /*data*/) {}, options);
-  }
-  return at::empty({elements}, options);
+  return may_use_group_memory ? empty_in_group(group, {elements}, options) : at::empty({elements}, options);
 }
 
 at::Tensor view_like(const at::Tensor& flat, std::int64_t offset, const at::Tensor& like) {

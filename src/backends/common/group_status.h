@@ -7,7 +7,7 @@
 #include <mutex>
 #include <string>
 
-namespace cohort::mpi {
+namespace cohort {
 
 /// Whether a group can still be used, and if not, why. Safe to use from any thread.
 class GroupStatus {
@@ -44,4 +44,4 @@ class GroupStatus {
   std::string reason_;
 };
 
-}  // namespace cohort::mpi
+}  // namespace cohort
