@@ -67,6 +67,17 @@ INSTANTIATE_TEST_SUITE_P(Clusters, UnderMpirun,
                                            MpiRun{"Mpich", {"mpirun.mpich"}}),
                          [](const auto& each) { return each.param.name; });
 
+#ifdef PYTHON
+TEST(UnderSlurm, PythonProgram) {
+  if (const auto why = Slurm::what_is_missing(); !why.empty()) GTEST_SKIP() << why;
+  const Slurm slurm;
+  const auto result = slurm.run({"-n", std::to_string(rank_count), "-O"}, {PYTHON, PYTHON_PROGRAM},
+                                {{"PYTHONPATH", PYTHON_PACKAGE}, {"OMP_NUM_THREADS", "1"}});
+  EXPECT_EQ(result.status, 0) << result.output;
+  EXPECT_THAT(result.output, HasSubstr("4 ranks on shm, sum 10"));
+}
+#endif
+
 TEST(UnderSlurm, SuiteAndExample) {
   if (const auto why = Slurm::what_is_missing(); !why.empty()) GTEST_SKIP() << why;
   const Slurm slurm;

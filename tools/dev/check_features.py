@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Checks docs/features.md, the table `| id | capability | state | test |`.
 
-Every id is there exactly once (PG-01..PG-83, DDP-01..DDP-66, GC-01..GC-43). A state is `done`, `open` or
+Every id is there exactly once (PG-01..PG-83, DDP-01..DDP-66, GC-01..GC-43, PY-01..PY-12). A state is `done`, `open` or
 `n/a: reason`. A row that is done names tests, separated by commas, that ctest knows; `*` stands for anything and
 must match at least one. A test that CI does not run carries `(GPU)` or `(long)` after its name, and then docs/gpu.md
 or docs/long-runs.md must mention the name beneath a date (YYYY-MM-DD).
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 
-IDS = [f"{area}-{n:02}" for area, last in (("PG", 83), ("DDP", 66), ("GC", 43)) for n in range(1, last + 1)]
+IDS = [f"{area}-{n:02}" for area, last in (("PG", 83), ("DDP", 66), ("GC", 43), ("PY", 12)) for n in range(1, last + 1)]
 RUN_ELSEWHERE = {"GPU": "docs/gpu.md", "long": "docs/long-runs.md"}
 DATE = re.compile(r"\b\d{4}-\d{2}-\d{2}\b")
 TEST = re.compile(r"`?(?P<name>[^\s`(]+)`?(?:\s+\((?P<mark>\w+)\))?$")
