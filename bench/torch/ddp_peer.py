@@ -1,13 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""One rank of PyTorch's Python DistributedDataParallel on gloo, driven by ddp_bench.py as ddp_worker is.
+"""One rank of PyTorch's Python DistributedDataParallel, driven by ddp_bench.py as ddp_worker is, and by python_bench.py.
 
-    ddp_peer.py RANK SIZE FILE         FILE: where the ranks meet
+    ddp_peer.py RANK SIZE FILE [BACKEND]   FILE: where the ranks meet; BACKEND: gloo unless given
     model NAME                         → ok
     steps VARIANT N                    bare, ddp_view or ddp_copy → nanoseconds of each step
+    all_reduce BYTES N [group]         → nanoseconds of each; group: in memory of the group
+    store PORT                         → ok; a store for `init NAME`
+    close                              → ok; the group is destroyed
+    init PORT or NAME                  → nanoseconds of init_process_group, with a store to be made or with the one there is
 """
 import sys
 import time
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -128,10 +133,42 @@ def stepper(model_name, variant):
     return step
 
 
+STORE = None
+
+
+def all_reduces(size, count, in_group_memory):
+    tensor = torch.zeros(size // 4)
+    if in_group_memory:
+        import cohort.torch
+
+        tensor = cohort.torch.empty(size // 4)
+    times = []
+    dist.barrier()
+    for _ in range(count):
+        start = time.perf_counter_ns()
+        dist.all_reduce(tensor)
+        times.append(time.perf_counter_ns() - start)
+    return times
+
+
+def init(backend, rank, size, where):
+    """`where`: a port at which rank 0 starts a store, or the name of a group in a store that there is."""
+    if where.isdigit():
+        how = {"init_method": f"tcp://127.0.0.1:{where}"}
+    else:
+        how = {"store": dist.PrefixStore(where, STORE)}
+    start = time.perf_counter_ns()
+    dist.init_process_group(backend, rank=rank, world_size=size, timeout=timedelta(seconds=60), **how)
+    return time.perf_counter_ns() - start
+
+
 def main():
     rank, size, meeting = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    backend = sys.argv[4] if len(sys.argv) > 4 else "gloo"
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method="file://" + meeting, rank=rank, world_size=size)
+    if backend == "cohort":
+        import cohort.torch
+    dist.init_process_group(backend, init_method="file://" + meeting, rank=rank, world_size=size)
     model, steps = None, {}
     for line in sys.stdin:
         words = line.split()
@@ -147,6 +184,17 @@ def main():
                 step()
                 times.append(time.perf_counter_ns() - start)
             print(*times, flush=True)
+        elif words[0] == "all_reduce":
+            print(*all_reduces(int(words[1]), int(words[2]), "group" in words), flush=True)
+        elif words[0] == "init":
+            print(init(backend, rank, size, words[1]), flush=True)
+        elif words[0] == "close":
+            dist.destroy_process_group()
+            print("ok", flush=True)
+        elif words[0] == "store":
+            global STORE
+            STORE = dist.TCPStore("127.0.0.1", int(words[1]), size, rank == 0, timedelta(seconds=60))
+            print("ok", flush=True)
         else:
             raise ValueError("not understood: " + line)
 
