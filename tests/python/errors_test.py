@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Failures, as Python sees them."""
+import multiprocessing
 import time
 import unittest
 from datetime import timedelta
@@ -14,20 +15,25 @@ import cohort.torch
 
 class Errors(unittest.TestCase):
     def test_a_dead_rank_is_an_exception_in_the_others_at_once(self):
+        died = multiprocessing.Value("d", 0.0)
+
         def body(rank, size):
             dist.barrier()
             if rank == 1:
+                died.value = time.monotonic()
                 die()
-            begin = time.monotonic()
             with raises(self, cohort.PeerLostError, "rank 1") as caught:
                 while True:  # the rank may die a moment later
                     dist.all_reduce(torch.ones(1))
+            noticed = time.monotonic()
             self.assertEqual(caught.exception.rank, 1)
             self.assertIsInstance(caught.exception, RuntimeError)
-            return time.monotonic() - begin
+            return noticed
 
-        took = on_ranks(3, body, expected=[0, 2])
-        self.assertLess(max(took.values()), 2.0)  # 0.1 s where the machine is idle: bench/python measures it
+        noticed = on_ranks(3, body, expected=[0, 2])
+        took = max(noticed.values()) - died.value
+        print(f"noticed after {took * 1000:.1f} ms")
+        self.assertLess(took, 2.0)  # a promise of 0.1 s; on a loaded machine everything takes longer
 
     def test_a_missed_deadline_names_who_is_missing(self):
         def body(rank, size):
