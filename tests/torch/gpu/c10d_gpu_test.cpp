@@ -74,9 +74,11 @@ TEST_P(FromC10dOn, GpusTrainsAsOneProcessWould) {
     };
     auto net = make();
     DistributedDataParallel ddp(net, {.process_group = pg});
-    train(net, [&](const at::Tensor& x) { return ddp.forward(x); }, 4 * rank, 4);
+    train(
+        net, [&](const at::Tensor& x) { return ddp.forward(x); }, 4 * rank, 4);
     auto alone = make();
-    train(alone, [&](const at::Tensor& x) { return alone->forward(x); }, 0, 4 * size);
+    train(
+        alone, [&](const at::Tensor& x) { return alone->forward(x); }, 0, 4 * size);
     const auto ours = net->parameters();
     const auto theirs = alone->parameters();
     for (std::size_t i = 0; i < ours.size(); ++i) EXPECT_TRUE(torch::allclose(ours[i], theirs[i], 1e-4, 1e-6));
