@@ -12,13 +12,13 @@ DEMO := build/default/demo
 DEMO_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test check check-long bench format lint
+.PHONY: help build demo test check check-long bench format lint wheel deb
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## installs what is missing (Debian 12), builds everything into build/default
-	@tools/dev/install_deps.sh engines torch
+	@tools/dev/install_deps.sh engines torch python
 	@cmake --preset default
 	@cmake --build --preset default -j $(JOBS)
 
@@ -40,11 +40,11 @@ test: build ## builds and runs the tests (two minutes of tests)
 
 check: ## builds and runs the tests whose names match TEST, a regular expression: make check TEST=AllReduce
 	@if [ -z '$(TEST)' ]; then echo "make check needs TEST=NAME, as in: make check TEST=AllReduce" >&2; exit 2; fi
-	@tools/dev/install_deps.sh engines torch
+	@tools/dev/install_deps.sh engines torch python
 	@tools/dev/check.py $(PRESET) '$(TEST)' $(JOBS)
 
 check-long: build ## what takes long: more tests, all of them sanitized, clang, aarch64, each fuzzer for FUZZ_SECONDS
-	@tools/dev/install_deps.sh engines torch long fuzz arm
+	@tools/dev/install_deps.sh engines torch python long fuzz arm packaging
 	ctest --test-dir build/default -L '^long$$' --output-on-failure
 	cmake --preset clang -DCMAKE_UNITY_BUILD=OFF && cmake --build --preset clang -j $(JOBS) && ctest --preset clang -j $(TEST_JOBS)
 	for preset in asan tsan; do cmake --preset $$preset -DCOHORT_TOOLS=ON && cmake --build --preset $$preset -j $(JOBS) && \
@@ -53,7 +53,7 @@ check-long: build ## what takes long: more tests, all of them sanitized, clang, 
 	FUZZ_SECONDS=$(FUZZ_SECONDS) tools/dev/fuzz.sh
 
 bench: ## builds and runs the benchmarks against their peers
-	@tools/dev/install_deps.sh engines torch bench
+	@tools/dev/install_deps.sh engines torch python bench
 	cmake --preset default -DCOHORT_BENCH=ON
 	cmake --build --preset default -j $(JOBS)
 	bench/run.sh build/default
@@ -65,3 +65,11 @@ format: ## formats the sources in place
 lint: build ## formatting, clang-tidy, layering, the feature table
 	@tools/dev/install_deps.sh lint
 	tools/dev/lint.sh
+
+wheel: ## builds the Python package for the Python that has PyTorch (or PYTHON=...), into build/wheel
+	@tools/dev/install_deps.sh engines torch python packaging
+	@tools/dev/build_wheel.sh
+
+deb: ## builds Debian packages in a clean Debian and tries them in another, into build/deb/packages (as root)
+	@tools/dev/install_deps.sh packaging
+	@tools/dev/build_deb.sh

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Installs the packages that are missing, on Debian 12 and its relatives.
 #
-#   install_deps.sh [GROUP...]      groups: build (always), engines, torch, lint, fuzz, bench, long, arm
+#   install_deps.sh [GROUP...]      groups: build (always), engines, torch, python, lint, fuzz, bench, long,
+#                                   arm, packaging
 #   install_deps.sh --list [GROUP...]
 set -eu
 
@@ -14,13 +15,15 @@ packages_of() {
       ;;
     engines) echo libgloo-dev openmpi-bin libopenmpi-dev mpich libmpich-dev ;;
     torch) echo libtorch-dev libopenblas0-pthread graphviz ;;
+    python) echo python3-torch python3-numpy python3-dev pybind11-dev ;;
     lint) echo clang-14 clang-format-16 clang-tidy-14 ;;
     fuzz) echo clang-14 libclang-rt-14-dev ;;
     bench) echo libtorch-dev libopenblas0-pthread python3-torch libbenchmark-dev ;;
-    long) echo iproute2 slurm-wlm munge python3-torch ;;
+    long) echo iproute2 slurm-wlm munge ;;
     arm) echo g++-aarch64-linux-gnu qemu-user ;;
+    packaging) echo debootstrap python3-pip python3-setuptools python3-wheel ;;
     *)
-      echo "install_deps.sh: unknown group \"$1\": build, engines, torch, lint, fuzz, bench, long or arm" >&2
+      echo "install_deps.sh: unknown group \"$1\": build, engines, torch, python, lint, fuzz, bench, long, arm or packaging" >&2
       exit 2
       ;;
   esac
