@@ -78,11 +78,11 @@ class FutureState {
   const std::exception_ptr& error() const { return error_; }
 
   /// Runs the task at once if the future is done, otherwise when it is, on `executor` or, without one, on the future's.
-  void when_done(std::function<void()> task, std::shared_ptr<Executor> executor = nullptr) {
+  void when_done(std::function<void()> task, const std::shared_ptr<Executor>& executor = nullptr) {
     {
       const std::lock_guard lock(mutex_);
       if (!is_done_) {
-        tasks_.push_back({std::move(task), executor ? std::move(executor) : executor_});
+        tasks_.push_back({std::move(task), executor ? executor : executor_});
         return;
       }
     }
@@ -184,8 +184,8 @@ class Future {
   /// Calls `f` with this future once it is done, with a value or with an error. With an executor, `f` runs there instead
   /// of on the group's thread for continuations, unless the future is already done.
   template <class F>
-  void on_done(F f, std::shared_ptr<Executor> executor = nullptr) const {
-    state_->when_done([self = *this, f = std::move(f)]() mutable { f(self); }, std::move(executor));
+  void on_done(F f, const std::shared_ptr<Executor>& executor = nullptr) const {
+    state_->when_done([self = *this, f = std::move(f)]() mutable { f(self); }, executor);
   }
 
  private:
