@@ -318,7 +318,7 @@ int C10dGroupBackend::perform_batch(const Operation& op, Call& call) {
   if (call.on_stream() == nullptr) return Backend::perform(op, call);
   const Unrecorded unrecorded;
   const c10::StreamGuard on_stream(streams_->named(call.on_stream()->stream));
-  // Of messages, one may wait for another: c10d must begin all of them.
+  // A message of the batch may wait for another one, so c10d must begin all of them.
   batch.is_coalesced_by_c10d = !op.members.empty() && is_p2p(op.members.front().type);
   if (batch.is_coalesced_by_c10d) in_c10d(op, call, [&] { start_coalescing(*group_, device_.type()); });
   Backend::perform(op, call);

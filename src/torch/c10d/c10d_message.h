@@ -61,7 +61,7 @@ class PostedMessage : public std::enable_shared_from_this<PostedMessage> {
   bool is_done(Deadline deadline);
   /// Returns when the message may be done, and not later than `until`.
   void rest(Deadline until);
-  /// Nobody asks is_done() any more for now.
+  /// The caller has given up on the message; it may be taken over later.
   void leave() noexcept;
 
  private:

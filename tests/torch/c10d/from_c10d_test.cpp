@@ -580,7 +580,7 @@ TEST(FromC10d, AnAbortEndsWhatWaits) {
 }
 
 #ifdef COHORT_TEST_HAS_C10D_GLOO
-// Of gloo, which does not end operations at the deadline.
+// These two need a backend that does not end operations at the deadline, as gloo.
 TEST(FromC10d, AMissingRankIsAnErrorInTimeAndEndsTheGroup) {
   with_absent_rank([](const ProcessGroupPtr& group) {
     std::vector<float> x(4);
