@@ -80,9 +80,9 @@ struct ToC10dOptions {
   /// Let c10d's reducer put its buckets into memory of the group, where the group and libtorch (2.7 or newer) support it.
   bool group_memory = true;
 };
-/// Smaller buckets stay in ordinary memory. After a reduction in memory of the group half of it lies in the cache of a peer's
-/// core, and small parameters would be copied into it line by line: 1,000 of 1 KiB took twice as long. What does not fit into
-/// a core's cache is in memory anyhow.
+/// Smaller buckets stay in ordinary memory: with 1,000 parameters of 1 KiB, DDP added about twice as much to a step when its
+/// bucket was in memory of the group. A likely cause is that a reduction there leaves half of the bucket in the cache of a
+/// peer's core; it was not measured, and neither was the best size.
 inline constexpr std::size_t least_bucket_in_group_memory = std::size_t{2} << 20;
 COHORT_API c10::intrusive_ptr<C10dBackend> to_c10d(ProcessGroupPtr group, const ToC10dOptions& options = {});
 /// The group that to_c10d() was given; null if `backend` was made otherwise.
