@@ -67,8 +67,11 @@ class OnWait {
 class Call {
  public:
   /// `timeout` is the user's timeout, for messages only.
-  Call(OpType op, std::uint64_t sequence, Deadline deadline, std::chrono::milliseconds timeout = {})
+  Call(OpType op, std::uint64_t sequence, Deadline deadline, std::chrono::milliseconds timeout)
       : op_(op), sequence_(sequence), timeout_(timeout), deadline_(deadline) {}
+  /// A part of what the user called: messages tell the time that it was given.
+  Call(OpType op, std::uint64_t sequence, Deadline deadline)
+      : Call(op, sequence, deadline, std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining())) {}
   /// The deadline is computed when it is first asked for, so that an operation which never waits long does not read the
   /// clock.
   Call(OpType op, std::uint64_t sequence, std::chrono::milliseconds timeout)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // A rank is lost before or during the making of a group: no rank gets a partial group or waits past its deadline.
+#include <cohort/new_group.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +11,7 @@
 
 #include <unistd.h>
 
+#include "backends/shm/agreement.h"
 #include "faults/fault_scenario.h"
 #include "faults/operations.h"
 
@@ -42,6 +44,42 @@ TEST_F(MakingTest, ARankThatNeverComesIsNamedAtTheDeadline) {
       }
       scenario.expect_end();
     }
+  }
+}
+
+/// A rank that is lost while a part is made, after the parts were told apart: the ranks of other parts are at their next
+/// operation then, and all of the part's ranks are late to them.
+TEST_F(MakingTest, ARankMissingInOnePartIsNamedInTheOthersToo) {
+  constexpr int victim = 1;
+  for (const std::string backend : {"shm", "hybrid", "gloo"}) {
+    SCOPED_TRACE(backend);
+    FaultScenario scenario(store(), 3, [&](Member& me) {
+      const auto group = new_group(backend, 2s, "cpu", {},
+                                   {.store = me.open_store(), .rank = me.rank(), .size = me.size(), .name = backend});
+      if (me.rank() == victim) {
+        // What all ranks of the parent do first, and nothing more: a barrier, or the exchange of tickets.
+        if (backend == "gloo") {
+          group->split_group({0});
+        } else {
+          std::vector<std::byte> mine(shm::ticket_bytes);
+          std::vector<std::byte> all(3 * shm::ticket_bytes);
+          group->all_gather(all, mine);
+        }
+        return me.await_go();
+      }
+      me.attempt("operation", [&] {
+        group->partition({{0, victim}, {2}});
+        group->barrier();
+      });
+      me.await_go();
+    });
+    for (const auto& word : scenario.hear_all("operation", victim)) {
+      EXPECT_EQ(word.type, "OperationTimeoutError") << word;
+      EXPECT_EQ(word.at_fault, victim) << word;
+      EXPECT_THAT(word.text, ::testing::Not(::testing::HasSubstr("after 0 ms"))) << word;
+    }
+    scenario.go_all();
+    scenario.expect_end();
   }
 }
 

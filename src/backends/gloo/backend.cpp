@@ -544,24 +544,38 @@ BackendPtr GlooBackend::split(const BackendSplit& split, Deadline deadline) {
 }
 
 BackendPtr GlooBackend::partition(std::span<const BackendSplit> divided, Deadline deadline) {
-  const auto number = splits_++;
-  // All ranks of the parent wait for each other, so that they stay at the same operation of the parent.
-  Call call(OpType::barrier, 0, deadline);
-  barrier(Operation::barrier(), call);
+  Call call(OpType::coalesced, index_of(splits_++), deadline);
   const auto own = find_own_part(divided, rank());
-  if (!own) return nullptr;
+  if (size() == 1) return own ? make_part(divided, *own, call) : nullptr;
+  BackendPtr part;
+  guarded({.op = call.op()}, call, [&](std::uint64_t digest, milliseconds timeout) {
+    // All ranks of the parent wait for each other, so that they stay at the same operation of the parent.
+    mesh_->barrier(tag_of(digest), timeout);
+    if (!own) return;
+    try {
+      part = make_part(divided, *own, call);
+    } catch (const BackendError& e) {
+      coordinator_->check(call);  // the failure may be this group's, found while the part was made
+      coordinator_->fail(failure_of_part(e, divided[own->index], rank()), call);
+    }
+  });
+  return part;
+}
+
+BackendPtr GlooBackend::make_part(std::span<const BackendSplit> divided, const OwnPart& own, Call& call) {
   auto parts = parts_;
-  parts.group = divided[own->index].id;
-  parts.store = std::make_shared<PrefixStore>(fmt::format("split/{}/{}", number, own->index), parts_.store->clone());
-  parts.rank = own->rank;
-  parts.size = static_cast<int>(divided[own->index].ranks.size());
+  parts.group = divided[own.index].id;
+  parts.store =
+      std::make_shared<PrefixStore>(fmt::format("split/{}/{}", call.sequence(), own.index), parts_.store->clone());
+  parts.rank = own.rank;
+  parts.size = static_cast<int>(divided[own.index].ranks.size());
   // Whatever ends this group while the new one is made, such as a lost rank, also ends the making.
   parts.trouble = [parent = std::weak_ptr(coordinator_), outer = parts_.trouble]() -> std::optional<Failure> {
     const auto coordinator = parent.lock();
     auto failure = coordinator == nullptr ? std::nullopt : coordinator->failure();
     return failure || !outer ? std::move(failure) : outer();
   };
-  return std::make_shared<GlooBackend>(std::move(parts), deadline);
+  return std::make_shared<GlooBackend>(std::move(parts), call.deadline());
 }
 
 }  // namespace cohort::gloo

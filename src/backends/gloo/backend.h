@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "backends/common/failure_coordinator.h"
+#include "backends/common/own_part.h"
 #include "backends/gloo/engine_interface.h"
 #include "backends/gloo/point_to_point.h"
 
@@ -89,6 +90,7 @@ class GlooBackend final : public Backend {
   void finish(PointToPoint::Pending& transfer, int peer, Call& call);
   OpSignature signature_of_pieces(const Operation& op) const;
   void reduce_pieces(const Operation& op, std::uint64_t digest, Call& call);
+  BackendPtr make_part(std::span<const BackendSplit> divided, const OwnPart& own, Call& call);
 
   GlooParts parts_;
   std::shared_ptr<Mesh> mesh_;  ///< null for a group of one rank

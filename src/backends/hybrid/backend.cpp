@@ -567,15 +567,15 @@ BackendPtr HybridBackend::split(const BackendSplit& split, Deadline deadline) {
 }
 
 BackendPtr HybridBackend::partition(std::span<const BackendSplit> parts, Deadline deadline) {
-  const Call call(OpType::coalesced, 0, deadline);
+  Call call(OpType::coalesced, index_of(splits_), deadline);
   coordinator_->check(call);
+  const FailureCoordinator::OpScope scope(*coordinator_, {.op = call.op()}, call.sequence());
   try {
     return divide(parts, deadline);
   } catch (const BackendError& e) {
-    // A part that was ended says only that it was.
-    if (const auto told = failure_in(e.message())) coordinator_->adopt(*told);
-    coordinator_->check(call);
-    throw;
+    // On one host shared memory has told the others if the group is over; it may also go on without a new one.
+    if (parts_.world == nullptr && !coordinator_->failure() && !failure_in(e.message())) throw;
+    explain(e, call);
   }
 }
 

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <thread>
 #include <vector>
 
 #include "backends/common/own_part.h"
@@ -101,14 +103,37 @@ BackendPtr LocalBackend::partition(std::span<const BackendSplit> parts, Deadline
     return nullptr;
   }
   const auto& part = parts[own->index];
-  return std::make_shared<LocalBackend>(bootstrap_({.name = name(),
-                                                    .group = part.id,
-                                                    .rank = own->rank,
-                                                    .size = static_cast<int>(part.ranks.size()),
-                                                    .deadline = deadline,
-                                                    .exchange = exchange,
-                                                    .trouble = [&] { return trouble_among(part.ranks); }}),
-                                        bootstrap_);
+  try {
+    return std::make_shared<LocalBackend>(bootstrap_({.name = name(),
+                                                      .group = part.id,
+                                                      .rank = own->rank,
+                                                      .size = static_cast<int>(part.ranks.size()),
+                                                      .deadline = shortly_before(deadline),
+                                                      .exchange = exchange,
+                                                      .trouble = [&] { return trouble_among(part.ranks); }}),
+                                          bootstrap_);
+  } catch (const BackendError& e) {
+    if (e.context().group == engine_.group()) throw;  // from the exchange of tickets
+    explain_missing(part, e, deadline);
+    throw;
+  }
+}
+
+void LocalBackend::explain_missing(const BackendSplit& part, const BackendError& error, Deadline deadline) {
+  Call call(OpType::coalesced, 0, deadline);
+  std::optional<Failure> reason;
+  if (error.kind() == ErrorKind::peer_lost) {
+    // A connection is closed a moment before the reason is known: its rank's death, or why the root gave up before this
+    // rank came.
+    for (;;) {
+      reason = trouble_among(part.ranks);
+      if (reason || deadline.expired()) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  engine_.check(call);  // the failure may be this group's, found by trouble_among()
+  if (reason) throw_failure(*reason, engine_.context(call));
+  if (error.kind() == ErrorKind::timeout) engine_.fail(failure_of_part(error, part, rank()), call);
 }
 
 std::optional<Failure> LocalBackend::trouble_among(const std::vector<int>& ranks) {

@@ -48,6 +48,8 @@ class LocalBackend final : public Backend {
   void barrier(const Operation& op, Call& call) override;
 
   /// The reason why ranks of a new group can never join, if there is one.
+  /// Throws the failure of this group that is behind the error with which the part was not made, if there is one.
+  void explain_missing(const BackendSplit& part, const BackendError& error, Deadline deadline);
   std::optional<Failure> trouble_among(const std::vector<int>& ranks);
 
   Engine engine_;

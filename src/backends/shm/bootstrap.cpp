@@ -211,7 +211,7 @@ class BootstrapRoot {
  public:
   explicit BootstrapRoot(const Bootstrap& bootstrap)
       : bootstrap_(bootstrap),
-        gather_until_(sooner(bootstrap.deadline)),
+        until_(shortly_before(bootstrap.deadline)),
         arena_(Arena::of_this_process()),
         members_(static_cast<std::size_t>(bootstrap.size)) {}
 
@@ -245,6 +245,10 @@ class BootstrapRoot {
       tell({.is_go = 0, .rank = 0, .error = static_cast<std::uint32_t>(ErrorKind::backend)}, "rank 0: " + e.message());
       throw;
     } catch (const Refusal& refusal) {
+      try {
+        if (listener_) accept_pending();
+      } catch (const NetworkError&) {  // no descriptor for them: they only see that the root is gone
+      }
       tell({.is_go = 0, .rank = refusal.failure.rank, .error = static_cast<std::uint32_t>(refusal.failure.kind)},
            refusal.failure.text);
       throw_failure(refusal.failure, {.group = bootstrap_.group, .op = "new_group"});
@@ -283,14 +287,13 @@ class BootstrapRoot {
   /// Waits until every rank has said hello. Unknown processes, and connections that send nothing, only cost a
   /// descriptor.
   void gather(const Token& token) {
-    std::vector<FileDescriptor> silent;
     while (!missing().empty()) {
       std::vector<pollfd> polled{{.fd = listener_.get(), .events = POLLIN, .revents = 0}};
-      for (const auto& each : silent) polled.push_back({.fd = each.get(), .events = POLLIN, .revents = 0});
-      const auto until = earlier(gather_until_, Deadline::after(std::chrono::milliseconds(20)));
-      const auto slice = bootstrap_.trouble ? until : gather_until_;
+      for (const auto& each : silent_) polled.push_back({.fd = each.get(), .events = POLLIN, .revents = 0});
+      const auto until = earlier(until_, Deadline::after(std::chrono::milliseconds(20)));
+      const auto slice = bootstrap_.trouble ? until : until_;
       if (::poll(polled.data(), polled.size(), slice.poll_timeout()) <= 0) {
-        if (gather_until_.expired()) throw Refusal{missing_ranks(bootstrap_, missing())};
+        if (until_.expired()) throw Refusal{missing_ranks(bootstrap_, missing())};
         if (bootstrap_.trouble) {
           if (const auto trouble = bootstrap_.trouble()) throw Refusal{*trouble};
         }
@@ -298,18 +301,21 @@ class BootstrapRoot {
       }
       for (std::size_t i = polled.size() - 1; i >= 1; --i) {
         if (polled[i].revents == 0) continue;
-        admit(std::move(silent[i - 1]), token);
-        silent.erase(silent.begin() + static_cast<std::ptrdiff_t>(i - 1));
+        admit(std::move(silent_[i - 1]), token);
+        silent_.erase(silent_.begin() + static_cast<std::ptrdiff_t>(i - 1));
       }
-      if (polled[0].revents != 0) {
-        while (auto fd = accept_trusted(listener_.get())) silent.push_back(std::move(*fd));
-      }
+      if (polled[0].revents != 0) accept_pending();
     }
+    silent_.clear();
     listener_.reset();
   }
 
+  void accept_pending() {
+    while (auto fd = accept_trusted(listener_.get())) silent_.push_back(std::move(*fd));
+  }
+
   void admit(FileDescriptor socket, const Token& token) {
-    auto message = receive_message(socket.get(), bootstrap_.deadline);
+    auto message = receive_message(socket.get(), until_);
     const auto hello = from_bytes<Hello>(message.bytes);
     if (!hello || hello->version != protocol || hello->token != token || hello->rank < 1 ||
         hello->rank >= bootstrap_.size) {
@@ -345,7 +351,7 @@ class BootstrapRoot {
           fds.push_back(rank == 0 ? arena_->fd() : arena.get());
       }
       for (int rank = 1; rank < bootstrap_.size; ++rank) {
-        with_member(rank, [&](int fd) { send_message(fd, as_bytes(head, table), fds, bootstrap_.deadline); });
+        with_member(rank, [&](int fd) { send_message(fd, as_bytes(head, table), fds, until_); });
       }
       first += count;
     }
@@ -363,7 +369,7 @@ class BootstrapRoot {
   void hear_replies() {
     for (int rank = 1; rank < bootstrap_.size; ++rank) {
       with_member(rank, [&](int fd) {
-        const auto message = receive_message(fd, bootstrap_.deadline);
+        const auto message = receive_message(fd, until_);
         const auto reply = from_bytes<Reply>(message.bytes);
         if (!reply) {
           throw Refusal{{.kind = ErrorKind::peer_lost,
@@ -413,16 +419,17 @@ class BootstrapRoot {
   }
 
   void tell(const BootstrapDecision& decision, std::string_view text) {
-    for (const auto& member : members_) {
-      if (!member.socket) continue;
+    const auto send = [&](const FileDescriptor& socket) {
+      if (!socket) return;
       try {
         // A decision fits into the buffer of any socket, so this does not wait for anybody.
-        send_message(member.socket.get(), as_bytes(decision, text), {},
-                     Deadline::after(std::chrono::milliseconds(100)));
+        send_message(socket.get(), as_bytes(decision, text), {}, Deadline::after(std::chrono::milliseconds(100)));
       } catch (const NetworkError&) {
-        continue;  // it has gone in the meantime; the survivors will detect its death in the group
+        return;  // it has gone in the meantime; the survivors will detect its death in the group
       }
-    }
+    };
+    for (const auto& member : members_) send(member.socket);
+    for (const auto& each : silent_) send(each);
   }
 
   bool has_own_cpus() const {
@@ -436,18 +443,12 @@ class BootstrapRoot {
     return bootstrap_.size <= CPU_COUNT(&all) && (quota == 0 || bootstrap_.size <= quota);
   }
 
-  /// The root stops waiting a little before the others, so that it can tell them which ranks are missing.
-  static Deadline sooner(Deadline deadline) {
-    if (deadline.is_never()) return deadline;
-    const auto margin = std::min<Deadline::Clock::duration>(deadline.remaining() / 10, std::chrono::milliseconds(200));
-    return Deadline::at(deadline.when() - margin);
-  }
-
   const Bootstrap& bootstrap_;
-  const Deadline gather_until_;
+  const Deadline until_;  // before the members give up, so that they can be told which ranks are missing
   std::shared_ptr<Arena> arena_;
   std::vector<Member> members_;
   FileDescriptor listener_;
+  std::vector<FileDescriptor> silent_;  // connected, but no hello yet
   std::shared_ptr<Segment> segment_;
   Hello own_hello_{};
   PeerArenas arenas_{bootstrap_.size};
@@ -565,6 +566,12 @@ Outcome join_root(const Bootstrap& bootstrap) {
 }
 
 }  // namespace
+
+Deadline shortly_before(Deadline deadline) {
+  if (deadline.is_never()) return deadline;
+  const auto margin = std::min<Deadline::Clock::duration>(deadline.remaining() / 10, std::chrono::milliseconds(200));
+  return Deadline::at(deadline.when() - margin);
+}
 
 std::string refusal_ticket(std::string_view why) {
   return fmt::format("refused {}", why.substr(0, ticket_bytes - 16));

@@ -40,6 +40,9 @@ EngineParts bootstrap_processes(const Bootstrap& bootstrap);
 /// For ranks that are threads of this process.
 EngineParts bootstrap_threads(const Bootstrap& bootstrap);
 
+/// For those who are to tell others which ranks are missing, before these give up themselves.
+Deadline shortly_before(Deadline deadline);
+
 /// Spins if every rank has a processor to itself.
 WaitPolicy wait_policy(bool own_cpus);
 
