@@ -2,6 +2,7 @@
 #include "faults/fault_scenario.h"
 
 #include <cxxabi.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -18,6 +19,7 @@
 #include <iostream>
 #include <numeric>
 #include <sstream>
+#include <stdexcept>
 #include <typeinfo>
 
 #include "support/stores.h"
@@ -203,17 +205,39 @@ void FaultScenario::expect_end(int but) {
   }
 }
 
-std::set<std::string> FaultTest::names() {
+FaultTest::FaultTest() {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw std::runtime_error("no pipe");
+  processes_end_ = FileDescriptor(ends[0]);
+  process_lives_ = FileDescriptor(ends[1]);
+}
+
+std::set<std::string> FaultTest::shared_memory_names() {
   std::set<std::string> found;
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm", ignored)) {
     if (entry.path().filename().string().find("cohort") != std::string::npos) found.insert(entry.path().string());
   }
+  return found;
+}
+
+std::vector<std::string> FaultTest::own_sockets() {
+  std::set<std::string> inodes;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const auto target = std::filesystem::read_symlink(entry.path(), ignored).string();  // socket:[12345]
+    if (target.starts_with("socket:[")) inodes.insert(target.substr(8, target.size() - 9));
+  }
+  std::vector<std::string> found;
   std::ifstream sockets("/proc/net/unix");
   for (std::string line; std::getline(sockets, line);) {
-    const auto at = line.find("@cohort/");
-    // Jobs of an MPI launcher are never this test's; those of other tests may last for a minute.
-    if (at != std::string::npos && line.find("/pmi-", at) == std::string::npos) found.insert(line.substr(at));
+    std::istringstream fields(line);
+    std::string inode;
+    std::string name;
+    std::string other;
+    for (int i = 0; i < 6; ++i) fields >> other;
+    fields >> inode >> name;
+    if (name.starts_with("@cohort/") && inodes.contains(inode)) found.push_back(name);
   }
   return found;
 }
@@ -221,22 +245,11 @@ std::set<std::string> FaultTest::names() {
 void FaultTest::TearDown() {
   store_.reset();
   EXPECT_TRUE(::waitpid(-1, nullptr, WNOHANG) < 0 && errno == ECHILD) << "a process is left";
-  // Other programs on this host make groups, too; their names last for a moment.
-  const auto left = [&] {
-    std::vector<std::string> new_ones;
-    const auto now = names();
-    std::set_difference(now.begin(), now.end(), names_before_.begin(), names_before_.end(),
-                        std::back_inserter(new_ones));
-    return new_ones;
-  };
-  auto suspects = left();
-  const auto until = Clock::now() + std::chrono::seconds(10);
-  while (!suspects.empty() && Clock::now() < until) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    const auto now = left();
-    std::erase_if(suspects, [&](const auto& name) { return std::find(now.begin(), now.end(), name) == now.end(); });
-  }
-  EXPECT_EQ(suspects, std::vector<std::string>());
+  process_lives_.reset();
+  pollfd ended{.fd = processes_end_.get(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&ended, 1, 10'000), 1) << "a process of this test is left, though no child of it";
+  EXPECT_EQ(own_sockets(), std::vector<std::string>());
+  EXPECT_EQ(shared_memory_names(), names_before_);
 }
 
 std::size_t open_descriptors() {

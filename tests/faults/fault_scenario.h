@@ -112,17 +112,23 @@ class FaultScenario {
       HasFailure();  ///< before the fork: the ranks inherit it and would report it as their own failure
 };
 
-/// Checks at the end of each test that nothing is left behind: no process, no name in /dev/shm, no abstract socket.
+/// Checks at the end of each test that nothing is left behind: no process, and so no abstract socket of one, no abstract
+/// socket in this process, no name in /dev/shm.
 class FaultTest : public ::testing::Test {
  protected:
+  FaultTest();
   const StoreHost& store() const { return *store_; }
   void TearDown() override;
 
  private:
-  std::set<std::string> names_before_ = names();
+  const std::set<std::string> names_before_ = shared_memory_names();
+  /// The ends of a pipe. Every process of the test inherits the one for writing, so reading ends with the last of them.
+  FileDescriptor processes_end_;
+  FileDescriptor process_lives_;
   std::optional<StoreHost> store_{std::in_place};
 
-  static std::set<std::string> names();
+  static std::set<std::string> shared_memory_names();
+  static std::vector<std::string> own_sockets();
 };
 
 inline std::int64_t milliseconds_between(Clock::time_point from, Clock::time_point to) {

@@ -136,26 +136,27 @@ class FaultTable : public FaultTest, public ::testing::WithParamInterface<Cell> 
   }
 
   /// The rank that the fault happens to, after all ranks have completed the operation once.
-  static void fail(const Member& me, ProcessGroupPtr group, Scratch& scratch) {
+  static void fail(const Member& me, ProcessGroupPtr group, std::optional<Scratch> scratch) {
     switch (GetParam().fault) {
       case Fault::killed:
       case Fault::stopped:
         me.attempt("operation", [&] {
-          for (;;) GetParam().phase.run(*group, scratch);
+          for (;;) GetParam().phase.run(*group, *scratch);
         });
         return;
       case Fault::exits:
         std::exit(0);
       case Fault::unwinds:
+        scratch.reset();
         return group.reset();
       case Fault::absent:
         return me.await_go();
       case Fault::aborts:
         group->abort("the test says so");
-        me.attempt("operation", [&] { GetParam().phase.run(*group, scratch); });
+        me.attempt("operation", [&] { GetParam().phase.run(*group, *scratch); });
         return;
       case Fault::calls_another:
-        me.attempt("operation", [&] { GetParam().phase.run_another(*group, scratch); });
+        me.attempt("operation", [&] { GetParam().phase.run_another(*group, *scratch); });
         return;
     }
   }
@@ -167,10 +168,7 @@ class FaultTable : public FaultTest, public ::testing::WithParamInterface<Cell> 
     if (ends_at_the_deadline(GetParam().fault)) group->set_timeout(deadline);
     me.say("ready");
     me.await_go();
-    if (me.rank() == victim) {
-      if (GetParam().fault == Fault::unwinds) scratch.reset();
-      return fail(me, std::move(group), *scratch);
-    }
+    if (me.rank() == victim) return fail(me, std::move(group), std::move(scratch));
     me.attempt("operation", [&] {
       for (;;) GetParam().phase.run(*group, *scratch);
     });

@@ -176,7 +176,7 @@ TEST_P(GrowTest, SurvivesADeathMeanwhile) {
       me.say("grows");
       me.attempt("end", [&] {
         try {
-          group = group->grow({.at_least = 1, .timeout = 5s});
+          group = group->grow({.at_least = 1, .timeout = 1500ms});
         } catch (const BackendError&) {
           group = group->shrink({.timeout = 10s});
         }

@@ -144,21 +144,24 @@ class PointToPoint::Receiving final : public Pending {
   Receiving& operator=(const Receiving&) = delete;
 
   bool finish(Deadline deadline) override {
+    bool is_cut_off = false;
     for (int looks = 1; source_ < 0; ++looks) {
       if (!deadline.expired() && !has_frame()) all_.wait_for_frame(tag_, deadline);
-      // Frames are received from any rank, so the end of one connection does not end their wait.
-      if (looks % 10 == 0 && peer_or_any_ >= 0 && peer_or_any_ != all_.rank_ && all_.mesh_->is_broken(peer_or_any_)) {
-        throw std::runtime_error("the connection is closed");
-      }
       {
         const std::lock_guard lock(all_.mutex_);
         if (frame_ == nullptr) all_.match(all_.channels_[tag_], tag_);
       }
       if (has_frame()) {
         open();
+      } else if (is_cut_off) {
+        throw std::runtime_error("the connection is closed");
       } else if (deadline.expired()) {
         return false;
       }
+      // Frames are received from any rank, so the end of one connection does not end their wait. A rank may leave right
+      // after it has sent: what came before the end is looked for once more.
+      is_cut_off =
+          looks % 10 == 0 && peer_or_any_ >= 0 && peer_or_any_ != all_.rank_ && all_.mesh_->is_broken(peer_or_any_);
     }
     if (payload_ != nullptr) {
       if (!payload_->is_done(deadline.when())) return false;

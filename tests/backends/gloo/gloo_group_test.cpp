@@ -3,6 +3,8 @@
 // What is particular to backend gloo. What all backends have in common is in tests/conformance.
 #include <dlfcn.h>
 
+#include <thread>
+
 #include "backends/common/engine_ranks.h"
 #include "backends/cuda/driver.h"
 #include "core/module.h"
@@ -66,6 +68,28 @@ TEST_F(GlooGroup, ARankThatDoesNotComeIsNamedInTime) {
     const auto took =
         time_of([&] { EXPECT_ERROR(OperationTimeoutError, ranks.join(rank, 700ms), "rank 2 did not join"); });
     EXPECT_LT(took, 5s);
+    return 0;
+  }),
+              ::testing::Each(0));
+}
+
+TEST_F(GlooGroup, TheLastMessageOfARankThatLeavesArrives) {
+  // A receiver looks every 100 ms whether the connection is still there: about then, the message and the end come together.
+  const EngineRanks ranks("gloo", 2);
+  EXPECT_THAT(ranks.run([&](int rank) {
+    for (int trial = 0; trial < 20; ++trial) {
+      auto group = ranks.join(rank);
+      std::int32_t number = rank == 0 ? trial : -1;
+      group->barrier();
+      if (rank == 0) {
+        std::this_thread::sleep_for(90ms + std::chrono::milliseconds(trial));
+        group->send(std::span(&number, 1), 1);
+      } else {
+        group->recv(std::span(&number, 1), 0);
+      }
+      group.reset();
+      if (number != trial) return 1;
+    }
     return 0;
   }),
               ::testing::Each(0));
