@@ -12,6 +12,40 @@ if(NOT COHORT_SANITIZE AND NOT COHORT_FUZZ)
   target_compile_options(cohort_options INTERFACE $<${optimised}:-U_FORTIFY_SOURCE> $<${optimised}:-D_FORTIFY_SOURCE=3>)
 endif()
 
+# cohort_unoptimised(TARGET [HEADERS]): for tests and examples. That they compile soon matters more than how fast they are:
+# it is the library under them that computes. HEADERS: shared with others, see below.
+# Undefined behaviour is looked for in the library alone, unless everything is (check-long).
+set(unoptimised_options -O0 $<$<NOT:$<CONFIG:Debug>>:-g1>)
+if(COHORT_QUICK_TESTS AND COHORT_SANITIZE STREQUAL "address")
+  list(APPEND unoptimised_options -fno-sanitize=undefined)
+endif()
+target_compile_options(cohort_options
+                       INTERFACE "$<$<BOOL:$<TARGET_PROPERTY:COHORT_UNOPTIMISED>>:${unoptimised_options}>")
+# libstdc++ then checks what it is called with: an empty optional that is read, an index out of range.
+set(checks_library $<OR:$<CONFIG:Debug>,$<BOOL:$<TARGET_PROPERTY:COHORT_UNOPTIMISED>>,$<BOOL:${COHORT_SANITIZE}>>)
+target_compile_definitions(cohort_options INTERFACE $<${checks_library}:_GLIBCXX_ASSERTIONS>)
+function(cohort_unoptimised target)
+  set_target_properties(${target} PROPERTIES COHORT_UNOPTIMISED ON)
+  if(CMAKE_UNITY_BUILD AND ARGC GREATER 1)
+    target_precompile_headers(${target} REUSE_FROM ${ARGV1})
+  endif()
+endfunction()
+
+# cohort_precompile(NAME LIBRARIES ... HEADERS ...): reads headers once for all unoptimised targets that name it, where
+# sources are compiled together. In the preset debug each source still has to include what it uses. An executable, since
+# the flags must be those of one.
+function(cohort_precompile name)
+  if(NOT CMAKE_UNITY_BUILD)
+    return()
+  endif()
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "LIBRARIES;HEADERS")
+  file(CONFIGURE OUTPUT ${name}.cpp CONTENT "int main() {}\n")
+  add_executable(${name} EXCLUDE_FROM_ALL ${CMAKE_CURRENT_BINARY_DIR}/${name}.cpp)
+  cohort_unoptimised(${name})
+  target_link_libraries(${name} PRIVATE cohort_options ${arg_LIBRARIES})
+  target_precompile_headers(${name} PRIVATE ${arg_HEADERS})
+endfunction()
+
 set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)

@@ -3,12 +3,12 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
-#include <torch/version.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
+
+#include "torch/compat/memory_total.h"
 
 namespace cohort::bench {
 
@@ -22,13 +22,8 @@ class PeakMemory {
   std::int64_t peak() const { return counter_->peak; }
 
  private:
-#if TORCH_VERSION_MAJOR >= 2
-  using Total = std::size_t;
-#else
-  using Total = std::int64_t;
-#endif
   struct Counter : c10::MemoryReportingInfoBase {
-    void reportMemoryUsage(void* /*memory*/, std::int64_t bytes, Total /*allocated*/, Total /*reserved*/,
+    void reportMemoryUsage(void* /*memory*/, std::int64_t bytes, MemoryTotal /*allocated*/, MemoryTotal /*reserved*/,
                            c10::Device /*device*/) override {
       held += bytes;
       peak = std::max(peak, held);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "torch_reducer.h"
 
-#include <torch/version.h>
+#include "torch/compat/features.h"
 
-#if TORCH_VERSION_MAJOR == 1 && TORCH_VERSION_MINOR == 13
+#if !COHORT_TORCH_HAS_C10D_BACKEND
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>

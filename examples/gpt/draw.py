@@ -25,7 +25,7 @@ def read_losses(path):
     with open(path, encoding="utf-8", newline="") as file:
         names, *rows = csv.reader(file)
     steps = [int(row[0]) for row in rows]
-    return steps, [(name, [float(row[i]) for row in rows]) for i, name in enumerate(names[1:], 1)]
+    return steps, [(name, [float(row[i]) for row in rows if row[i]]) for i, name in enumerate(names[1:], 1)]
 
 
 def line(x1, y1, x2, y2, colour="#cccccc"):

@@ -41,7 +41,6 @@ namespace {
 struct Run {
   std::shared_ptr<Gpt> model;
   std::vector<double> losses;
-  double seconds = 0;
   double tokens_per_second = 0;
 };
 
@@ -77,18 +76,19 @@ Run train_together(const cohort::ProcessGroupPtr& pg, const Text& text, const Ba
   const Share share{.rank = pg->rank(), .size = pg->size(), .device = device, .average = [&](torch::Tensor& loss) {
                       pg->all_reduce(loss, {.op = cohort::ReduceOp::avg(), .stream = cohort::current_stream(loss)});
                     }};
-  auto losses = train(ddp, batches, share, options,
+  auto losses = train(ddp, batches, share, options, options.steps,
                       [&](int step, double loss) { progress.step(step, loss, communication(ddp)); });
   if (!options.timeline.empty() && pg->rank() == 0) std::ofstream(options.timeline) << ddp.timeline_json();
-  return {model, std::move(losses), progress.seconds(), progress.tokens_per_second()};
+  return {model, std::move(losses), progress.tokens_per_second()};
 }
 
 Run train_alone(const Text& text, const Batches& batches, const Options& options, torch::Device device) {
   auto model = new_model(text, options, device);
-  Progress progress(true, options.in_place, options.steps, options.batch * options.context);
-  auto losses =
-      train(*model, batches, {.device = device}, options, [&](int step, double loss) { progress.step(step, loss); });
-  return {model, std::move(losses), progress.seconds(), progress.tokens_per_second()};
+  const int steps = std::min(options.compare, options.steps);
+  Progress progress(true, options.in_place, steps, options.batch * options.context);
+  auto losses = train(*model, batches, {.device = device}, options, steps,
+                      [&](int step, double loss) { progress.step(step, loss); });
+  return {model, std::move(losses), progress.tokens_per_second()};
 }
 
 std::string many(int n) {
@@ -97,7 +97,7 @@ std::string many(int n) {
 
 void compare(const Run& together, const Run& alone, int size) {
   std::printf("\n  step   %-12s   1 process alone   difference\n", many(size).c_str());
-  const auto steps = together.losses.size();
+  const auto steps = alone.losses.size();
   double largest = 0;
   for (std::size_t i = 0; i < steps; ++i) {
     const auto difference = std::abs(together.losses[i] - alone.losses[i]);
@@ -105,10 +105,11 @@ void compare(const Run& together, const Run& alone, int size) {
     if (i != 0 && i + 1 != steps && (i + 1) % std::max<std::size_t>(1, steps / 5) != 0) continue;
     std::printf("  %4zu   %-12.5f   %-15.5f   %.1e\n", i + 1, together.losses[i], alone.losses[i], difference);
   }
-  std::printf("  largest difference of all %zu steps: %.1e (both compute the same sums, in another order)\n", steps,
+  std::printf("  largest difference of these %zu steps: %.1e (both compute the same sums, in another order)\n", steps,
               largest);
-  std::printf("  %s took %.1f s, one alone %.1f s: %.2f times the speed\n\n", many(size).c_str(), together.seconds,
-              alone.seconds, alone.seconds / together.seconds);
+  std::printf("  %s: %.0f tokens/s, one alone: %.0f: %.2f times the speed\n\n", many(size).c_str(),
+              together.tokens_per_second, alone.tokens_per_second,
+              together.tokens_per_second / alone.tokens_per_second);
 }
 
 void write_losses(const std::string& file, const Run& together, const Run* alone, int size) {
@@ -117,7 +118,8 @@ void write_losses(const std::string& file, const Run& together, const Run* alone
   out.precision(17);
   for (std::size_t i = 0; i < together.losses.size(); ++i) {
     out << i + 1 << ',' << together.losses[i];
-    if (alone != nullptr) out << ',' << alone->losses[i];
+    if (alone != nullptr) out << ',';
+    if (alone != nullptr && i < alone->losses.size()) out << alone->losses[i];
     out << '\n';
   }
 }
@@ -160,8 +162,8 @@ void demo(const Options& options) {
   pg->shutdown();
   if (!speaks) return;  // what follows is for one
   std::optional<Run> alone;
-  if (options.compare) {
-    std::cout << "The same with one process:" << std::endl;
+  if (options.compare > 0) {
+    std::cout << "The first steps with one process:" << std::endl;
     alone = train_alone(text, batches, options, device);
     compare(together, *alone, pg->size());
   }

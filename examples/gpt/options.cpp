@@ -12,7 +12,7 @@ constexpr auto what_it_does =
 
   cohort run -n 2 gpt_demo
 
-and then once more with one process, to show that both learn the same. At the end the model tells a story.)";
+and then the first steps once more with one process, to show that both learn the same. At the end the model tells a story.)";
 
 }  // namespace
 
@@ -51,7 +51,9 @@ bool parse(int argc, char** argv, Options& options, int& exit_code) {
   app.add_option("--losses", options.losses, "write the loss of every step, with and without peers, as CSV");
   app.add_option("--timeline", options.timeline,
                  "write when each bucket of gradients was reduced, for Perfetto or chrome://tracing");
-  app.add_flag("!--no-compare", options.compare, "leave out the run with one process");
+  app.add_option("--compare", options.compare, "steps to repeat with one process, which must learn the same; 0: none")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

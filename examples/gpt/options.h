@@ -22,7 +22,7 @@ struct Options {
   int threads = 1;
   int sample = 600;  ///< characters
   double temperature = 0.6;
-  bool compare = true;
+  int compare = 100;       ///< steps that one process repeats alone; 0: none
   bool in_place = false;   ///< progress is one line of the terminal that is written over
   std::string losses{};    ///< a file for both loss curves
   std::string timeline{};  ///< a file for when each bucket of gradients was reduced

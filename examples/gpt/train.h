@@ -33,14 +33,14 @@ struct Share {
   std::function<void(torch::Tensor&)> average = [](torch::Tensor&) {};
 };
 
-/// The loss of each step, over the whole batch. `on_step(step, loss)` is called after each.
+/// The loss of each of the first `steps` steps, over the whole batch. `on_step(step, loss)` is called after each.
 template <class Model, class OnStep>
-std::vector<double> train(Model& model, const Batches& batches, const Share& share, const Options& options,
+std::vector<double> train(Model& model, const Batches& batches, const Share& share, const Options& options, int steps,
                           OnStep on_step) {
   torch::optim::AdamW optimizer(
       model.parameters(), torch::optim::AdamWOptions(options.learning_rate).betas({0.9, 0.99}).weight_decay(0.01));
   std::vector<double> losses;
-  for (int step = 0; step < options.steps; ++step) {
+  for (int step = 0; step < steps; ++step) {
     for (auto& group : optimizer.param_groups()) group.options().set_lr(learning_rate_at(step, options));
     const auto batch = batches.at(step, share.rank, share.size);
     const auto odds = model.forward(batch.inputs.to(share.device));

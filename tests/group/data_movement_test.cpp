@@ -2,12 +2,11 @@
 //
 // Broadcast, gather, all-gather, scatter and reduce-scatter: all data arrives where it belongs, and nothing else is
 // touched.
-#include <cohort/debug_level.h>
-
 #include "backends/shm/auto_tuner.h"
 #include "backends/shm/tuning.h"
 #include "group/arrangements.h"
 #include "group/payload.h"
+#include "support/debug_level_scope.h"
 
 namespace cohort::test {
 namespace {
@@ -265,8 +264,7 @@ TEST(DataMovementMismatch, ARootThatExpectsAnotherSizeOfAnUnevenGatherIsTold) {
 }
 
 TEST(DataMovementMismatch, AnUnevenGatherIsComparedAtDetailLikeOthers) {
-  const auto before = debug_level();
-  set_debug_level(DebugLevel::detail);
+  const DebugLevelScope debug(DebugLevel::detail);
   with_threads(3, [](const ProcessGroupPtr& pg) {
     const auto gather = [&](int root) {
       std::vector<std::vector<int>> outputs;
@@ -280,7 +278,6 @@ TEST(DataMovementMismatch, AnUnevenGatherIsComparedAtDetailLikeOthers) {
     gather(2);
     EXPECT_ERROR(MismatchError, gather(pg->rank() == 0 ? 0 : 1), "root");
   });
-  set_debug_level(before);
 }
 
 TEST_P(DataMovement, ScatterFromEveryRoot) {

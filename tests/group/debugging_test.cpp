@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "group/breakable_ranks.h"
-#include "group/debug_level_scope.h"
+#include "support/debug_level_scope.h"
 #include "support/expect_error.h"
 
 namespace cohort::test {

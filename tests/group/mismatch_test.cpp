@@ -12,7 +12,7 @@
 
 #include "group/arrangements.h"
 #include "group/breakable_ranks.h"
-#include "group/debug_level_scope.h"
+#include "support/debug_level_scope.h"
 #include "support/expect_error.h"
 
 namespace cohort::test {

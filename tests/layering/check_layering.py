@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Checks that includes point downwards only (docs/architecture.md) and that the environment is read in one place.
+"""Checks that includes point downwards only (docs/architecture.md), that the environment is read in one place, and that one
+folder knows the versions of libtorch.
 
 usage: check_layering.py ROOT
 """
@@ -27,6 +28,8 @@ UMBRELLA = "cohort.h"
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 GETENV = re.compile(r"\b(secure_)?getenv\s*\(")
+VERSION = re.compile(r"\bTORCH_VERSION_M[A-Z]+|\b__has_include\s*\(\s*<(torch|ATen|c10)/|\bDispatchKey::Fake\b")
+COMPAT = ("torch", "compat")
 
 
 def layer_of_header(root, name):
@@ -85,16 +88,31 @@ def check_file(root, path):
             yield f"{relative}:{code.count(chr(10), 0, match.start()) + 1}: {match[0].strip('(')}: only src/core/env.cpp reads the environment"
 
 
+def check_versions(root, path):
+    relative = path.relative_to(root)
+    if relative.parts[1:3] == COMPAT:
+        return
+    code = re.sub(r"//[^\n]*", "", path.read_text(encoding="utf-8"))
+    for match in VERSION.finditer(code):
+        yield f"{relative}:{code.count(chr(10), 0, match.start()) + 1}: {match[0]}: only src/torch/compat knows versions of libtorch"
+
+
+def sources(root, *folders):
+    return [p for top in folders for p in sorted((root / top).rglob("*")) if p.suffix in (".h", ".cpp")]
+
+
 def main():
     if len(sys.argv) != 2 or sys.argv[1] in ("-h", "--help"):
         print(__doc__.strip())
         return 0 if sys.argv[1:] in (["-h"], ["--help"]) else 2
     root = pathlib.Path(sys.argv[1]).resolve()
-    files = [p for top in ("include", "src", "tools") for p in sorted((root / top).rglob("*")) if p.suffix in (".h", ".cpp")]
+    files = sources(root, "include", "src", "tools")
     if not files:
         print(f"{root}: no sources found", file=sys.stderr)
         return 2
     problems = [problem for path in files for problem in check_file(root, path)]
+    users = sources(root, "bench", "examples", "python", "tests/torch", "tests/python")
+    problems += [problem for path in files + users for problem in check_versions(root, path)]
     for problem in problems:
         print(problem, file=sys.stderr)
     print(f"{len(files)} files, {len(problems)} against the rules")

@@ -209,7 +209,8 @@ def main():
     root = pathlib.Path(sys.argv[1])
     if sys.argv[2] == "tutorial":
         return check_tutorials(root)
-    return compile_examples(root, sys.argv[2], sys.argv[3:])
+    # CMake passes a list of flags that is empty as an empty word.
+    return compile_examples(root, sys.argv[2], [word for word in sys.argv[3:] if word])
 
 
 sys.exit(main())

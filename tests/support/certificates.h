@@ -57,10 +57,12 @@ inline Identity make_identity(const std::string& common_name, const std::string&
 }
 
 inline void write_pem(const Identity& identity, const std::string& certificate_path, const std::string& key_path) {
-  const std::unique_ptr<FILE, decltype(&std::fclose)> certificate(std::fopen(certificate_path.c_str(), "w"),
-                                                                  &std::fclose);
+  const auto open = [](const std::string& path) {
+    return std::shared_ptr<FILE>(std::fopen(path.c_str(), "w"), [](FILE* file) { std::fclose(file); });
+  };
+  const auto certificate = open(certificate_path);
   PEM_write_X509(certificate.get(), identity.certificate.get());
-  const std::unique_ptr<FILE, decltype(&std::fclose)> key(std::fopen(key_path.c_str(), "w"), &std::fclose);
+  const auto key = open(key_path);
   PEM_write_PrivateKey(key.get(), identity.key.get(), nullptr, nullptr, 0, nullptr, nullptr);
 }
 

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // Parameters that are not used, and graphs that stay the same.
-#include <cohort/debug_level.h>
-
 #include <map>
 #include <optional>
 #include <tuple>
 
+#include "support/debug_level_scope.h"
 #include "torch/ddp_test.h"
 
 namespace cohort::test {
@@ -26,15 +25,24 @@ TEST(DdpUnused, IsAnErrorAtTheNextForwardThatNamesTheParameter) {
     EXPECT_ERROR(Error, ddp.check_reducer_finalized(), "parameters 1 got no gradient");
     EXPECT_EQ(ddp.logging_data().integer("has_error"), 1);
     EXPECT_ERROR(Error, ddp.forward(x, true), "find_unused_parameters");
-    set_debug_level(DebugLevel::info);
-    EXPECT_ERROR(Error, ddp.forward(x, true), "1 (b)");
-    set_debug_level(DebugLevel::off);
     EXPECT_EQ(ddp.logging_data().integer("has_error"), 1);
     EXPECT_THAT(ddp.logging_data().text("error"), HasSubstr("did not finish"));
     ddp.update_process_group(group);
     ddp.zero_grad();
     ddp.forward(x, true).sum().backward();
     EXPECT_EQ(grad_of(net->b), 1.0) << "and goes on after a reset";
+  });
+}
+
+TEST(DdpUnused, IsNamedWhenDebugging) {
+  // The level is the process's, so it is set around the ranks, which are threads.
+  const DebugLevelScope debug(DebugLevel::info);
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    Branches net;
+    DistributedDataParallel ddp(net, {.process_group = group});
+    const auto x = torch::ones({1}, torch::kDouble);
+    ddp.forward(x, false).sum().backward();
+    EXPECT_ERROR(Error, ddp.forward(x, true), "1 (b)");
   });
 }
 

@@ -21,6 +21,7 @@ int run_main(int argc, char** argv) {
   if (argc > 1 && std::string_view(argv[1]) == "run") return run_command({argv + 2, argv + argc});
 
   CLI::App app("Cohort: distributed training for C++", "cohort");
+  keep_lines_of_help(app);
   app.set_version_flag("--version", std::string(cohort::version().text));
   app.require_subcommand(1);
   app.footer("All commands return 2 if they are called wrongly, and 1 if something goes wrong later.");

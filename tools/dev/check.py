@@ -4,11 +4,13 @@
 
 usage: check.py PRESET PATTERN [JOBS]
 
-Names are ctest's: Suite.Name, Prefix/Suite.Name/Parameter, or what add_test() was given. Which binary has a test is
-known before it is built, from the sources that each test binary is made of (test_sources.txt in the build folder).
-Tests labelled "long" are left out, as in `make test`.
+Names are Suite.Name, Prefix/Suite.Name/Parameter, or what add_test() was given. Which binary has a test is known before
+it is built, from the sources that each test binary is made of (test_sources.txt in the build folder). ctest knows some
+binaries as one test; tests/support/run_cases.py then runs the tests that match. Tests labelled "long" are left out, as in
+`make test`.
 """
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -20,8 +22,8 @@ INSTANCE = re.compile(r"^\s*INSTANTIATE_(?:TYPED_)?TEST_SUITE_P\(\s*(\w+)\s*,\s*
 LONG = "^long$"
 
 
-def run(*command):
-    code = subprocess.run(command, cwd=ROOT, check=False).returncode
+def run(*command, **environment):
+    code = subprocess.run(command, cwd=ROOT, check=False, env={**os.environ, **environment}).returncode
     if code != 0:
         sys.exit(code)
 
@@ -43,11 +45,11 @@ def names_in(source):
 
 
 def binaries_with(pattern, build):
-    """Targets of GoogleTest binaries that have a matching test."""
+    """Targets of GoogleTest binaries that have a matching test, and whether ctest knows such a binary as one test."""
     for line in (build / "test_sources.txt").read_text(encoding="utf-8").splitlines():
-        target, source = line.split("\t")
+        target, source, *together = line.split("\t")
         if source.endswith(".cpp") and any(pattern.search(name) for name in names_in(source)):
-            yield target
+            yield target, bool(together)
 
 
 def listed_tests(pattern, build):
@@ -76,14 +78,21 @@ def main():
     if not (build / "test_sources.txt").exists():
         run("cmake", "--preset", preset)
     known = {line.split(":")[0] for line in output_of("ninja", "-C", str(build), "-t", "targets", "all").splitlines()}
-    targets = set(binaries_with(pattern, build)) | set(targets_of(listed_tests(pattern, build), build, known))
+    binaries = set(binaries_with(pattern, build))
+    targets = {target for target, _ in binaries} | set(targets_of(listed_tests(pattern, build), build, known))
+    # A binary whose own name matches runs whole.
+    in_part = sorted(target for target, together in binaries if together and not pattern.search(target))
     if targets:
         run("cmake", "--build", str(build), "-j", jobs, "--target", *sorted(targets))
-    if not listed_tests(pattern, build):
+    if not in_part and not listed_tests(pattern, build):
         print(f'check: no test has a name that matches "{sys.argv[2]}" (long tests are not looked at); '
               f"ctest --test-dir {build.relative_to(ROOT)} -N lists the names", file=sys.stderr)
         return 1
-    run("ctest", "--test-dir", str(build), "-R", sys.argv[2], "-LE", LONG, "--output-on-failure", "-j", jobs)
+    ctest = ["ctest", "--test-dir", str(build), "-LE", LONG, "--output-on-failure", "-j", jobs]
+    if listed_tests(pattern, build):
+        run(*ctest, "-R", sys.argv[2])
+    if in_part:
+        run(*ctest, "-R", f"^({'|'.join(in_part)})$", COHORT_TEST_CASES=sys.argv[2])
     return 0
 
 

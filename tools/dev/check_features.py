@@ -3,16 +3,14 @@
 """Checks docs/features.md, the table `| id | capability | state | test |`.
 
 Every id is there exactly once (PG-01..PG-83, DDP-01..DDP-66, GC-01..GC-43, PY-01..PY-12). A state is `done`, `open` or
-`n/a: reason`. A row that is done names tests, separated by commas, that ctest knows; `*` stands for anything and
+`n/a: reason`. A row that is done names tests, separated by commas, that exist; `*` stands for anything and
 must match at least one. A test that CI does not run carries `(GPU)` or `(long)` after its name, and then docs/gpu.md
 or docs/long-runs.md must mention the name beneath a date (YYYY-MM-DD).
 """
 import argparse
 import fnmatch
-import json
 import pathlib
 import re
-import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 
@@ -44,23 +42,8 @@ def read_rows(path, problems):
     return rows
 
 
-def tests_of_build(build):
-    """The tests of a build folder that an ordinary run (all but label `long`) runs."""
-    listing = subprocess.run(["ctest", "--test-dir", str(build), "--show-only=json-v1"], capture_output=True, text=True)
-    if listing.returncode != 0:
-        sys.exit(f"check_features: ctest knows no tests in {build}: {listing.stderr.strip()}")
-    names = set()
-    for test in json.loads(listing.stdout)["tests"]:
-        properties = {entry["name"]: entry["value"] for entry in test.get("properties", [])}
-        if test["name"].endswith("_NOT_BUILT"):
-            sys.exit(f"check_features: {build} is not built ({test['name']})")
-        if not properties.get("DISABLED") and "long" not in properties.get("LABELS", []):
-            names.add(test["name"])
-    return names
-
-
 def tests_that_ran(junit):
-    """The tests a ctest run (--output-junit) ran to the end; skipped ones did not."""
+    """The tests that ran to the end in a run of tools/dev/run_tests.py; skipped ones did not."""
     return {case.get("name") for case in ElementTree.parse(junit).iter("testcase") if case.get("status") == "run"}
 
 
@@ -116,15 +99,12 @@ def main():
     root = pathlib.Path(__file__).resolve().parents[2]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=pathlib.Path, default=root, help="the repository (default: this one)")
-    known_by = parser.add_mutually_exclusive_group()
-    known_by.add_argument("--build", type=pathlib.Path, help="build folder whose tests count; without, names are not looked up")
-    known_by.add_argument("--ran", type=pathlib.Path, help="JUnit file of a ctest run: only tests that ran count")
+    parser.add_argument("--ran", type=pathlib.Path,
+                        help="test-results.xml of a run: only tests that ran count; without, names are not looked up")
     arguments = parser.parse_args()
 
     known, how_known = None, ""
-    if arguments.build:
-        known, how_known = tests_of_build(arguments.build), f"among those that {arguments.build} runs"
-    elif arguments.ran:
+    if arguments.ran:
         known, how_known = tests_that_ran(arguments.ran), f"ran, says {arguments.ran}"
 
     problems = []

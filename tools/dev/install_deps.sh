@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Installs the packages that are missing, on Debian 12 and its relatives.
 #
-#   install_deps.sh [GROUP...]      groups: build (always), engines, torch, python, lint, fuzz, bench, long,
+#   install_deps.sh [GROUP...]      groups: build (always), engines, torch, python, lint, tidy, fuzz, bench, long,
 #                                   arm, packaging
 #   install_deps.sh --list [GROUP...]
 set -eu
@@ -10,20 +10,21 @@ set -eu
 packages_of() {
   case $1 in
     build)
-      echo g++ cmake ninja-build make pkg-config python3 libasio-dev libssl-dev libhwloc-dev libcli11-dev \
+      echo g++ cmake ninja-build make ccache mold pkg-config python3 libasio-dev libssl-dev libhwloc-dev libcli11-dev \
         nlohmann-json3-dev libfmt-dev libhwy-dev libgtest-dev libgmock-dev
       ;;
     engines) echo libgloo-dev openmpi-bin libopenmpi-dev mpich libmpich-dev ;;
     torch) echo libtorch-dev libopenblas0-pthread graphviz ;;
-    python) echo python3-torch python3-numpy python3-dev pybind11-dev ;;
+    python) echo python3-torch python3-numpy python3-setuptools python3-dev pybind11-dev ;;
     lint) echo clang-14 clang-format-16 clang-tidy-14 ;;
+    tidy) echo clang clang-tidy ;; # the suite's own, for suite.sh
     fuzz) echo clang-14 libclang-rt-14-dev ;;
     bench) echo libtorch-dev libopenblas0-pthread python3-torch libbenchmark-dev ;;
     long) echo iproute2 slurm-wlm munge ;;
     arm) echo g++-aarch64-linux-gnu qemu-user ;;
-    packaging) echo debootstrap python3-pip python3-setuptools python3-wheel ;;
+    packaging) echo mmdebstrap python3-pip python3-setuptools python3-wheel ;;
     *)
-      echo "install_deps.sh: unknown group \"$1\": build, engines, torch, python, lint, fuzz, bench, long, arm or packaging" >&2
+      echo "install_deps.sh: unknown group \"$1\": build, engines, torch, python, lint, tidy, fuzz, bench, long, arm or packaging" >&2
       exit 2
       ;;
   esac

@@ -131,8 +131,15 @@ TEST(MpiRuntime, WhatMpiSaysOfAFailureIsPassedOn) {
 constexpr auto open_mpi = "Open MPI v4.1.4, package: Debian OpenMPI";
 constexpr auto mpich = "MPICH Version:\t4.0.2";
 
-Flavour chosen(Variables variables, std::string_view loaded = "") {
+Flavour chosen(Variables variables, const mpi::LoadedMpi& loaded = {}) {
   return choose_flavour(Env::from(std::move(variables)), loaded);
+}
+
+mpi::LoadedMpi linked(const char* version) {
+  return {.version = version};
+}
+mpi::LoadedMpi initialized(const char* version) {
+  return {.version = version, .is_initialized = true};
 }
 
 TEST(MpiSelection, TheLauncherTells) {
@@ -144,11 +151,18 @@ TEST(MpiSelection, TheLauncherTells) {
   EXPECT_EQ(chosen({{"SLURM_MPI_TYPE", "pmi2"}}), Flavour::mpich);
 }
 
-TEST(MpiSelection, WhatTheProgramUsesComesFirst) {
-  EXPECT_EQ(chosen({{"OMPI_COMM_WORLD_SIZE", "2"}}, mpich), Flavour::mpich);
-  EXPECT_EQ(chosen({}, open_mpi), Flavour::openmpi);
-  EXPECT_ERROR(ValueError, chosen({{"COHORT_MPI", "openmpi"}}, mpich), "the program itself uses MPICH");
-  EXPECT_ERROR(ValueError, chosen({}, "Other MPI 9"), "Other MPI 9");
+TEST(MpiSelection, WhatTheProgramHasInitialisedComesFirst) {
+  EXPECT_EQ(chosen({{"OMPI_COMM_WORLD_SIZE", "2"}}, initialized(mpich)), Flavour::mpich);
+  EXPECT_EQ(chosen({}, initialized(open_mpi)), Flavour::openmpi);
+  EXPECT_ERROR(ValueError, chosen({{"COHORT_MPI", "openmpi"}}, initialized(mpich)), "the program itself uses MPICH");
+  EXPECT_ERROR(ValueError, chosen({}, initialized("Other MPI 9")), "Other MPI 9");
+}
+
+TEST(MpiSelection, WhatIsOnlyLinkedComesLast) {
+  EXPECT_EQ(chosen({{"PMI_SIZE", "2"}}, linked(open_mpi)), Flavour::mpich) << "libtorch may be linked with it";
+  EXPECT_EQ(chosen({{"COHORT_MPI", "mpich"}}, linked(open_mpi)), Flavour::mpich);
+  EXPECT_EQ(chosen({}, linked(mpich)), Flavour::mpich);
+  EXPECT_ERROR(ValueError, chosen({}, linked("Other MPI 9")), "Other MPI 9");
 }
 
 TEST(MpiSelection, OnesOwnWordCountsWhereNothingElseTells) {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // Every operation as it is passed to NCCL: the results, and the calls that were made.
-#include <cohort/debug_level.h>
-
 #include <complex>
 
 #include "backends/nccl/nccl_test.h"
+#include "support/debug_level_scope.h"
 
 namespace cohort::test {
 namespace {
@@ -250,8 +249,7 @@ TEST_F(NcclCollectives, MemoryOfTheGroupIsNccls) {
 }
 
 TEST_F(NcclCollectives, DetailedDebuggingComparesWhatRanksCall) {
-  const auto before = debug_level();
-  set_debug_level(DebugLevel::detail);
+  const DebugLevelScope debug(DebugLevel::detail);
   with_ranks(2, [](const ProcessGroupPtr& group) {
     OnDevice<float> x({1});
     group->all_reduce(x.buffer()).wait(30s);
@@ -259,7 +257,6 @@ TEST_F(NcclCollectives, DetailedDebuggingComparesWhatRanksCall) {
     const auto differ = [&] { group->rank() == 0 ? group->all_reduce(x.buffer()) : group->broadcast(x.buffer()); };
     EXPECT_ERROR(MismatchError, differ(), "ranks disagree on operation");
   });
-  set_debug_level(before);
 }
 
 }  // namespace

@@ -19,7 +19,20 @@ const CLI::App& innermost(const CLI::App& app) {
   return called.empty() ? app : innermost(*called.front());
 }
 
+/// A template, so that functions can be asked for that older versions do not have.
+template <class Formatter>
+void keep_lines_of(Formatter& formatter) {
+  if constexpr (requires { formatter.enable_footer_formatting(false); }) {
+    formatter.enable_footer_formatting(false);
+    formatter.enable_description_formatting(false);
+  }
+}
+
 }  // namespace
+
+void keep_lines_of_help(CLI::App& app) {
+  keep_lines_of(*app.get_formatter());
+}
 
 std::string flag_suggestion(const CLI::App& app, std::string_view flag) {
   std::vector<std::string> names;

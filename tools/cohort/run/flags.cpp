@@ -227,6 +227,7 @@ ParsedFlags parse_run_flags(const std::vector<std::string>& arguments, const Env
   Ignored ignored;
   CLI::App app(what_run_does, "cohort run");
   app.formatter(std::make_shared<Help>());
+  keep_lines_of_help(app);
   app.footer(footer);
   add_options(app, parsed.flags, ignored);
   auto line = split_at_program(app, arguments);

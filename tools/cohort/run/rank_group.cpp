@@ -126,6 +126,7 @@ void RankGroup::start(const Setup& setup, int local_rank, int replacement) {
       sinks.log_path = folder / log_name;
     }
     sinks.tail = rank->tail;
+    sinks.stream = stream;
     rank->streams.push_back(std::make_shared<RankStream>(setup.loop, std::move(channel.reading), std::move(sinks)));
     return std::move(channel.writing);
   };
@@ -175,8 +176,12 @@ RankGroup::~RankGroup() {
 void RankGroup::ended(Rank& rank) {
   --running_;
   for (const auto& stream : rank.streams) stream->drain();
-  const auto& lines = rank.tail->lines();
-  on_end_({rank.number, rank.process->pid(), rank.process->status(), {lines.begin(), lines.end()}});
+  auto lines = rank.tail->lines();
+  // A process that outlives the rank keeps a pipe open, and with it the rank's last line, if that has no line break.
+  for (const auto& stream : rank.streams) {
+    if (!stream->unfinished().empty()) lines.push_back(stream->unfinished());
+  }
+  on_end_({rank.number, rank.process->pid(), rank.process->status(), std::move(lines)});
 }
 
 void RankGroup::signal_all(int signal) const {

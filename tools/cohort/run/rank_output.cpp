@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <system_error>
 
@@ -30,9 +31,18 @@ bool write_all(int fd, std::string_view bytes) {
 
 }  // namespace
 
-void OutputTail::add(std::string_view line) {
-  lines_.emplace_back(line.substr(0, most_of_a_line));
-  if (lines_.size() > most_lines) lines_.pop_front();
+void OutputTail::add(Streams stream, std::string_view line) {
+  lines_.push_back({stream, std::string(line.substr(0, most_of_a_line))});
+  if (lines_.size() <= most_lines) return;
+  const auto count = static_cast<std::size_t>(std::ranges::count(lines_, stream, &Line::stream));
+  const bool is_of_this = count > most_lines / 2;
+  lines_.erase(std::ranges::find_if(lines_, [&](const Line& each) { return (each.stream == stream) == is_of_this; }));
+}
+
+std::vector<std::string> OutputTail::lines() const {
+  std::vector<std::string> texts;
+  for (const auto& each : lines_) texts.push_back(each.text);
+  return texts;
 }
 
 RankStream::RankStream(asio::io_context& loop, FileDescriptor pipe, StreamSinks sinks)
@@ -108,7 +118,7 @@ void RankStream::keep(std::string_view bytes) {
 void RankStream::end_line() {
   const bool has_more = !line_.empty() || !is_state_shown_;
   const auto& last = line_.empty() ? state_ : line_;
-  sinks_.tail->add(last);
+  sinks_.tail->add(sinks_.stream, last);
   if (has_more) add_to_shown(last);
   line_.clear();
   state_.clear();

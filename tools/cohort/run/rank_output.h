@@ -17,22 +17,30 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/file_descriptor.h"
 #include "run/console.h"
+#include "run/launch_plan.h"
 
 namespace cohort::tool {
 
-/// The last lines of a rank, both streams together, in the order they came.
+/// The last lines of a rank, both streams together, in the order they were read. That is not always the order in which
+/// they were written, so neither stream pushes out the last half of the other's.
 class OutputTail {
  public:
-  void add(std::string_view line);
-  const std::deque<std::string>& lines() const { return lines_; }
+  void add(Streams stream, std::string_view line);
+  std::vector<std::string> lines() const;
 
  private:
+  struct Line {
+    Streams stream;
+    std::string text;
+  };
+
   static constexpr std::size_t most_lines = 20;
   static constexpr std::size_t most_of_a_line = 2000;
-  std::deque<std::string> lines_;
+  std::deque<Line> lines_;
 };
 
 struct StreamSinks {
@@ -43,6 +51,7 @@ struct StreamSinks {
   FileDescriptor log{};                ///< none: not kept
   std::string log_path{};              ///< for errors
   std::shared_ptr<OutputTail> tail{};
+  Streams stream = standard_output;  ///< in the tail
   /// Called once, when nobody reads the console any more and nothing is kept. Null: closing the pipe tells the rank.
   std::function<void()> on_reader_gone{};
 };
@@ -55,6 +64,8 @@ class RankStream : public std::enable_shared_from_this<RankStream> {
   void start();
   /// Reads what is in the pipe now; for when the rank has ended.
   void drain();
+  /// What was read of a line that has not ended.
+  const std::string& unfinished() const { return line_; }
   /// Shows a last line that has no line break, and closes the pipe.
   void finish();
   bool is_open() const { return pipe_.is_open(); }
