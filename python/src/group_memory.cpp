@@ -11,6 +11,10 @@
 #include <mutex>
 #include <utility>
 
+#include "torch/compat/features.h"
+
+#if !COHORT_TORCH_HAS_C10D_BACKEND
+
 namespace cohort::python {
 
 namespace {
@@ -48,3 +52,5 @@ void allocate_tensors_in(ProcessGroupPtr group) {
 }
 
 }  // namespace cohort::python
+
+#endif

@@ -20,9 +20,8 @@
 #include <vector>
 
 #include "errors.h"
-#if TORCH_VERSION_MAJOR < 2
 #include "group_memory.h"
-#endif
+#include "torch/compat/features.h"
 
 namespace {
 
@@ -50,7 +49,7 @@ c10::intrusive_ptr<C10dBackend> make_backend(const c10::intrusive_ptr<c10d::Stor
   for (const auto& [key, value] : options) ours.set(key, value);
   auto group = cohort::new_group(backend, timeout, cohort::Device(cohort::DeviceType::cpu), ours,
                                  {.store = cohort::from_c10d(store), .rank = rank, .size = size});
-  return cohort::to_c10d(released_without_the_lock(std::move(group)), {.group_memory = group_memory});
+  return cohort::to_c10d(std::move(group), {.group_memory = group_memory, .hold = &released_without_the_lock});
 }
 
 cohort::ProcessGroupPtr group_of(const C10dBackend& backend) {
@@ -88,7 +87,7 @@ PYBIND11_MODULE(_torch, module) {
         return cohort::empty_in_group(*group_of(backend), sizes, like.options());
       },
       "backend"_a, "sizes"_a, "like"_a, py::call_guard<py::gil_scoped_release>());
-#if TORCH_VERSION_MAJOR < 2
+#if !COHORT_TORCH_HAS_C10D_BACKEND
   module.def("allocate_tensors_in",
              [](const C10dBackend& backend) { cohort::python::allocate_tensors_in(group_of(backend)); });
   module.def("allocate_tensors_ordinarily", [] { cohort::python::allocate_tensors_in(nullptr); });

@@ -3,7 +3,11 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <link.h>
+#include <unistd.h>
 
+#include <cstddef>
+#include <span>
 #include <vector>
 
 #include "core/parse.h"
@@ -28,6 +32,34 @@ bool has_another(std::string_view library, const char* symbol) {
   return !file.substr(file.rfind('/') + 1).starts_with(library);
 }
 
+/// Where the loader would look for a library on behalf of this object: its RUNPATH, which the build and the installation
+/// set, LD_LIBRARY_PATH and the system's folders. dlopen() itself looks there only if it is called from here, and both
+/// sanitizers and UCX, which Debian's newer MPIs load, put a function of their own in between.
+std::vector<std::string> search_path() {
+  Dl_info own{};
+  link_map* map = nullptr;
+  if (::dladdr1(reinterpret_cast<const void*>(&search_path), &own, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) ==
+      0) {
+    return {};
+  }
+  // The program itself has no name.
+  void* const handle = ::dlopen(*map->l_name == '\0' ? nullptr : map->l_name, RTLD_LAZY | RTLD_NOLOAD);
+  if (handle == nullptr) return {};
+  std::vector<std::string> folders;
+  Dl_serinfo size{};
+  if (::dlinfo(handle, RTLD_DI_SERINFOSIZE, &size) == 0) {
+    std::vector<std::max_align_t> memory(size.dls_size / sizeof(std::max_align_t) + 1);
+    auto* const found = reinterpret_cast<Dl_serinfo*>(memory.data());
+    *found = size;  // which it asks for
+    if (::dlinfo(handle, RTLD_DI_SERINFO, found) == 0) {
+      const std::span entries(found->dls_serpath, found->dls_cnt);
+      for (const auto& each : entries) folders.emplace_back(each.dls_name);
+    }
+  }
+  ::dlclose(handle);
+  return folders;
+}
+
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr int own_first = 0;  // with it, sanitizers would not see the calls
 #else
@@ -42,7 +74,9 @@ Module Module::of_engine(std::string_view engine, std::string_view path, std::st
   if (!path.empty()) {
     for (const auto folder : split(path, ':')) candidates.push_back(fmt::format("{}/{}", folder, file));
   }
-  candidates.push_back(file);  // by this object's RUNPATH, which the build and the installation set
+  for (const auto& folder : search_path()) {
+    if (auto name = fmt::format("{}/{}", folder, file); ::access(name.c_str(), F_OK) == 0) candidates.push_back(name);
+  }
   candidates.push_back(fmt::format("{}/{}", COHORT_MODULE_DIR, file));
   Module module;
   // Only where necessary: a module that binds to itself first does not use an allocator that was preloaded.

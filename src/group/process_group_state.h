@@ -150,8 +150,12 @@ class GroupAccess {
   /// Whether the id is of this rank alone, as in groups from users' own factories.
   static bool has_local_id(const ProcessGroup& group);
   static void set_id(ProcessGroup& group, const std::string& id);
-  static void set_global_ranks(ProcessGroup& group, std::vector<int> ranks);
+  COHORT_API static void set_global_ranks(ProcessGroup& group, std::vector<int> ranks);
   static void set_recipe(ProcessGroup& group, std::shared_ptr<const GroupRecipe> recipe);
+  /// A group of these ranks of `parent`, in this order, made as the parent was. Only they have to call it; others get null.
+  /// No other group uses the keys. Throws NotSupportedError if the parent was not made by new_group().
+  COHORT_API static ProcessGroupPtr make_of(ProcessGroup& parent, const StorePtr& keys, const std::vector<int>& ranks,
+                                            const SplitOptions& options);
 };
 
 }  // namespace cohort

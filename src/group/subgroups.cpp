@@ -69,6 +69,20 @@ std::optional<Place> find_place(const std::vector<std::vector<int>>& parts, int 
   return std::nullopt;
 }
 
+/// Makes a group of these ranks of another one, as the rank at `place`.
+ProcessGroupPtr assemble(const GroupRecipe& recipe, const StorePtr& keys, const std::vector<int>& ranks, int place,
+                         Deadline deadline, const ErrorContext& context) {
+  if (recipe.backend == "fake" || ranks.size() == 1) {
+    return recipe.make(keys, place, static_cast<int>(ranks.size()), deadline);  // there are no peers to wait for
+  }
+  Assembly assembly(keys, {.names = ranks, .place = place}, deadline);
+  auto group = assembly.run(recipe);
+  if (group == nullptr) {
+    throw BackendError(fmt::format("{}: no group was made: {}", context.op, assembly.why()), context);
+  }
+  return group;
+}
+
 }  // namespace
 
 ProcessGroupPtr ProcessGroup::divide(const std::vector<std::vector<int>>& parts, std::chrono::milliseconds timeout,
@@ -131,16 +145,31 @@ ProcessGroupPtr ProcessGroup::remake(const std::vector<std::vector<int>>& parts,
   const auto& ranks = parts[own->part];
   const auto label = names.label(number, own->part);
   const auto keys = child_store(store(), fmt::format("{}/{}", names.name.value_or(group_name()), label));
-  ProcessGroupPtr group;
-  if (recipe->backend == "fake" || ranks.size() == 1) {
-    group = recipe->make(keys, own->rank, static_cast<int>(ranks.size()), deadline);  // there are no peers to wait for
-  } else {
-    Assembly assembly(keys, {.names = ranks, .place = own->rank}, deadline);
-    group = assembly.run(*recipe);
-    if (group == nullptr) throw BackendError(fmt::format("partition: no group was made: {}", assembly.why()), context);
-  }
+  auto group = assemble(*recipe, keys, ranks, own->rank, deadline, context);
   GroupAccess::set_recipe(*group, std::move(recipe));
   present(*group, ranks, names, label);
+  return group;
+}
+
+ProcessGroupPtr GroupAccess::make_of(ProcessGroup& parent, const StorePtr& keys, const std::vector<int>& ranks,
+                                     const SplitOptions& options) {
+  const ErrorContext context{.group = parent.id(), .op = "split_group"};
+  auto& state = *parent.state_;
+  const auto recipe = [&] {
+    const std::lock_guard lock(state.mutex);
+    return state.recipe;
+  }();
+  if (recipe == nullptr) {
+    throw NotSupportedError("split_group: the group was not made by new_group, nor from such a group", context);
+  }
+  state.check_open(OpType::coalesced);
+  const auto own = find_place({ranks}, parent.rank());
+  if (!own) return nullptr;
+  const auto timeout = options.timeout.duration_or(parent.timeout());
+  auto group = assemble(*recipe, keys, ranks, own->rank, Deadline::after(timeout), context);
+  group->set_timeout(timeout);
+  set_recipe(*group, without_job(recipe));
+  parent.present(*group, ranks, {.name = options.name, .description = options.description}, group->id());
   return group;
 }
 

@@ -12,6 +12,8 @@
 #include <memory>
 #include <utility>
 
+#include "torch/compat/features.h"
+#include "torch/compat/stream_handle.h"
 #include "torch/written.h"
 
 namespace cohort {
@@ -42,7 +44,7 @@ DType dtype_from(at::ScalarType type) {
       return DType::complex64;
     case at::kComplexDouble:
       return DType::complex128;
-#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 3)
+#if COHORT_TORCH_HAS_NARROW_FLOATS_AND_WIDE_UNSIGNED
     case at::kUInt16:
       return DType::u16;
     case at::kUInt32:
@@ -84,7 +86,7 @@ at::ScalarType scalar_type_from(DType dtype) {
     case DType::u16:
     case DType::u32:
     case DType::u64:
-#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 3)
+#if COHORT_TORCH_HAS_NARROW_FLOATS_AND_WIDE_UNSIGNED
       return dtype == DType::u16 ? at::kUInt16 : dtype == DType::u32 ? at::kUInt32 : at::kUInt64;
 #endif
     case DType::raw:
@@ -138,11 +140,7 @@ at::Tensor empty_in_group(ProcessGroup& group, at::IntArrayRef sizes, const at::
 
 void* current_stream(const at::Tensor& tensor) {
   if (!tensor.is_cuda()) return nullptr;
-#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 11)
-  return c10::impl::VirtualGuardImpl(at::kCUDA).getStream(tensor.device()).native_handle();
-#else
-  throw NotSupportedError("tensors on cuda need libtorch 2.11 or newer");
-#endif
+  return handle_of(c10::impl::VirtualGuardImpl(at::kCUDA).getStream(tensor.device()));
 }
 
 TensorFuture completed_future(at::Tensor tensor) {

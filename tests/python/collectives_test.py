@@ -89,6 +89,7 @@ class Collectives(unittest.TestCase):
                 assert seen == {(each, float(each)) for each in range(1, size)}
             else:
                 dist.send(torch.tensor([float(rank)]), 0)
+            dist.barrier()  # rank 0 would take the next message from anybody as well
             ops = [dist.P2POp(dist.isend, torch.tensor([rank * 1.0]), right), dist.P2POp(dist.irecv, a, left)]
             for work in dist.batch_isend_irecv(ops):
                 work.wait()

@@ -29,6 +29,8 @@ class Launchers(unittest.TestCase):
         env.update(variables, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
         done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120,
                               check=False)
+        if "distributed/run.py" in done.stdout and "without libuv" in done.stdout:
+            self.skipTest("torchrun of this PyTorch (Debian's 2.x) does not work: it was built without libuv")
         self.assertEqual(done.returncode, 0, done.stdout)
         return done.stdout
 

@@ -31,6 +31,9 @@ def _run(rank, size, file, body, options, backend, results):
         results.put((rank, traceback.format_exc(), None))
     results.close()
     results.join_thread()
+    # On gloo, what a rank has sent may leave it only now.
+    with contextlib.suppress(Exception):
+        dist.destroy_process_group()
     os._exit(0)
 
 

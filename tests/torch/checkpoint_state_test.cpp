@@ -208,7 +208,7 @@ TEST(CheckpointState, ObjectsOfUsersAreCheckedBeforeAnythingChanges) {
   EXPECT_ERROR(CheckpointError, tight.load(folder / "large"), "does not fit into its type");
 }
 
-TEST(CheckpointState, WhatEachRankHasOfItsOwnComesBackToThatRank) {
+TEST(CheckpointStateProcesses, WhatEachRankHasOfItsOwnComesBackToThatRank) {
   const TemporaryFolder folder;
   for (const bool sharded : {false, true}) {
     const auto path = folder / (sharded ? "shards" : "file");
@@ -261,7 +261,7 @@ TEST(CheckpointState, WhatEachRankHasOfItsOwnComesBackToThatRank) {
   }
 }
 
-TEST(CheckpointState, ErrorFeedbackOfEachRankIsRestored) {
+TEST(CheckpointStateProcesses, ErrorFeedbackOfEachRankIsRestored) {
   const TemporaryFolder folder;
   with_torch_processes(2, [&](const ProcessGroupPtr& group) {
     const auto run = [&](int begin, int end, bool save, bool load) {

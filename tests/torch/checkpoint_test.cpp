@@ -106,7 +106,7 @@ class TrainingRun {
   Checkpoint checkpoint_;
 };
 
-TEST(Checkpoint, AResumedRunHasTheBitsOfOneThatWasNotInterrupted) {
+TEST(CheckpointProcesses, AResumedRunHasTheBitsOfOneThatWasNotInterrupted) {
   const TemporaryFolder folder;
   const auto path = folder / "run/step-8.ckpt";  // the folder is made
   with_torch_processes(2, [&](const ProcessGroupPtr& group) {
@@ -340,7 +340,7 @@ TEST(Checkpoint, AllRanksLearnThatTheFileCannotBeReadOrDiffers) {
   });
 }
 
-TEST(Checkpoint, AFolderOrDiskThatTakesNothingIsAnErrorForAllAndLosesNothing) {
+TEST(CheckpointProcesses, AFolderOrDiskThatTakesNothingIsAnErrorForAllAndLosesNothing) {
   const TemporaryFolder folder;
   const auto path = folder / "last.ckpt";
   write_file(folder / "file", "not a folder");

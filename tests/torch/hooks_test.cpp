@@ -54,8 +54,8 @@ TEST(CommHooks, HalvesAreDividedAfterTheCastAndCopiedBack) {
     check(hooks::bf16_compress(group), at::kBFloat16);
 
     // The sum of the halves would overflow, had they not been divided; 70000 overflows in the cast itself.
-    HookBucket large({at::tensor({60000.F, 70000.F})});
-    const auto result = large.through(hooks::fp16_compress(group));
+    HookBucket near_the_limit({at::tensor({60000.F, 70000.F})});
+    const auto result = near_the_limit.through(hooks::fp16_compress(group));
     EXPECT_NEAR(result[0].item<float>(), 60000.F, 32.F);
     EXPECT_TRUE(std::isinf(result[1].item<float>()));
     HookBucket same({at::tensor({60000.F, 70000.F})});

@@ -160,7 +160,7 @@ TEST(DistributedSampler, GoesOnWhereItWasOnAnyNumberOfRanks) {
 
 struct Numbers : torch::data::datasets::Dataset<Numbers, std::int64_t> {
   std::int64_t get(std::size_t index) override { return static_cast<std::int64_t>(index); }
-  detail::TorchOptional<std::size_t> size() const override { return 20; }
+  torch::optional<std::size_t> size() const override { return 20; }
 };
 
 TEST(DistributedLoader, ShardsAndResumesInsideLibtorchsLoader) {

@@ -1,23 +1,27 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 # Builds the Debian packages in a clean Debian, and tries them in another one that has never seen the sources' build
-# dependencies. Both are folders under build/deb, made by debootstrap from the package sources of this machine and removed
+# dependencies. Both are folders under build/deb, made from the package sources of this machine and removed
 # at the end. The packages are left in build/deb/packages. Needs root, for chroot.
 #
-#   build_deb.sh [--keep]    --keep: leaves the two systems where they are, to look at
+#   build_deb.sh [--keep] [SUITE]    --keep: leaves the two systems where they are, to look at
+#                                    SUITE: Debian's name of a release, as trixie; without it, this machine's
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
 here=$PWD/build/deb
 keep=no
-case ${1:-} in
-  "") ;;
-  --keep) keep=yes ;;
-  *)
-    echo "build_deb.sh: unknown argument $1: --keep or nothing" >&2
-    exit 2
-    ;;
-esac
+suite=
+for argument; do
+  case $argument in
+    --keep) keep=yes ;;
+    -* | *[!a-z]*)
+      echo "build_deb.sh: unknown argument $argument: --keep or the name of a suite" >&2
+      exit 2
+      ;;
+    *) suite=$argument ;;
+  esac
+done
 
 say() {
   printf '=== build_deb: %s\n' "$*"
@@ -30,7 +34,7 @@ if (($(id -u) != 0)); then
   fi
   exec sudo --preserve-env=http_proxy,https_proxy,no_proxy "$0" "$@"
 fi
-for program in debootstrap unshare; do
+for program in mmdebstrap unshare; do
   if ! command -v "$program" >/dev/null; then
     echo "build_deb.sh: there is no $program: tools/dev/install_deps.sh packaging" >&2
     exit 1
@@ -67,35 +71,13 @@ if [[ ${COHORT_DEB_NAMESPACE:-} != yes ]]; then
   exit
 fi
 
-# sources: "URI RELEASE COMPONENT" of each of Debian's own package sources that this machine uses, others left out.
-sources() {
-  # The variables are apt's.
-  # shellcheck disable=SC2016
-  apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' 'Origin: Debian' | sort -u
-}
+# shellcheck source=tools/dev/debian_system.sh
+. tools/dev/debian_system.sh
+log=$here/apt.log
 
-# in_system ROOT COMMAND...; what is in `wrapped` comes before it.
-wrapped=()
-in_system() {
+prepare() {
   local root=$1
-  shift
-  env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive \
-    http_proxy="${http_proxy:-}" https_proxy="${https_proxy:-}" no_proxy="${no_proxy:-}" "${wrapped[@]}" chroot "$root" "$@"
-}
-
-# apt_in ROOT COMMAND ARGUMENT...
-apt_in() {
-  local root=$1
-  shift
-  in_system "$root" apt-get -y -qq "$@" >"$here/apt.log" 2>&1 || fail_with "$here/apt.log"
-}
-
-mount_into() {
-  local root=$1
-  mount -t proc proc "$root/proc"
-  mount -t sysfs -o ro sysfs "$root/sys"
-  mkdir -p "$root/dev/shm"
-  mount -t tmpfs tmpfs "$root/dev/shm"
+  mount_into "$root"
   # Packages are downloaded once for both systems and for the next time.
   mkdir -p "$archives/partial"
   mount --bind "$archives" "$root/var/cache/apt/archives"
@@ -113,43 +95,22 @@ copy_sources() {
   fi
 }
 
-# fail_with LOG
-fail_with() {
-  tail -n 40 "$1" | cut -c 1-500 >&2
-  exit 1
-}
-
 # Two clean systems, the same but for what is installed into them later.
 make_systems() {
-  local suite mirror
-  # shellcheck disable=SC1091 # of the system
-  suite=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
-  mirror=$(sources | awk -v suite="$suite" '$2 == suite { print $1; exit }')
-  if [[ -z $mirror ]]; then
-    echo "build_deb.sh: apt knows no source of Debian's packages for \"$suite\" (apt-get update?)" >&2
-    exit 1
-  fi
   say "a clean Debian ($suite)"
-  debootstrap --variant=minbase "$suite" "$user" "$mirror" >"$here/debootstrap.log" 2>&1 || fail_with "$here/debootstrap.log"
-  sources | awk '{ print "deb", $1, $2, $3 }' >"$user/etc/apt/sources.list"
-  # As this machine reaches its sources; and without a terminal, which there is none of.
-  {
-    apt-config dump | grep -E '^Acquire::(https?::|Retries|Check-Valid-Until)' || true
-    echo 'Dpkg::Use-Pty "0";'
-  } >"$user/etc/apt/apt.conf.d/90this-machine"
-  cp /etc/hosts /etc/resolv.conf "$user/etc/"
-  apt_in "$user" update
-  apt_in "$user" upgrade
+  make_system "$suite" "$user" "$here/system.log"
+  apt_in "$user" "$log" update
+  apt_in "$user" "$log" upgrade
   cp -a "$user" "$builder"
-  mount_into "$builder"
-  mount_into "$user"
+  prepare "$builder"
+  prepare "$user"
 }
 
 build_packages() {
   say "build dependencies, in one copy of it"
   copy_sources "$builder/build/cohort"
-  apt_in "$builder" install --no-install-recommends build-essential lintian
-  apt_in "$builder" build-dep --no-install-recommends /build/cohort
+  apt_in "$builder" "$log" install --no-install-recommends build-essential lintian
+  apt_in "$builder" "$log" build-dep --no-install-recommends /build/cohort
 
   say "dpkg-buildpackage, without a network: $(nproc) jobs, log in ${here#"$PWD"/}/build.log"
   wrapped=(unshare --net)
@@ -174,18 +135,19 @@ try_packages() {
   cp "$packages"/*.deb "$user/packages/"
   cp README.md tests/package/try_installed.sh tests/package/two_ranks.py "$user/try/"
   # Without what is recommended: the collectives need neither libtorch nor an engine.
-  apt_in "$user" install --no-install-recommends "$(package libcohort0.1)" "$(package libcohort-dev)" \
+  apt_in "$user" "$log" install --no-install-recommends "$(package libcohort0.1)" "$(package libcohort-dev)" \
     "$(package cohort-tools)" g++ cmake make pkg-config
   in_system "$user" dpkg-query -W 'libcohort*' 'cohort*'
   in_system "$user" /try/try_installed.sh collectives /try/README.md
   # With it, as apt does by itself.
-  apt_in "$user" install "$(package libcohort-torch0.1)" "$(package python3-cohort)" libgloo0
+  apt_in "$user" "$log" install "$(package libcohort-torch0.1)" "$(package python3-cohort)" libgloo0
   in_system "$user" /try/try_installed.sh python
   in_system "$user" /try/try_installed.sh gloo
 }
 
 main() {
   local begin=$SECONDS
+  suite=${suite:-$(own_suite)}
   make_systems
   build_packages
   try_packages

@@ -31,33 +31,48 @@
 // are issued, and a Work that is waited for at once runs on the thread that waits. A future's callbacks run on threads of
 // their own, as many as are needed, so they may wait for further operations. Tensors are handled as in tensor.h: one that
 // is dense but not row-major must have the same strides on all ranks; one with gaps is refused; what is written has its
-// autograd version raised. Sparse tensors are summed before the call returns.
+// autograd version raised. Sparse tensors are summed before the call returns. Where libtorch can ask for it (2.14; not 2.6),
+// a group that was made by new_group() is split and shrunk: by split(), which the ranks of the new group call, and by
+// shrink(), which those that remain call; operations in progress end with an error then, whatever the flags.
 #pragma once
 
 #include <cohort/export.h>
 #include <cohort/process_group.h>
 #include <cohort/store.h>
-#include <torch/version.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <chrono>
 #include <concepts>
 #include <cstddef>
+#include <functional>
+#include <utility>
+#include <vector>
 
 namespace cohort {
 
-/// What a backend of c10d derives from: c10d::ProcessGroup in libtorch 1.13, c10d::Backend since 2.0.
-#if TORCH_VERSION_MAJOR >= 2
-using C10dBackend = c10d::Backend;
-#else
-using C10dBackend = c10d::ProcessGroup;
-#endif
+namespace detail {
+template <class Group>
+struct BackendOf {
+  using type = Group;
+};
+template <class Group>
+  requires requires(Group group) { group.getBackend(c10::DeviceType::CPU); }
+struct BackendOf<Group> {
+  using type = typename decltype(std::declval<Group&>().getBackend(c10::DeviceType::CPU))::element_type;
+};
+}  // namespace detail
 
-/// A group whose operations are those of `group`. Called by all ranks, which agree on its id. It does not split: make
-/// the groups of some ranks with c10d. `timeout` becomes the group's. The current CUDA device of the calling thread is
-/// the group's, unless the c10d group is bound to one.
+/// What a backend of c10d derives from: c10d::ProcessGroup in libtorch 1.13, c10d::Backend since 2.0.
+using C10dBackend = detail::BackendOf<c10d::ProcessGroup>::type;
+
+/// A group whose operations are those of `group`. Called by all ranks, which agree on its id. It splits where c10d and the
+/// backend can (libtorch 2.14, not 2.6; capabilities().splitting); where they cannot, make the groups of some ranks with c10d,
+/// and a mesh out of several of them with DeviceMesh::from_group. `timeout` becomes the group's. `global_ranks` says which
+/// ranks of the job its members are, which a mesh asks for (default: 0, 1, ...). The current CUDA device of the calling
+/// thread is the group's, unless the c10d group is bound to one.
 COHORT_API ProcessGroupPtr from_c10d(c10::intrusive_ptr<c10d::ProcessGroup> group,
-                                     std::chrono::milliseconds timeout = ProcessGroup::default_timeout);
+                                     std::chrono::milliseconds timeout = ProcessGroup::default_timeout,
+                                     std::vector<int> global_ranks = {});
 
 /// The same keys and values. Calls of both may be mixed; waits keep Cohort's deadlines. There are no queues, and append needs
 /// libtorch 2.
@@ -67,8 +82,9 @@ COHORT_API StorePtr from_c10d(c10::intrusive_ptr<c10d::Store> store);
 template <class T>
   requires(std::derived_from<T, c10d::ProcessGroup> && !std::same_as<T, c10d::ProcessGroup>)
 ProcessGroupPtr from_c10d(const c10::intrusive_ptr<T>& group,
-                          std::chrono::milliseconds timeout = ProcessGroup::default_timeout) {
-  return from_c10d(c10::intrusive_ptr<c10d::ProcessGroup>(group), timeout);
+                          std::chrono::milliseconds timeout = ProcessGroup::default_timeout,
+                          std::vector<int> global_ranks = {}) {
+  return from_c10d(c10::intrusive_ptr<c10d::ProcessGroup>(group), timeout, std::move(global_ranks));
 }
 template <class T>
   requires(std::derived_from<T, c10d::Store> && !std::same_as<T, c10d::Store>)
@@ -79,6 +95,9 @@ StorePtr from_c10d(const c10::intrusive_ptr<T>& store) {
 struct ToC10dOptions {
   /// Let c10d's reducer put its buckets into memory of the group, where the group and libtorch (2.7 or newer) support it.
   bool group_memory = true;
+  /// Called with the group, and with each group that c10d makes from it; what it returns is kept and used in its place. For
+  /// languages in which a lock must be released while a group ends.
+  std::function<ProcessGroupPtr(ProcessGroupPtr)> hold{};
 };
 /// Smaller buckets stay in ordinary memory: with 1,000 parameters of 1 KiB, DDP added about twice as much to a step when its
 /// bucket was in memory of the group. A likely cause is that a reduction there leaves half of the bucket in the cache of a

@@ -27,26 +27,15 @@
 #include <cohort/torch/state_dict.h>
 #include <torch/data/dataloader.h>
 #include <torch/data/samplers/base.h>
-#include <torch/version.h>
+#include <torch/types.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 
 namespace cohort {
-
-namespace detail {
-#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
-template <class T>
-using TorchOptional = std::optional<T>;
-#else
-template <class T>
-using TorchOptional = c10::optional<T>;
-#endif
-}  // namespace detail
 
 struct DistributedSamplerOptions {
   /// The group whose ranks share the data; null: current_process_group(). Not used if `size` is given.
@@ -80,8 +69,8 @@ class COHORT_API DistributedSampler : public torch::data::samplers::Sampler<> {
   void trained(std::size_t samples);
 
   // Called by the loader.
-  void reset(detail::TorchOptional<std::size_t> new_size = {}) override;
-  detail::TorchOptional<std::vector<std::size_t>> next(std::size_t batch_size) override;
+  void reset(torch::optional<std::size_t> new_size = {}) override;
+  torch::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
 
   void save(torch::serialize::OutputArchive& archive) const override;
   /// A data set of another size is a ValueError.

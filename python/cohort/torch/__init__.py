@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 from cohort import _torch, errors
-from cohort.torch import buckets, environment
+from cohort.torch import buckets, environment, shrinking
 
 __all__ = ["Options", "empty", "engine", "is_cohort", "monitored_barrier"]
 
@@ -107,6 +107,7 @@ def _register():
     else:
         register()
     environment.install()
+    shrinking.install()
     buckets.install(_backend_of)
 
 

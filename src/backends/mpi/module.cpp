@@ -47,6 +47,17 @@ Theirs unwrap(Ours ours) {
   return handle;
 }
 
+/// The size of a message that has been found.
+std::size_t bytes_of(const MPI_Status& status) {
+  MPI_Count bytes = 0;
+#if MPI_VERSION >= 4
+  check(MPI_Get_elements_c(&status, MPI_BYTE, &bytes), "MPI_Get_elements_c");
+#else
+  check(MPI_Get_elements_x(&status, MPI_BYTE, &bytes), "MPI_Get_elements_x");  // deprecated since MPI 4.1
+#endif
+  return static_cast<std::size_t>(bytes);
+}
+
 MPI_Comm comm_of(Communicator on) {
   return unwrap<MPI_Comm>(on);
 }
@@ -345,10 +356,7 @@ class RealLibrary final : public Library {
     int is_there = 0;
     check(MPI_Improbe(peer < 0 ? MPI_ANY_SOURCE : peer, tag, comm_of(on), &is_there, &message, &status), "MPI_Improbe");
     if (is_there == 0) return std::nullopt;
-    MPI_Count bytes = 0;
-    check(MPI_Get_elements_x(&status, MPI_BYTE, &bytes), "MPI_Get_elements_x");
-    return Found{
-        .message = wrap<Message>(message), .source = status.MPI_SOURCE, .bytes = static_cast<std::size_t>(bytes)};
+    return Found{.message = wrap<Message>(message), .source = status.MPI_SOURCE, .bytes = bytes_of(status)};
   }
   Request receive(void* data, std::size_t bytes, Message message) override {
     const LongType type(bytes);

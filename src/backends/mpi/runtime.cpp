@@ -43,8 +43,9 @@ int tag_of(std::string_view group) {
 
 Library& load_library() {
   const auto env = Env::read();
-  const auto flavour = choose_flavour(env, loaded_version());
-  const auto module = Module::of_engine(fmt::format("mpi_{}", to_string(flavour)), env.text("COHORT_MODULE_PATH"));
+  const auto flavour = choose_flavour(env, loaded_mpi());
+  const auto module = Module::of_engine(fmt::format("mpi_{}", to_string(flavour)), env.text("COHORT_MODULE_PATH"),
+                                        flavour == Flavour::openmpi ? "libmpi.so" : "libmpich", "MPI_Init");
   const auto get = module.find<GetLibrary>(get_library_symbol);
   if (get == nullptr) {
     throw ValueError(
@@ -75,21 +76,26 @@ std::optional<Flavour> flavour_of_version(std::string_view version) {
   return std::nullopt;
 }
 
-Flavour choose_flavour(const Env& env, std::string_view loaded) {
+Flavour choose_flavour(const Env& env, const LoadedMpi& loaded) {
   const auto wanted = env.text("COHORT_MPI");
   if (!wanted.empty() && wanted != "openmpi" && wanted != "mpich") {
     throw ValueError(fmt::format("COHORT_MPI=\"{}\": openmpi or mpich", wanted));
   }
-  if (!loaded.empty()) {
-    const auto flavour = flavour_of_version(loaded);
-    if (!flavour) throw ValueError(fmt::format("backend mpi knows Open MPI and MPICH; the program uses {}", loaded));
-    if (!wanted.empty() && wanted != to_string(*flavour)) {
-      throw ValueError(fmt::format("COHORT_MPI={}, but the program itself uses {}", wanted, title_of(*flavour)));
+  const auto flavour_of_loaded = [&] {
+    const auto flavour = flavour_of_version(loaded.version);
+    if (flavour) return *flavour;
+    throw ValueError(fmt::format("backend mpi knows Open MPI and MPICH; the program uses {}", loaded.version));
+  };
+  if (loaded.is_initialized) {
+    const auto flavour = flavour_of_loaded();
+    if (!wanted.empty() && wanted != to_string(flavour)) {
+      throw ValueError(fmt::format("COHORT_MPI={}, but the program itself uses {}", wanted, title_of(flavour)));
     }
-    return *flavour;
+    return flavour;
   }
   if (!wanted.empty()) return wanted == "openmpi" ? Flavour::openmpi : Flavour::mpich;
   if (const auto flavour = flavour_of_launcher(env)) return *flavour;
+  if (!loaded.version.empty()) return flavour_of_loaded();
   const bool by_cohort = !env.run_id.empty() || !env.store.empty();
   throw ValueError(
       fmt::format("backend mpi needs a program that was started by MPI's own launcher{}: mpirun -n 4 PROGRAM, or srun "
@@ -98,22 +104,27 @@ Flavour choose_flavour(const Env& env, std::string_view loaded) {
                   by_cohort ? ", not by cohort run" : ""));
 }
 
-std::string loaded_version() {
+LoadedMpi loaded_mpi() {
   using GetVersion = int (*)(char*, int*);
+  using IsInitialized = int (*)(int*);
   const auto get = reinterpret_cast<GetVersion>(::dlsym(RTLD_DEFAULT, "MPI_Get_library_version"));
-  if (get == nullptr) return {};
+  const auto ask = reinterpret_cast<IsInitialized>(::dlsym(RTLD_DEFAULT, "MPI_Initialized"));
+  if (get == nullptr || ask == nullptr) return {};
   std::array<char, 16'384> text{};  // more than any MPI_MAX_LIBRARY_VERSION_STRING (Open MPI: 256, MPICH: 8192)
   int length = 0;
-  if (get(text.data(), &length) != 0) return {};
-  return {text.data(), static_cast<std::size_t>(length)};
+  int is_initialized = 0;
+  if (get(text.data(), &length) != 0 || ask(&is_initialized) != 0) return {};
+  return {.version = {text.data(), static_cast<std::size_t>(length)}, .is_initialized = is_initialized != 0};
 }
 
 Runtime& Runtime::of_process(Deadline deadline) {
   static Immortal<Runtime> runtime(load_library());  // if this throws, the next call tries again
+  runtime->start(deadline);
+  // Made when MPI has been initialised, and so destroyed before MPI's own exit handlers run. After those, MPICH 5 does not
+  // tell its launcher any more that the process has finalised, and the launcher kills the others.
   static const struct AtExit {
     ~AtExit() { runtime->finish(); }
   } at_exit;
-  runtime->start(deadline);
   return *runtime;
 }
 

@@ -3,24 +3,19 @@
 
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <cohort/error.h>
 #include <cohort/issue_observer.h>
-#include <cohort/prefix_store.h>
 #include <cohort/torch/c10d.h>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <sched.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <functional>
 #include <initializer_list>
 #include <limits>
-#include <random>
 #include <span>
 #include <stdexcept>
 #include <thread>
@@ -29,9 +24,11 @@
 #include "core/abort_text.h"
 #include "core/immortal.h"
 #include "core/rank_index.h"
-#include "group/group_ids.h"
 #include "group/transfer_timeout.h"
+#include "torch/c10d/c10d_split.h"
 #include "torch/c10d/error_text.h"
+#include "torch/compat/c10d_calls.h"
+#include "torch/compat/features.h"
 #include "torch/dispatch/fallback.h"
 
 namespace cohort {
@@ -51,7 +48,7 @@ struct Unrecorded {
 };
 
 std::string c10d_name(c10d::ProcessGroup& group, at::Device device) {
-#if TORCH_VERSION_MAJOR >= 2
+#if COHORT_TORCH_HAS_C10D_BACKEND
   return group.getBackend(device.type())->getBackendName();
 #else
   static_cast<void>(device);
@@ -174,7 +171,10 @@ Capabilities C10dGroupBackend::capabilities() const {
       {broadcast, all_reduce, all_reduce_coalesced, reduce, all_gather, all_gather_single, all_gather_coalesced, gather,
        scatter, reduce_scatter, all_to_all_single, all_to_all, send, recv, barrier, reduce_scatter_single, coalesced});
   if (!is_nccl_) operations |= Capabilities::bit(recv_any_source);
-  return {.operations = operations, .premul_sum = true, .stream_ordered = is_stream_ordered()};
+  return {.operations = operations,
+          .splitting = can_split(*group_, device_),
+          .premul_sum = true,
+          .stream_ordered = is_stream_ordered()};
 }
 
 C10dReduction C10dGroupBackend::reduction(const Operation& op) const {
@@ -346,9 +346,27 @@ void C10dGroupBackend::drain() {
   enqueued_.drain();
 }
 
-BackendPtr C10dGroupBackend::split(const BackendSplit& /*split*/, Deadline /*deadline*/) {
-  throw NotSupportedError(
-      "a group made by from_c10d does not split: make a group of these ranks with c10d, and give it to from_c10d", {});
+BackendPtr C10dGroupBackend::split(const BackendSplit& split, Deadline deadline) {
+  return partition({&split, 1}, deadline);
+}
+
+BackendPtr C10dGroupBackend::partition(std::span<const BackendSplit> parts, Deadline /*deadline*/) {
+  const auto has_own_rank = [this](const BackendSplit& part) { return std::ranges::count(part.ranks, rank()) > 0; };
+  const auto own = std::ranges::find_if(parts, has_own_rank);
+  // c10d wants one call of every rank, with the ranks of its own group; with those of another one on ranks that get none.
+  const auto& part = own == parts.end() ? parts.front() : *own;
+  C10dGroupPtr child;
+  try {
+    child = split_in_c10d(*group_, device_, part);
+  } catch (const c10::Error& e) {
+    throw BackendError(fmt::format("split_group: {}", text_of(e)), {.op = "split_group"});
+  }
+  if (own == parts.end()) return nullptr;
+  if (part.ranks.at(index_of(child->getRank())) != rank()) {
+    throw NotSupportedError("split_group: this version of c10d numbers the ranks of a new group in ascending order",
+                            {.op = "split_group"});
+  }
+  return std::make_shared<C10dGroupBackend>(std::move(child), device_, part.id);
 }
 
 // --- collectives
@@ -402,7 +420,7 @@ void C10dGroupBackend::all_gather(const Operation& op, Call& call) {
     std::vector input{operands.input(op.in())};
     if (is_nccl_) {  // which would copy the outputs of a list
       auto output = operands.packed_output(op.outs);
-      return {{group_->_allgather_base(output, input[0], options)}};
+      return {{compat::all_gather_single(*group_, output, input[0], options)}};
     }
     std::vector<std::vector<at::Tensor>> outputs(1);
     for (const auto& each : op.outs) outputs[0].push_back(operands.output(each));
@@ -460,7 +478,7 @@ void C10dGroupBackend::reduce_scatter(const Operation& op, Call& call) {
     auto output = operands.output(op.out(), how.type);
     auto options = until<c10d::ReduceScatterOptions>(call);
     options.reduceOp = how.op;
-    return {{group_->_reduce_scatter_base(output, input, options)}, [how, output] { how.after(output); }};
+    return {{compat::reduce_scatter_single(*group_, output, input, options)}, [how, output] { how.after(output); }};
   });
 }
 
@@ -488,7 +506,8 @@ void C10dGroupBackend::all_to_all(const Operation& op, Call& call) {
     auto output = operands.packed_output(op.outs);
     auto input_sizes = sizes_of(op.ins);
     auto output_sizes = sizes_of(op.outs);
-    return {{group_->alltoall_base(output, input, output_sizes, input_sizes, until<c10d::AllToAllOptions>(call))}};
+    return {{compat::all_to_all_single(*group_, output, input, output_sizes, input_sizes,
+                                       until<c10d::AllToAllOptions>(call))}};
   });
 }
 
@@ -639,68 +658,6 @@ int C10dGroupBackend::recv(const Operation& op, Call& call) {
 
 void C10dGroupBackend::rest(Deadline until) {
   progress_->rest(polls_messages_ ? earlier(until, Deadline::at(Deadline::Clock::now() + 100us)) : until);
-}
-
-// --- making a group
-
-namespace {
-
-/// The devices of the c10d group that Cohort has a type for. An accelerator is the one that it is bound to, or the
-/// current one of this thread.
-std::vector<at::Device> devices_of(c10d::ProcessGroup& group) {
-  std::vector<at::Device> devices;
-#if TORCH_VERSION_MAJOR >= 2
-  for (const auto& each : group.getDeviceTypes()) {
-    if (each.is_cpu()) devices.insert(devices.begin(), at::kCPU);
-    if (!each.is_cuda()) continue;
-    const auto bound = group.getBoundDeviceId();
-    devices.push_back(bound ? *bound : c10::impl::VirtualGuardImpl(at::kCUDA).getDevice());
-  }
-#else
-  const bool is_on_gpus = group.getBackendName() == "nccl";
-  devices.push_back(is_on_gpus ? c10::impl::VirtualGuardImpl(at::kCUDA).getDevice() : at::Device(at::kCPU));
-#endif
-  if (devices.empty()) throw ValueError("from_c10d: the group has no backend for cpu or cuda");
-  return devices;
-}
-
-/// Rank 0 chooses it.
-std::string agree_on_id(const c10::intrusive_ptr<c10d::ProcessGroup>& group, at::Device device,
-                        std::chrono::milliseconds timeout) {
-  std::array<std::uint32_t, 4> number{};
-  std::random_device random;
-  std::ranges::generate(number, std::ref(random));
-  Call call(OpType::broadcast, 0, timeout);
-  C10dGroupBackend(group, device, "from_c10d")
-      .perform(Operation::broadcast(std::as_writable_bytes(std::span(number)), 0), call);
-  return fmt::format("c10d-{:08x}", fmt::join(number, ""));
-}
-
-/// The group's store, if c10d gives it, for groups that are made through it (PartitionOptions).
-template <class Group>
-StorePtr store_of(const Group& group, const std::string& id) {
-  if constexpr (requires { group.getStore(); }) {
-    if (auto store = group.getStore()) return std::make_shared<PrefixStore>(id, from_c10d(std::move(store)));
-  }
-  return nullptr;
-}
-
-}  // namespace
-
-ProcessGroupPtr from_c10d(c10::intrusive_ptr<c10d::ProcessGroup> group, std::chrono::milliseconds timeout) {
-  if (!group) throw ValueError("from_c10d: no group");
-  if (timeout.count() <= 0) {
-    throw ValueError(fmt::format("from_c10d: the timeout must be positive, not {} ms", timeout.count()));
-  }
-  const auto devices = devices_of(*group);
-  const auto id = agree_on_id(group, devices.front(), timeout);
-  auto made = std::make_shared<ProcessGroup>(store_of(*group, id), group->getRank(), group->getSize(), timeout, id);
-  for (const auto& device : devices) {
-    made->add_backend(device.is_cpu() ? DeviceType::cpu : DeviceType::cuda,
-                      std::make_shared<C10dGroupBackend>(group, device, id));
-  }
-  remember_group(id, made);
-  return made;
 }
 
 }  // namespace cohort

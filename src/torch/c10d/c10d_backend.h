@@ -32,6 +32,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -63,6 +64,7 @@ class C10dGroupBackend final : public Backend {
   std::unique_ptr<Transfer> start_recv(const Operation& op, Call& call) override;
   void rest(Deadline until) override;
   BackendPtr split(const BackendSplit& split, Deadline deadline) override;
+  BackendPtr partition(std::span<const BackendSplit> parts, Deadline deadline) override;
   void abort(std::string_view reason) override;
   void drain() override;
 

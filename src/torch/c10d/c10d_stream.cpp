@@ -5,7 +5,6 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <cohort/error.h>
-#include <torch/version.h>
 
 #include <fmt/format.h>
 #include <sched.h>
@@ -14,17 +13,11 @@
 #include <thread>
 #include <utility>
 
+#include "torch/compat/stream_handle.h"
+
 namespace cohort {
 
 namespace {
-
-void* handle_of(const c10::Stream& stream) {
-#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 11)
-  return stream.native_handle();
-#else
-  throw NotSupportedError(fmt::format("tensors on {} need libtorch 2.11 or newer", stream.device().str()));
-#endif
-}
 
 class EnqueuedOperation final : public Completion {
  public:

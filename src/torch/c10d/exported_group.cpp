@@ -3,14 +3,18 @@
 
 #include <ATen/ATen.h>
 #include <cohort/error.h>
+#include <cohort/prefix_store.h>
 #include <cohort/torch/tensor.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <string_view>
 #include <utility>
 
+#include "group/process_group_state.h"
 #include "torch/c10d/reduce_op.h"
+#include "torch/compat/work_time.h"
 #include "torch/written.h"
 
 namespace cohort {
@@ -37,6 +41,15 @@ ExportedGroup::How how_of(const C10dOptions& options) {
   ExportedGroup::How how{.timeout = timeout_of(options.timeout)};
   if constexpr (requires { options.asyncOp; }) how.async_op = options.asyncOp;
   return how;
+}
+
+/// A template, since options have no names in 2.6.
+template <class C10dOptions>
+std::optional<std::string> name_in(const C10dOptions& options) {
+  if constexpr (requires { options.group_name; }) {
+    if (!options.group_name.empty()) return options.group_name;
+  }
+  return std::nullopt;
 }
 
 int rank_of(std::int64_t rank) {
@@ -66,7 +79,9 @@ ExportedGroup::Tensors all_of(const std::vector<ExportedGroup::Tensors>& lists) 
 }  // namespace
 
 ExportedGroup::ExportedGroup(ProcessGroupPtr group, const ToC10dOptions& options)
-    : C10dBackend(group->rank(), group->size()), group_(std::move(group)), options_(options) {
+    : C10dBackend(group->rank(), group->size()),
+      group_(options.hold == nullptr ? std::move(group) : options.hold(std::move(group))),
+      options_(options) {
   init();
 }
 
@@ -272,7 +287,7 @@ ExportedGroup::WorkPtr ExportedGroup::recvAnysource(Tensors& tensors, int tag) {
              });
 }
 
-#if TORCH_VERSION_MAJOR >= 2
+#if COHORT_TORCH_HAS_C10D_BACKEND
 
 void ExportedGroup::startCoalescing() {
   if (scope_) throw Error("a coalescing scope is already open in this group");
@@ -320,8 +335,10 @@ static_assert(static_cast<int>(c10d::OpType::_REDUCE_SCATTER_BASE) == static_cas
 
 void ExportedGroup::registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
   group_->add_post_hook([hook = std::move(hook)](const HookEvent& event) {
-    hook(std::make_shared<c10d::WorkInfo>(static_cast<c10d::OpType>(event.op), event.sequence, event.started,
-                                          event.finished, event.finished - event.started));
+    using Time = decltype(c10d::WorkInfo::timeStarted);
+    hook(std::make_shared<c10d::WorkInfo>(static_cast<c10d::OpType>(event.op), event.sequence,
+                                          work_time<Time>(event.started), work_time<Time>(event.finished),
+                                          event.finished - event.started));
   });
 }
 
@@ -329,6 +346,32 @@ at::Tensor ExportedGroup::allocateTensor(long elements, at::TensorOptions option
   const auto bytes = static_cast<std::size_t>(elements) * options.dtype().itemsize();
   return bytes < least_bucket_in_group_memory ? at::empty({elements}, options)
                                               : empty_in_group(*group_, {elements}, options);
+}
+
+c10::intrusive_ptr<C10dBackend::Options> ExportedGroup::getBackendOptions() {
+  return c10::make_intrusive<Options>(getBackendName(), group_->timeout());
+}
+
+c10::intrusive_ptr<C10dBackend> ExportedGroup::split(const c10::intrusive_ptr<c10d::Store>& store,
+                                                     const std::vector<int>& ranks,
+                                                     const c10::intrusive_ptr<Options>& options) {
+  SplitOptions ours;
+  if (options) {
+    ours.timeout = timeout_of(options->timeout);
+    ours.name = name_in(*options);
+  }
+  // Each rank only names the group that it will be in, and all of them may have one store; nor may waits for the others
+  // delay what else uses its connection.
+  auto keys = std::make_shared<PrefixStore>(fmt::format("split/{}", fmt::join(ranks, ".")), from_c10d(store)->clone());
+  auto group = GroupAccess::make_of(*group_, std::move(keys), ranks, ours);
+  return group == nullptr ? nullptr : to_c10d(std::move(group), options_);
+}
+
+c10::intrusive_ptr<C10dBackend> ExportedGroup::shrink(const std::vector<std::int64_t>& excluded, int /*flags*/,
+                                                      const c10::intrusive_ptr<Options>& options) {
+  auto group = group_->shrink(
+      {.excluded = {excluded.begin(), excluded.end()}, .timeout = options ? timeout_of(options->timeout) : Timeout()});
+  return group == nullptr ? nullptr : to_c10d(std::move(group), options_);
 }
 
 #endif

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "torch/c10d/exported_work.h"
+#include "torch/compat/features.h"
 
 namespace cohort {
 
@@ -63,7 +64,7 @@ class ExportedGroup final : public C10dBackend {
   void setSequenceNumberForGroup() override {}
   std::uint64_t getSequenceNumberForGroup() override { return group_->sequence_number(); }
 
-#if TORCH_VERSION_MAJOR >= 2
+#if COHORT_TORCH_HAS_C10D_BACKEND
   // Without `override`, since they came at different times after 2.0.
   bool supportsCoalescing() const { return true; }
   /// Operations are collected until endCoalescing(), which runs them as one. c10d has one scope at a time in a group.
@@ -77,6 +78,16 @@ class ExportedGroup final : public C10dBackend {
   void setTimeout(std::chrono::milliseconds timeout) { group_->set_timeout(timeout); }
   void abort() { group_->abort("aborted through torch.distributed"); }
   void shutdown() { group_->shutdown(); }
+
+  bool supportsSplitting() const { return true; }
+  bool supportsShrinking() const { return group_->capabilities().shrinking || group_->capabilities().regrouping; }
+  /// What split() gets where the caller gives no options.
+  c10::intrusive_ptr<Options> getBackendOptions();
+  /// Null on a rank that is not among them.
+  c10::intrusive_ptr<C10dBackend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+                                        const c10::intrusive_ptr<Options>& options);
+  c10::intrusive_ptr<C10dBackend> shrink(const std::vector<std::int64_t>& excluded, int flags,
+                                         const c10::intrusive_ptr<Options>& options);
 
   bool supportsTensorAlloc(c10::DeviceIndex /*index*/) { return wants_group_memory(); }
   at::Tensor allocateTensor(long elements, at::TensorOptions options);  // NOLINT(google-runtime-int): c10d's

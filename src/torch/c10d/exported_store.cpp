@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "torch/c10d/store_bytes.h"
+#include "torch/compat/features.h"
 
 namespace cohort {
 
@@ -38,7 +39,7 @@ class ExportedStore final : public c10d::Store {
     c10d::Store::setTimeout(timeout);
   }
 
-#if TORCH_VERSION_MAJOR >= 2
+#if COHORT_TORCH_HAS_C10D_BACKEND
   // Without `override`, since they came at different times after 2.0.
   c10::intrusive_ptr<c10d::Store> clone() { return c10::make_intrusive<ExportedStore>(store_->clone()); }
   void append(const std::string& key, const C10dBytes& value) { store_->append(key, store_text(value)); }

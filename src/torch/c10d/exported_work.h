@@ -5,7 +5,6 @@
 
 #include <ATen/core/ivalue.h>
 #include <cohort/work.h>
-#include <torch/version.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <chrono>
@@ -13,6 +12,8 @@
 #include <exception>
 #include <optional>
 #include <vector>
+
+#include "torch/compat/features.h"
 
 namespace cohort {
 
@@ -35,7 +36,7 @@ class ExportedWork final : public c10d::Work {
   /// Completed on a thread of CompletionThreads.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
-#if TORCH_VERSION_MAJOR >= 2
+#if COHORT_TORCH_HAS_C10D_BACKEND
   // Without `override`, since they came at different times after 2.0.
   void blockCurrentStream() { wait(kNoTimeout); }
   std::uint64_t getSequencenumber() const { return issued().sequence(); }

@@ -7,7 +7,6 @@
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/InferenceMode.h>
 #include <cohort/current_group.h>
-#include <torch/version.h>
 
 #include <fmt/format.h>
 
@@ -40,17 +39,6 @@ bool is_same(const std::weak_ptr<ProcessGroup>& a, const std::weak_ptr<ProcessGr
 
 }  // namespace
 
-Modes::Autocast Modes::autocast(c10::DeviceType type) {
-#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
-  return {.is_enabled = at::autocast::is_autocast_enabled(type), .dtype = at::autocast::get_autocast_dtype(type)};
-#else
-  if (type == c10::DeviceType::CPU) {
-    return {.is_enabled = at::autocast::is_cpu_enabled(), .dtype = at::autocast::get_autocast_cpu_dtype()};
-  }
-  return {.is_enabled = at::autocast::is_enabled(), .dtype = at::autocast::get_autocast_gpu_dtype()};
-#endif
-}
-
 std::string Modes::text_of(const Autocast& autocast) {
   return autocast.is_enabled ? c10::toString(autocast.dtype) : "off";
 }
@@ -58,8 +46,8 @@ std::string Modes::text_of(const Autocast& autocast) {
 Modes::Modes()
     : grad_(at::GradMode::is_enabled()),
       inference_(c10::InferenceMode::is_enabled()),
-      autocast_cpu_(autocast(c10::DeviceType::CPU)),
-      autocast_cuda_(autocast(c10::DeviceType::CUDA)),
+      autocast_cpu_(autocast_of(c10::DeviceType::CPU)),
+      autocast_cuda_(autocast_of(c10::DeviceType::CUDA)),
       default_dtype_(default_dtype()),
       deterministic_(at::globalContext().deterministicAlgorithms()),
       deterministic_warns_(at::globalContext().deterministicAlgorithmsWarnOnly()),
@@ -71,10 +59,10 @@ Modes::Modes()
 std::optional<std::string> Modes::change() const {
   if (auto text = changed_flag("grad mode", grad_, at::GradMode::is_enabled())) return text;
   if (auto text = changed_flag("inference mode", inference_, c10::InferenceMode::is_enabled())) return text;
-  if (const auto now = autocast(c10::DeviceType::CPU); now != autocast_cpu_) {
+  if (const auto now = autocast_of(c10::DeviceType::CPU); now != autocast_cpu_) {
     return fmt::format("autocast on the CPU was {} and is {}", text_of(autocast_cpu_), text_of(now));
   }
-  if (const auto now = autocast(c10::DeviceType::CUDA); now != autocast_cuda_) {
+  if (const auto now = autocast_of(c10::DeviceType::CUDA); now != autocast_cuda_) {
     return fmt::format("autocast on CUDA was {} and is {}", text_of(autocast_cuda_), text_of(now));
   }
   if (const auto now = default_dtype(); now != default_dtype_) {

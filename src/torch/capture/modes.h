@@ -11,6 +11,8 @@
 #include <optional>
 #include <string>
 
+#include "torch/compat/autocast.h"
+
 namespace cohort::recording {
 
 /// What a thread has set around a step and decides what it computes: modes of libtorch, the current group and the current
@@ -23,14 +25,6 @@ class Modes {
   std::optional<std::string> change() const;
 
  private:
-  struct Autocast {
-    bool is_enabled = false;
-    at::ScalarType dtype = at::kFloat;
-    bool operator==(const Autocast& other) const {
-      return is_enabled == other.is_enabled && (!is_enabled || dtype == other.dtype);
-    }
-  };
-  static Autocast autocast(c10::DeviceType type);
   static std::string text_of(const Autocast& autocast);
 
   bool grad_;

@@ -24,7 +24,7 @@ namespace {
 /// How the recorder is carried from thread to thread: see ImplicitReplication, whose kind is the other one that libtorch
 /// leaves alone.
 struct ActiveRecorder : c10::DebugInfoBase {
-  static constexpr auto kind = c10::DebugInfoKind::TEST_INFO;
+  static auto kind() { return c10::DebugInfoKind::TEST_INFO; }
   explicit ActiveRecorder(Recorder& active) : recorder(active) {}
   Recorder& recorder;
 };
@@ -85,7 +85,7 @@ Recorder::Recorder(std::span<const at::Tensor> arguments, std::vector<WatchedTen
 
 Recorder* Recorder::active() noexcept {
   if (!c10::impl::tls_is_dispatch_key_included(wrapper_key)) return nullptr;
-  const auto* const active = dynamic_cast<ActiveRecorder*>(c10::ThreadLocalDebugInfo::get(ActiveRecorder::kind));
+  const auto* const active = dynamic_cast<ActiveRecorder*>(c10::ThreadLocalDebugInfo::get(ActiveRecorder::kind()));
   return active == nullptr ? nullptr : &active->recorder;
 }
 
@@ -218,7 +218,7 @@ constexpr OtherThreads engine_threads{
 }  // namespace
 
 RecordingScope::RecordingScope(Recorder& recorder)
-    : recorder_(ActiveRecorder::kind, std::make_shared<ActiveRecorder>(recorder)),
+    : recorder_(ActiveRecorder::kind(), std::make_shared<ActiveRecorder>(recorder)),
       key_(wrapper_key),
       observer_([&recorder](const Issue& issue) { recorder.observe(issue); },
                 [&recorder](const Work& work) { recorder.observe_wait(work); }) {

@@ -172,16 +172,24 @@ CapturedResult CapturedStep::Impl::record_with(recording::Recorder& recorder, Re
                                                const std::function<CapturedResult()>& run) {
   CapturedResult result;
   const recording::RefusedOperator* hidden_read = nullptr;
+  bool is_whole = false;
   {
     const recording::RecordingScope scope(recorder);
     const recording::HiddenReads reads;
     result = run();
     hidden_read = reads.first();
+    is_whole = recording::Recorder::active() == &recorder;
   }
   ++recording.attempts;
   recording.container = result.container;
   try {
     if (recorder.refusal()) throw CaptureError(*recorder.refusal());
+    if (!is_whole) {
+      throw CaptureError(
+          CaptureRefusal::unsupported_call, "something that has changed the dispatch keys of this thread",
+          "what it computed from then on was not recorded (functorch does so when its last transform ends)",
+          {"Leave vmap, jvp and the other transforms of functorch out of the step."});
+    }
     if (hidden_read != nullptr) throw recording::error_of(*hidden_read->refusal, std::string(hidden_read->name));
     settle(recording, recorder.finish(result.tensors));
   } catch (const CaptureError& error) {

@@ -33,15 +33,15 @@ struct Reveal {
 };
 struct ParametersTag {
   using Type = Tensors Module::*;
-  friend Type revealed(ParametersTag tag);
+  friend Type revealed(ParametersTag /*tag*/);
 };
 struct BuffersTag {
   using Type = Tensors Module::*;
-  friend Type revealed(BuffersTag tag);
+  friend Type revealed(BuffersTag /*tag*/);
 };
 struct ChildrenTag {
   using Type = Modules Module::*;
-  friend Type revealed(ChildrenTag tag);
+  friend Type revealed(ChildrenTag /*tag*/);
 };
 template struct Reveal<ParametersTag, &Module::parameters_>;
 template struct Reveal<BuffersTag, &Module::buffers_>;

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "torch/archive.h"
 
@@ -124,7 +125,7 @@ void DistributedSampler::trained(std::size_t samples) {
   state_->trained = state_->trained.value_or(0) + samples;
 }
 
-void DistributedSampler::reset(detail::TorchOptional<std::size_t> new_size) {
+void DistributedSampler::reset(torch::optional<std::size_t> new_size) {
   if (new_size.has_value() && *new_size != state_->samples) {
     state_->samples = *new_size;
     state_->resume.reset();
@@ -133,7 +134,7 @@ void DistributedSampler::reset(detail::TorchOptional<std::size_t> new_size) {
   state_->resume.reset();
 }
 
-detail::TorchOptional<std::vector<std::size_t>> DistributedSampler::next(std::size_t batch_size) {
+torch::optional<std::vector<std::size_t>> DistributedSampler::next(std::size_t batch_size) {
   const auto left = state_->rounds() - state_->given;
   const auto count = std::min(batch_size, left);
   if (count == 0) return {};

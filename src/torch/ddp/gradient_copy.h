@@ -10,6 +10,7 @@
 #include <cstring>
 #include <vector>
 
+#include "torch/compat/features.h"
 #include "torch/written.h"
 
 namespace cohort::ddp {
@@ -37,10 +38,10 @@ inline void copy_gradient(const at::Tensor& to, const at::Tensor& from) {
   to.copy_(from);
 }
 
-/// Copies many gradients. On a GPU one kernel copies about a hundred of them, if libtorch has it (2.1 and newer), since
+/// Copies many gradients. On a GPU one kernel copies about a hundred of them, if libtorch has it, since
 /// launching one kernel for each takes longer than copying.
 inline void copy_gradients(const std::vector<at::Tensor>& to, const std::vector<at::Tensor>& from) {
-#if __has_include(<ATen/ops/_foreach_copy.h>)
+#if COHORT_TORCH_HAS_FOREACH_COPY
   if (!to.empty() && to.front().is_cuda()) {
     const at::NoGradGuard no_grad;
     at::_foreach_copy_(to, from);

@@ -8,7 +8,6 @@
 #include <ATen/core/stack.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <cohort/error.h>
-#include <torch/library.h>
 
 #include <fmt/format.h>
 
@@ -83,17 +82,16 @@ void fall_back(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
     awaited.emplace(op, stack);
   if (found.are_distributed) return dtensor::dispatch(op, stack);
   if (auto* const recorder = recording::Recorder::active()) return recorder->run(op, keys & below, stack);
+  if (!found.are_async && run_libtorchs_kernel(op, keys, stack)) return;
   // The key came from this thread's state and not from an argument, or the arguments are plain by now.
   const c10::impl::ExcludeDispatchKeyGuard guard(wrapper_key);
   op.redispatchBoxed(keys & below, stack);
 }
+
+const WrapperFallback registered(c10::KernelFunction::makeFromBoxedFunction<&fall_back>());
 
 }  // namespace
 
 void require_fallback() noexcept {}
 
 }  // namespace cohort
-
-TORCH_LIBRARY_IMPL(_, Fake, library) {
-  library.fallback(torch::CppFunction::makeFromBoxedFunction<&cohort::fall_back>());
-}

@@ -209,7 +209,7 @@ at::Tensor constrain(const at::Tensor& tensor, Placements placements) {
 }
 
 ImplicitReplication::ImplicitReplication()
-    : scope_(dtensor::PlainTensorsAreReplicated::kind, std::make_shared<dtensor::PlainTensorsAreReplicated>()) {}
+    : scope_(dtensor::PlainTensorsAreReplicated::kind(), std::make_shared<dtensor::PlainTensorsAreReplicated>()) {}
 
 ImplicitReplication::~ImplicitReplication() = default;
 

@@ -16,7 +16,7 @@ c10::DispatchKeySet keys_of(const at::Tensor& local) {
   const auto backend = local.is_cpu()    ? c10::DispatchKey::CPU
                        : local.is_cuda() ? c10::DispatchKey::CUDA
                                          : c10::computeDispatchKey(local.scalar_type(), local.layout(), local.device());
-  return c10::DispatchKeySet({backend, c10::DispatchKey::Fake});
+  return c10::DispatchKeySet({backend, wrapper_key});
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 
 #include <typeinfo>
 
+#include "torch/dispatch/fallback.h"
 #include "torch/dtensor/layout.h"
 
 namespace cohort::dtensor {
@@ -57,7 +58,7 @@ c10::DimVector dense_strides(at::IntArrayRef sizes, at::IntArrayRef like);
 
 inline bool is_distributed_impl(const c10::TensorImpl& impl) noexcept {
   // A plain tensor can come to have the key, by set_data(), but not the type.
-  return impl.key_set().has(c10::DispatchKey::Fake) && typeid(impl) == typeid(DTensorImpl);
+  return impl.key_set().has(wrapper_key) && typeid(impl) == typeid(DTensorImpl);
 }
 
 /// Null if the tensor is undefined or not distributed.

@@ -9,11 +9,11 @@ namespace cohort::dtensor {
 /// belongs to a thread's work and carries it along: for CUDA tensors backward runs on a thread of the autograd engine,
 /// and there too a mask that forward took for replicated must be one. The kind is one that libtorch itself leaves alone.
 struct PlainTensorsAreReplicated : c10::DebugInfoBase {
-  static constexpr auto kind = c10::DebugInfoKind::TEST_INFO_2;
+  static auto kind() { return c10::DebugInfoKind::TEST_INFO_2; }
 };
 
 inline bool replicates_plain_tensors() {
-  return dynamic_cast<PlainTensorsAreReplicated*>(c10::ThreadLocalDebugInfo::get(PlainTensorsAreReplicated::kind)) !=
+  return dynamic_cast<PlainTensorsAreReplicated*>(c10::ThreadLocalDebugInfo::get(PlainTensorsAreReplicated::kind())) !=
          nullptr;
 }
 

@@ -29,6 +29,8 @@
 #include <utility>
 #include <vector>
 
+#include "torch/dispatch/fallback.h"
+
 namespace cohort::functional {
 
 enum class ResultMemory : std::uint8_t {
@@ -101,7 +103,7 @@ class AsyncTensorImpl final : public c10::TensorImpl {
 };
 
 inline bool is_async_impl(const c10::TensorImpl& impl) noexcept {
-  return impl.key_set().has(c10::DispatchKey::Fake) && typeid(impl) == typeid(AsyncTensorImpl);
+  return impl.key_set().has(wrapper_key) && typeid(impl) == typeid(AsyncTensorImpl);
 }
 /// Null if the tensor is not one of these.
 inline AsyncTensorImpl* find_async(const at::Tensor& tensor) noexcept {

@@ -9,28 +9,14 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/version.h>
 
 #include <cstdint>
 #include <string_view>
 #include <vector>
 
-#if TORCH_VERSION_MAJOR < 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 6)
-#include <c10/util/string_view.h>
-#endif
+#include "torch/compat/operator_string.h"
 
 namespace cohort::functional {
-
-/// The type that kernels take for `str`.
-#if TORCH_VERSION_MAJOR < 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 6)
-using OperatorString = c10::string_view;
-#else
-using OperatorString = std::string_view;
-#endif
-
-inline std::string_view as_view(OperatorString string) {
-  return {string.data(), string.size()};
-}
 
 namespace ops {
 

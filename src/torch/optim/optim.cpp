@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "torch/optim/state_key.h"
+#include "torch/compat/state_key.h"
 #include "torch/optim/update_rules.h"
 
 namespace cohort::optim {

@@ -18,8 +18,8 @@
 #include <tuple>
 #include <unordered_set>
 
+#include "torch/compat/state_key.h"
 #include "torch/flatten.h"
-#include "torch/optim/state_key.h"
 #include "torch/state/crc64.h"
 #include "torch/state/optimizer_state.h"
 #include "torch/state/value_text.h"

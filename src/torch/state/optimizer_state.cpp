@@ -20,9 +20,9 @@
 #include <tuple>
 #include <typeinfo>
 
+#include "torch/compat/state_key.h"
 #include "torch/dtensor/known_parts.h"
 #include "torch/optim/optimizer_fields.h"
-#include "torch/optim/state_key.h"
 #include "torch/state/distributed_state.h"
 #include "torch/state/value_text.h"
 

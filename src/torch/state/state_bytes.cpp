@@ -3,7 +3,6 @@
 
 #include <ATen/ATen.h>
 #include <cohort/torch/checkpoint_error.h>
-#include <torch/version.h>
 
 #include <fmt/format.h>
 
@@ -15,6 +14,7 @@
 #include <string_view>
 #include <utility>
 
+#include "torch/compat/features.h"
 #include "torch/state/checkpoint_names.h"
 #include "torch/state/value_text.h"
 
@@ -33,7 +33,7 @@ constexpr std::array dtype_names {
       DtypeName{at::kBFloat16, "BF16"}, DtypeName{at::kLong, "I64"}, DtypeName{at::kInt, "I32"},
       DtypeName{at::kShort, "I16"}, DtypeName{at::kChar, "I8"}, DtypeName{at::kByte, "U8"},
       DtypeName{at::kBool, "BOOL"}, DtypeName{at::kComplexFloat, "C64"},
-#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 3)
+#if COHORT_TORCH_HAS_NARROW_FLOATS_AND_WIDE_UNSIGNED
       DtypeName{at::kUInt16, "U16"}, DtypeName{at::kUInt32, "U32"}, DtypeName{at::kUInt64, "U64"},
       DtypeName{at::kFloat8_e4m3fn, "F8_E4M3"}, DtypeName{at::kFloat8_e5m2, "F8_E5M2"},
 #endif

@@ -16,7 +16,7 @@
 #include <string>
 #include <utility>
 
-#include "torch/optional_tensor.h"
+#include "torch/compat/optional_tensor.h"
 #include "torch/sync_batch_norm/normalize.h"
 
 namespace cohort {

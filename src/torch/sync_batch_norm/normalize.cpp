@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "torch/optional_tensor.h"
+#include "torch/compat/optional_tensor.h"
 
 namespace cohort {
 

@@ -8,15 +8,15 @@
 #include <cohort/torch/c10d.h>
 #include <cohort/torch/capture.h>
 #include <cohort/torch/ddp.h>
+#include <cohort/torch/dtensor.h>
 #include <cohort/torch/functional.h>
 #include <cohort/torch/mesh.h>
 #include <cohort/torch/optim.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
-#if TORCH_VERSION_MAJOR < 2 && defined(USE_C10D_GLOO) && __has_include(<gloo/algorithm.h>)
-#define COHORT_TEST_HAS_C10D_GLOO
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
-#endif
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -34,8 +34,15 @@
 #include <utility>
 #include <vector>
 
+#include "torch/compat/features.h"
 #include "torch/ddp_test.h"
 #include "torch/torch_ranks.h"
+
+// Newer versions carry a Gloo of their own, whose headers are not installed.
+#if !COHORT_TORCH_HAS_C10D_BACKEND && defined(USE_C10D_GLOO) && __has_include(<gloo/algorithm.h>)
+#define COHORT_TEST_HAS_C10D_GLOO
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#endif
 
 namespace cohort::test {
 namespace {
@@ -50,7 +57,7 @@ std::size_t index(int rank) {
 
 /// A c10d group whose backend for the host this is.
 C10dGroupPtr group_of(const c10::intrusive_ptr<C10dBackend>& backend, const c10::intrusive_ptr<c10d::Store>& store) {
-#if TORCH_VERSION_MAJOR >= 2
+#if COHORT_TORCH_HAS_C10D_BACKEND
   const auto type = c10d::ProcessGroup::strToBackendType(backend->getBackendName());
   auto group = c10::make_intrusive<c10d::ProcessGroup>(store, backend->getRank(), backend->getSize());
   group->setBackend(at::kCPU, type, backend);
@@ -642,8 +649,7 @@ TEST(FromC10d, GroupsHaveOneIdOnAllRanks) {
     EXPECT_TRUE(group->capabilities().premul_sum);
     EXPECT_TRUE(group->capabilities().user_reductions);
     EXPECT_TRUE(group->capabilities().supports(OpType::recv_any_source));
-    EXPECT_FALSE(group->capabilities().splitting);
-    EXPECT_ERROR(NotSupportedError, group->split_group({0}), "make a group of these ranks with c10d");
+    EXPECT_ERROR(ValueError, from_c10d(theirs, 30s, {0, 1, 2}), "3 global ranks of a group of 2");
     group->barrier();
   });
   with_kind(all_kinds.front(), 1, [](const ProcessGroupPtr& group) { EXPECT_EQ(resolve_group(group->id()), group); });
@@ -682,7 +688,76 @@ TEST(FromC10d, AGroupIsAMeshOfOneDimension) {
     auto x = at::ones({2});
     mesh.group()->all_reduce(x);
     EXPECT_TRUE(at::equal(x, at::full({2}, 2.0F)));
-    EXPECT_ERROR(Error, init_device_mesh("cpu", {2, 1}, {"dp", "tp"}, {.process_group = group}), "does not split");
+  });
+}
+
+/// Rows and columns of a mesh of 2 x 2 ranks, and a product that uses both.
+void expect_mesh_of_2_by_2(const DeviceMesh& mesh, int rank) {
+  auto row = at::full({1}, static_cast<float>(rank));
+  mesh.group("tp")->all_reduce(row);
+  EXPECT_EQ(row.item<float>(), static_cast<float>(rank / 2 == 0 ? 1 : 5));
+  auto column = at::full({1}, static_cast<float>(rank));
+  mesh.group("dp")->all_reduce(column);
+  EXPECT_EQ(column.item<float>(), static_cast<float>(rank % 2 == 0 ? 2 : 4));
+  const auto x = at::arange(24, at::kDouble).reshape({4, 6});
+  const auto w = at::arange(30, at::kDouble).reshape({6, 5});
+  const auto product = at::matmul(distribute_tensor(x, mesh, {Shard(0), Replicate()}),
+                                  distribute_tensor(w, mesh, {Replicate(), Shard(1)}));
+  EXPECT_TRUE(at::equal(DTensor(product).full_tensor(), at::matmul(x, w)));
+}
+
+TEST(FromC10d, GroupsOfSomeRanksAreTheDimensionsOfAMesh) {
+  for (const auto make : all_kinds) {
+    at::set_num_threads(1);
+    const auto store = c10::make_intrusive<c10d::HashStore>();
+    as_threads(4, [&](int rank) {
+      const auto group = [&](const std::string& name, std::vector<int> ranks) {
+        const auto keys = c10::make_intrusive<c10d::PrefixStore>(name, store);
+        const auto place = static_cast<int>(std::ranges::find(ranks, rank) - ranks.begin());
+        const auto theirs = make(keys, place, static_cast<int>(ranks.size()), patient);
+        return from_c10d(theirs, patient, std::move(ranks));
+      };
+      const auto world = group("world", {0, 1, 2, 3});
+      const auto dp = group(fmt::format("dp{}", rank % 2), {rank % 2, rank % 2 + 2});
+      const auto tp = group(fmt::format("tp{}", rank / 2), {rank / 2 * 2, rank / 2 * 2 + 1});
+      expect_mesh_of_2_by_2(DeviceMesh::from_group({dp, tp}, "cpu", RankArray{{0, 1}, {2, 3}}, {"dp", "tp"}, world),
+                            rank);
+      world->barrier();
+    });
+  }
+}
+
+template <class Group>
+constexpr bool can_be_split = requires(Group group) { &Group::splitGroup; };
+
+TEST(FromC10d, GroupsSplitWhereC10dCan) {
+  with_kind(make_cohort, 4, [](const ProcessGroupPtr& group) {
+    EXPECT_EQ(group->capabilities().splitting, can_be_split<c10d::ProcessGroup>);
+    if (!group->capabilities().splitting) {
+      EXPECT_ERROR(NotSupportedError, group->split_group({0}), "make a group of these ranks with c10d");
+      EXPECT_ERROR(Error, init_device_mesh("cpu", {2, 2}, {"dp", "tp"}, {.process_group = group}), "does not split");
+      return;
+    }
+    const int rank = group->rank();
+    const auto pair = group->split_group({1, 3});
+    ASSERT_EQ(pair != nullptr, rank % 2 == 1);
+    if (pair != nullptr) {
+      EXPECT_EQ(pair->rank(), rank / 2);
+      EXPECT_EQ(pair->global_ranks(), (std::vector{1, 3}));
+      auto x = at::full({2}, static_cast<float>(rank));
+      pair->all_reduce(x);
+      EXPECT_TRUE(at::equal(x, at::full({2}, 4.0F)));
+      for (const auto& each : pair->all_gather_bytes(pair->id())) EXPECT_EQ(each, pair->id());
+    }
+    // The same ranks once more, and groups of one.
+    const auto alone = group->partition({{0}, {3, 1}});
+    ASSERT_EQ(alone != nullptr, rank != 2);
+    if (alone != nullptr) {
+      auto x = at::full({1}, static_cast<float>(rank));
+      alone->broadcast(x);
+      EXPECT_EQ(x.item<float>(), rank == 0 ? 0.0F : 3.0F);
+    }
+    expect_mesh_of_2_by_2(init_device_mesh("cpu", {2, 2}, {"dp", "tp"}, {.process_group = group}), rank);
   });
 }
 

@@ -5,10 +5,13 @@
 #include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include <atomic>
 #include <latch>
+#include <memory>
 #include <thread>
 #include <vector>
 
+#include "torch/compat/features.h"
 #include "torch/torch_ranks.h"
 
 namespace cohort::test {
@@ -52,7 +55,9 @@ TEST_P(ToC10d, Reductions) {
     EXPECT_TRUE(work->isSuccess());
     EXPECT_TRUE(work->result()[0].is_same(y[0]));
     EXPECT_EQ(work->retrieveOpType(), c10d::OpType::ALLREDUCE);
-    options.reduceOp = c10d::makeNCCLPreMulSum(0.5);
+    // As the function does that makes one, whose name differs between versions.
+    options.reduceOp.op_ = c10d::ReduceOp::PREMUL_SUM;
+    options.reduceOp.supplement_ = c10::make_intrusive<c10d::NCCLPreMulSumSupplement>(0.5);
     Tensors z{filled(2)};
     pg->allreduce(z, options)->wait();
     expect_filled(z[0], size);
@@ -316,7 +321,7 @@ TEST(ToC10dGroup, RaisesTheVersionOfWhatIsWritten) {
   });
 }
 
-#if TORCH_VERSION_MAJOR >= 2
+#if COHORT_TORCH_HAS_C10D_BACKEND
 TEST_P(ToC10d, CoalescingScopes) {
   on_ranks([](const C10dPtr& pg, int rank, int size) {
     Tensors x{filled(1)};
@@ -334,9 +339,13 @@ TEST_P(ToC10d, CoalescingScopes) {
 
 TEST(ToC10dGroup, AllocatesTensorsInMemoryOfTheGroup) {
   with_torch_threads(1, [](const ProcessGroupPtr& group) {
-    const auto pg = to_c10d(group);
-    EXPECT_TRUE(pg->supportsTensorAlloc(-1));
-    EXPECT_EQ(pg->allocateTensor(1000, at::TensorOptions(at::kFloat)).numel(), 1000);
+    const auto allocate = [](auto& pg) {
+      if constexpr (requires { pg.supportsTensorAlloc(-1); }) {  // since 2.7
+        EXPECT_TRUE(pg.supportsTensorAlloc(-1));
+        EXPECT_EQ(pg.allocateTensor(1000, at::TensorOptions(at::kFloat)).numel(), 1000);
+      }
+    };
+    allocate(*to_c10d(group));
   });
 }
 #endif
@@ -362,6 +371,50 @@ void expect_a_store(Store& store) {
   EXPECT_EQ(store.clone()->get("c"), "x");
   store.wait({"c"}, no_timeout);
 }
+
+#if COHORT_TORCH_HAS_C10D_BACKEND
+/// Templates, for what versions of c10d do not have.
+template <class Backend>
+void expect_to_shrink(Backend& pg, int rank) {
+  if constexpr (requires { pg.shrink({0}); }) {
+    ASSERT_TRUE(pg.supportsShrinking());
+    if (rank == 1) return;
+    const auto remaining = pg.shrink({1});
+    EXPECT_EQ(remaining->getRank(), rank / 2);
+    EXPECT_EQ(remaining->getSize(), 2);
+    Tensors x{filled(rank)};
+    remaining->allreduce(x)->wait();
+    expect_filled(x[0], 2);
+    // That group can be split in its turn.
+    const auto store = to_c10d(std::make_shared<HashStore>());
+    const auto alone = remaining->split(store, {rank / 2}, remaining->getBackendOptions());
+    ASSERT_TRUE(alone);
+    EXPECT_EQ(alone->getSize(), 1);
+    EXPECT_FALSE(remaining->split(store, {1 - rank / 2}, nullptr));
+    Tensors y{filled(1)};
+    EXPECT_THROW(pg.allreduce(y)->wait(), std::exception) << "the group has been shrunk";
+  }
+}
+
+TEST(ToC10dGroup, IsShrunkAndSplitByC10d) {
+  with_torch_threads(3, [](const ProcessGroupPtr& group) {
+    const auto pg = to_c10d(group);
+    expect_to_shrink(*pg, group->rank());
+  });
+}
+
+TEST(ToC10dGroup, IsHeldAsTheCallerSays) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    std::atomic<int> held = 0;
+    const auto pg = to_c10d(group, {.hold = [&](ProcessGroupPtr each) {
+                              ++held;
+                              return each;
+                            }});
+    EXPECT_EQ(held, 1);
+    EXPECT_EQ(group_behind(*pg), group);
+  });
+}
+#endif
 
 TEST(C10dStores, OfCohortSurviveTheWayThereAndBack) {
   const auto own = std::make_shared<HashStore>();

@@ -6,7 +6,6 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/InferenceMode.h>
 #include <cohort/torch/dtensor.h>
-#include <torch/version.h>
 
 #include <functional>
 #include <optional>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "torch/capture/guards_support.h"
+#include "torch/compat/autocast.h"
 
 namespace cohort::test {
 namespace {
@@ -132,14 +132,6 @@ TEST(ArgumentGuards, TakeDistributedTensorsByMeshAndPlacements) {
 
 // --- what the thread has set
 
-void set_autocast(bool is_enabled) {
-#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
-  at::autocast::set_autocast_enabled(at::kCPU, is_enabled);
-#else
-  at::autocast::set_cpu_enabled(is_enabled);
-#endif
-}
-
 /// Runs `body` while the setting is another one.
 template <class Set, class Value>
 void with_setting(Set&& set, Value value, Value before, const std::function<void()>& body) {
@@ -161,7 +153,7 @@ TEST(ModeGuards, FailWhenAModeDiffers) {
     const at::AutoGradMode again(true);
     EXPECT_EQ(failure_of(guards), "inference mode was off and is on");
   }
-  with_setting(set_autocast, true, false, [&] {
+  with_setting(enable_autocast_on_cpu, true, false, [&] {
     EXPECT_EQ(failure_of(guards), "autocast on the CPU was off and is BFloat16");
     EXPECT_EQ(failure_of(guards_of({})), nothing);
   });

@@ -17,8 +17,8 @@
 #include <optional>
 
 #include "support/temporary.h"
+#include "torch/compat/state_key.h"
 #include "torch/dtensor/saved_tensors.h"
-#include "torch/optim/state_key.h"
 #include "torch/state/state_bytes.h"
 #include "torch/torch_ranks.h"
 

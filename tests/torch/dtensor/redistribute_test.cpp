@@ -3,9 +3,9 @@
 // Redistribution on meshes of real groups, compared with the dense tensor; collectives counted.
 #include "torch/dtensor/redistribute_local.h"
 
-#include <cohort/debug_level.h>
 #include <cohort/torch/mesh.h>
 
+#include "support/debug_level_scope.h"
 #include "support/log_capture.h"
 #include "torch/dtensor/cases.h"
 #include "torch/dtensor/collective_log.h"
@@ -247,14 +247,12 @@ TEST(Redistribute, LogsWhatAnOperatorCausesInDetailMode) {
       redistribute_local(at::ones({2, 4}, at::kFloat), {4, 4}, from, to, why);
     });
   };
-  const auto before = debug_level();
   redistribute_for("aten::mm");
   EXPECT_THAT(log.text(), testing::Not(testing::HasSubstr("aten::mm")));
-  set_debug_level(DebugLevel::detail);
+  const DebugLevelScope debug(DebugLevel::detail);
   redistribute_for("");
   EXPECT_THAT(log.text(), testing::Not(testing::HasSubstr("redistributes")));
   redistribute_for("aten::mm");
-  set_debug_level(before);
   EXPECT_THAT(log.text(), testing::HasSubstr("aten::mm redistributes an argument [S(0)] -> [R]: 64 bytes"));
 }
 

@@ -17,9 +17,9 @@
 #include <thread>
 #include <vector>
 
+#include "torch/compat/optional_tensor.h"
 #include "torch/functional/functional_ranks.h"
 #include "torch/functional/work_registry.h"
-#include "torch/optional_tensor.h"
 
 namespace cohort::functional {
 namespace {

@@ -28,6 +28,7 @@ struct Difference {
   const char* ours;
   const char* theirs;
   const char* why;
+  bool of_every_version = true;
 };
 
 constexpr const char* gathers = "PyTorch gathers instead of an all-to-all on the host";
@@ -53,7 +54,7 @@ const std::vector<Difference> intended{
     {"layer norm of a sharded sequence", "collectives", "all_reduce=2", "none", own_placements},
     {"embedding by rows", "table.grad", "[S(0)]", "[R]", own_placements},
     {"view: merge, the second sharded", "run", "yes", "refused",
-     "a strided shard describes the result, and nothing moves"},
+     "a strided shard describes the result, and nothing moves (as in PyTorch 2.14)", false},
     {"softmax, the normalized dimension sharded", "collectives", "all_reduce=2", "all_gather_into_tensor=1",
      "two numbers per row are reduced, and no row is gathered"},
     {"mean of the sharded dimension", "reduced", "[P(sum)]", "[P(avg)]", by_sum},
@@ -159,7 +160,9 @@ int compare_all(const std::filesystem::path& folder) {
                 each.why, count);
   }
   for (const auto& each : findings.others) std::printf("NOT INTENDED: %s\n", each.c_str());
-  return findings.others.empty() && findings.listed.size() == intended.size() && !::testing::Test::HasFailure() ? 0 : 1;
+  const bool all_seen = std::ranges::all_of(
+      intended, [&](const auto& each) { return !each.of_every_version || findings.listed.contains(&each); });
+  return findings.others.empty() && all_seen && !::testing::Test::HasFailure() ? 0 : 1;
 }
 
 }  // namespace

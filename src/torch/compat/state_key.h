@@ -2,17 +2,18 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/version.h>
 
-#if TORCH_VERSION_MAJOR < 2
+#include "torch/compat/features.h"
+
+#if !COHORT_TORCH_SINCE(2, 0)
 #include <c10/util/C++17.h>
 #endif
 
 namespace cohort {
 
-/// The key under which an optimizer keeps a parameter's state.
+/// The key under which an optimizer keeps a parameter's state: text before libtorch 2.0, then a pointer.
 inline auto state_key(const at::Tensor& parameter) {
-#if TORCH_VERSION_MAJOR >= 2
+#if COHORT_TORCH_SINCE(2, 0)
   return static_cast<void*>(parameter.unsafeGetTensorImpl());
 #else
   return c10::guts::to_string(parameter.unsafeGetTensorImpl());
