@@ -351,6 +351,13 @@ BackendPtr C10dGroupBackend::split(const BackendSplit& split, Deadline deadline)
 }
 
 BackendPtr C10dGroupBackend::partition(std::span<const BackendSplit> parts, Deadline /*deadline*/) {
+  // All parts are known on all ranks, so all refuse alike and nobody waits.
+  const auto is_ascending = [](const BackendSplit& part) { return std::ranges::is_sorted(part.ranks); };
+  if (!COHORT_TORCH_SPLIT_KEEPS_ORDER && !std::ranges::all_of(parts, is_ascending)) {
+    throw NotSupportedError(
+        "partition: this version of c10d numbers the ranks of a new group in ascending order; give each part's ranks so",
+        {.op = "partition"});
+  }
   const auto has_own_rank = [this](const BackendSplit& part) { return std::ranges::count(part.ranks, rank()) > 0; };
   const auto own = std::ranges::find_if(parts, has_own_rank);
   // c10d wants one call of every rank, with the ranks of its own group; with those of another one on ranks that get none.
@@ -362,10 +369,6 @@ BackendPtr C10dGroupBackend::partition(std::span<const BackendSplit> parts, Dead
     throw BackendError(fmt::format("split_group: {}", text_of(e)), {.op = "split_group"});
   }
   if (own == parts.end()) return nullptr;
-  if (part.ranks.at(index_of(child->getRank())) != rank()) {
-    throw NotSupportedError("split_group: this version of c10d numbers the ranks of a new group in ascending order",
-                            {.op = "split_group"});
-  }
   return std::make_shared<C10dGroupBackend>(std::move(child), device_, part.id);
 }
 

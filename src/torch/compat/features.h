@@ -20,6 +20,9 @@
 /// c10::Stream::native_handle(), without which no stream of an accelerator can be passed on.
 #define COHORT_TORCH_HAS_STREAM_HANDLES COHORT_TORCH_SINCE(2, 11)
 
+/// c10d's splitGroup() numbers the members in the order in which they are given. Before (2.11 seen), in ascending order.
+#define COHORT_TORCH_SPLIT_KEEPS_ORDER COHORT_TORCH_SINCE(2, 14)
+
 /// FakeTensor in C++, which takes DispatchKey::Fake for itself: since 2.14, and the version that registers a fallback on the
 /// key is not yet released, so the header says it.
 #if __has_include(<c10/core/impl/FakeTensorModeTLS.h>)

@@ -749,13 +749,16 @@ TEST(FromC10d, GroupsSplitWhereC10dCan) {
       EXPECT_TRUE(at::equal(x, at::full({2}, 4.0F)));
       for (const auto& each : pair->all_gather_bytes(pair->id())) EXPECT_EQ(each, pair->id());
     }
+    if (!COHORT_TORCH_SPLIT_KEEPS_ORDER) {
+      EXPECT_ERROR(NotSupportedError, group->partition({{0}, {3, 1}}), "in ascending order");
+    }
     // The same ranks once more, and groups of one.
-    const auto alone = group->partition({{0}, {3, 1}});
+    const auto alone = group->partition({{0}, COHORT_TORCH_SPLIT_KEEPS_ORDER ? std::vector{3, 1} : std::vector{1, 3}});
     ASSERT_EQ(alone != nullptr, rank != 2);
     if (alone != nullptr) {
       auto x = at::full({1}, static_cast<float>(rank));
       alone->broadcast(x);
-      EXPECT_EQ(x.item<float>(), rank == 0 ? 0.0F : 3.0F);
+      EXPECT_EQ(x.item<float>(), static_cast<float>(rank == 0 ? 0 : alone->global_ranks().front()));
     }
     expect_mesh_of_2_by_2(init_device_mesh("cpu", {2, 2}, {"dp", "tp"}, {.process_group = group}), rank);
   });
