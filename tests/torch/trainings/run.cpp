@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// One training, on the ranks of a group and in one process.
+#include <ATen/Parallel.h>
+#include <cohort/hash_store.h>
+#include <cohort/new_group.h>
+#include <cohort/torch/capture.h>
+#include <cohort/torch/checkpoint.h>
+#include <cohort/torch/clip_grad.h>
+#include <cohort/torch/ddp.h>
+#include <cohort/torch/grad_scaler.h>
+#include <cohort/torch/hooks.h>
+#include <cohort/torch/join.h>
+#include <cohort/torch/optim.h>
+#include <cohort/torch/sync_batch_norm.h>
+#include <cohort/torch/zero_optimizer.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <thread>
+#include <utility>
+
+#include "support/temporary.h"
+#include "torch/ddp_test.h"
+#include "torch/trainings/training.h"
+
+namespace cohort::test::trainings {
+
+namespace {
+
+constexpr std::int64_t rows = 3;  // of a batch
+constexpr double max_norm = 0.05;
+constexpr double scale = 1024;  // a power of 2 changes no bits
+
+/// Its second branch is used where forward is told so.
+struct NetImpl : torch::nn::Module {
+  explicit NetImpl(const Training& training) : is_tied(training.has("tied", "yes")) {
+    first = register_module("first", torch::nn::Linear(4, 6));
+    a = register_module("a", torch::nn::Linear(6, 6));
+    b = register_module("b", torch::nn::Linear(6, 6));
+    last = register_module("last", torch::nn::Linear(6, 2));
+    if (training.has("norm", "yes")) norm = register_module("norm", torch::nn::BatchNorm1d(6));
+    to(torch::kDouble);
+    if (training.has("frozen", "yes")) first->weight.requires_grad_(false);
+  }
+  at::Tensor forward(at::Tensor x, bool uses_b) {
+    x = torch::tanh(first(x));
+    if (norm) x = norm(x);
+    x = torch::tanh(a(x));
+    if (uses_b) x = x + b(x);
+    if (is_tied) x = torch::tanh(a(x));
+    return last(x);
+  }
+  bool is_tied;
+  torch::nn::Linear first{nullptr}, a{nullptr}, b{nullptr}, last{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+};
+TORCH_MODULE(Net);
+
+bool uses_b(const Training& training, int rank, int step, int batch) {
+  if (training.has("uses", "never")) return false;
+  if (training.has("uses", "by_step")) return step % 2 == 0;
+  if (training.has("uses", "by_rank")) return rank == 0;
+  if (training.has("uses", "by_rank_and_step")) return (rank + step) % 2 == 0;
+  if (training.has("uses", "by_batch")) return batch == 0;
+  return true;
+}
+
+/// A rank's rows of a step: those of its batches one after another.
+at::Tensor data_of(const Training& training, int rank, int step, std::int64_t columns) {
+  return random_batch(1000 * training.number("seed") + 100 * columns + 10 * step + rank,
+                      {training.number("batches") * rows, columns});
+}
+
+int steps_of(const Training& training, int rank) {
+  const int steps = training.number("steps");
+  return training.has("uneven", "yes") ? std::max(1, steps - rank) : steps;
+}
+
+template <class SGD, class Adam, class AdamW, template <class> class As, class... More>
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Training& training, std::vector<at::Tensor> parameters,
+                                                        const More&... more) {
+  if (training.has("rule", "adam")) {
+    return std::make_unique<As<Adam>>(std::move(parameters), torch::optim::AdamOptions(0.01), more...);
+  }
+  if (training.has("rule", "adamw")) {
+    return std::make_unique<As<AdamW>>(std::move(parameters), torch::optim::AdamWOptions(0.01), more...);
+  }
+  auto options = torch::optim::SGDOptions(0.1);
+  if (training.has("rule", "momentum")) options.momentum(0.9).weight_decay(0.01);
+  return std::make_unique<As<SGD>>(std::move(parameters), options, more...);
+}
+
+template <class T>
+using Itself = T;
+
+std::unique_ptr<torch::optim::Optimizer> libtorch_optimizer(const Training& training, std::vector<at::Tensor> of) {
+  return make_optimizer<torch::optim::SGD, torch::optim::Adam, torch::optim::AdamW, Itself>(training, std::move(of));
+}
+
+FunctionalOptimizerPtr fused_optimizer(const Training& training) {
+  if (training.has("rule", "adam")) return make_functional(fused::Adam{.lr = 0.01});
+  if (training.has("rule", "adamw")) return make_functional(fused::AdamW{.lr = 0.01});
+  if (training.has("rule", "momentum")) {
+    return make_functional(fused::SGD{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01});
+  }
+  return make_functional(fused::SGD{.lr = 0.1});
+}
+
+double rate_at(const Training& training, int step) {
+  const double first = training.has("rule", "adam") || training.has("rule", "adamw") ? 0.01 : 0.1;
+  return training.has("rate", "falling") ? first / (1 + step) : first;
+}
+
+void set_rate(torch::optim::Optimizer& optimizer, double rate) {
+  for (auto& group : optimizer.param_groups()) group.options().set_lr(rate);
+}
+
+void clear_gradients(const Training& training, NetImpl& net) {
+  if (training.has("zeroing", "by_module")) return net.zero_grad();
+  for (auto& parameter : net.parameters()) {
+    auto& gradient = parameter.mutable_grad();
+    if (!gradient.defined()) continue;
+    if (training.has("zeroing", "to_none")) {
+      gradient = at::Tensor();
+    } else {
+      gradient.detach().zero_();
+    }
+  }
+}
+
+void keep_result(NetImpl& net, Outcome& outcome) {
+  for (const auto& parameter : net.parameters()) {
+    outcome.values.push_back(parameter.detach().clone());
+    outcome.gradients.push_back(parameter.grad().defined() ? parameter.grad().detach().clone() : at::Tensor());
+  }
+  for (const auto& buffer : net.buffers()) outcome.values.push_back(buffer.detach().clone());
+}
+
+DdpOptions options_of(const Training& training, const ProcessGroupPtr& group) {
+  return {.process_group = group,
+          .bucket_cap_mb = training.has("bucket", "small") ? std::optional(0.0001) : std::nullopt,
+          .find_unused_parameters = training.has("unused", "find"),
+          .gradient_as_bucket_view = training.has("view", "yes"),
+          .static_graph = training.has("unused", "static"),
+          .broadcast_buffers = training.has("sends_buffers", "yes"),
+          .batched_grad_copy = training.has("batched_copy", "yes"),
+          .skip_all_reduce_unused_params = training.has("skip_unused", "yes")};
+}
+
+/// What one rank does, from construction to the last step.
+class RankTraining {
+ public:
+  RankTraining(const Training& training, const ProcessGroupPtr& group)
+      : training_(training), group_(group), net_(training), ddp_(prepared(), options_of(training, group)) {
+    if (training.has("hook", "all_reduce")) ddp_.register_comm_hook(hooks::all_reduce(group));
+    if (training.has("by", "libtorch")) {
+      optimizer_ = libtorch_optimizer(training, ddp_.parameters());
+    } else if (training.has("by", "cohort")) {
+      optimizer_ = make_optimizer<optim::SGD, optim::Adam, optim::AdamW, Itself>(training, ddp_.parameters());
+    } else if (training.has("by", "fused")) {
+      fused_ = fused_optimizer(training);
+      ddp_.register_fused_optimizer(fused_);
+    } else {
+      optimizer_ = make_optimizer<optim::SGD, optim::Adam, optim::AdamW, ZeroOptimizer>(training, ddp_.parameters(),
+                                                                                        group);
+      if (training.has("by", "zero_step")) {
+        ddp_.register_zero_step(std::dynamic_pointer_cast<ZeroOptimizerBase>(optimizer_));
+      }
+    }
+    steps_in_backward_ = training.has("by", "fused") || training.has("by", "zero_step");
+  }
+
+  void run() {
+    const auto all_steps = [&] {
+      if (training_.has("captured", "yes")) return run_captured();
+      for (int step = 0; step < steps_of(training_, rank()); ++step) {
+        before(step);
+        train(step, input(step), target(step));
+      }
+    };
+    if (training_.has("uneven", "no")) return all_steps();
+    join({&ddp_}, all_steps);
+  }
+
+  NetImpl& net() { return *net_; }
+
+ private:
+  Net& prepared() {
+    fill(*net_, training_.number("seed") + 1 + group_->rank());  // construction makes them equal
+    if (training_.has("norm", "yes")) convert_sync_batch_norm(*net_, group_);
+    return net_;
+  }
+  int rank() const { return group_->rank(); }
+  at::Tensor input(int step) const { return data_of(training_, rank(), step, 4); }
+  at::Tensor target(int step) const { return data_of(training_, rank(), step, 2); }
+
+  /// What happens between two steps.
+  void before(int step) {
+    if (training_.has("rate", "falling")) {
+      const auto rate = rate_at(training_, step);
+      if (fused_ != nullptr) {
+        fused_->set_lr(rate);
+      } else {
+        set_rate(*optimizer_, rate);
+      }
+    }
+    if (training_.has("evaluates", "yes")) {
+      const torch::NoGradGuard no_grad;
+      net_->eval();
+      ddp_.forward(input(step), true);
+      net_->train();
+    }
+    if (training_.has("reloads", "yes") && step == training_.number("steps") / 2) reload();
+  }
+
+  /// What is changed after a checkpoint was saved is undone by loading it.
+  void reload() {
+    const TemporaryFolder folder;
+    const auto path = group_->broadcast_bytes(folder / "checkpoint.safetensors");
+    Checkpoint checkpoint;
+    checkpoint.add("model", net_);
+    if (training_.has("by", "zero") || training_.has("by", "zero_step")) {
+      checkpoint.add("optimizer", dynamic_cast<ZeroOptimizerBase&>(*optimizer_));
+    } else {
+      checkpoint.add("optimizer", *optimizer_);
+    }
+    checkpoint.save(path, group_);
+    fill(*net_, 99);
+    set_rate(*optimizer_, 7);
+    checkpoint.load(path, group_);
+    group_->barrier();  // the folder is rank 0's
+  }
+
+  at::Tensor train(int step, const at::Tensor& x, const at::Tensor& y) {
+    clear_gradients(training_, *net_);
+    at::Tensor sum;
+    const int batches = training_.number("batches");
+    for (int batch = 0; batch < batches; ++batch) {
+      std::optional<ddp::NoSync> local;
+      if (training_.has("syncs", "last") && batch + 1 < batches) local.emplace(ddp_.no_sync());
+      const auto output = ddp_.forward(x.narrow(0, batch * rows, rows), uses_b(training_, rank(), step, batch));
+      const auto loss = torch::mse_loss(output, y.narrow(0, batch * rows, rows));
+      (training_.has("scales", "yes") ? scaler_.scale(loss) : loss).backward();
+      sum = sum.defined() ? sum + loss.detach() : loss.detach();
+    }
+    if (steps_in_backward_) return sum;
+    if (training_.has("clips", "yes")) {
+      if (training_.has("scales", "yes")) scaler_.unscale_(*optimizer_);
+      clip_grad_norm_(ddp_.parameters(), max_norm);
+    }
+    if (training_.has("scales", "yes")) {
+      scaler_.step(*optimizer_);
+      scaler_.update();
+    } else {
+      optimizer_->step();
+    }
+    return sum;
+  }
+
+  void run_captured() {
+    CaptureOptions options{.watch = {ddp_}};
+    if (optimizer_ != nullptr) options.watch.emplace_back(*optimizer_);
+    auto step =
+        capture([this](const at::Tensor& x, const at::Tensor& y) { return train(0, x, y); }, std::move(options));
+    for (int i = 0; i < steps_of(training_, rank()); ++i) {
+      before(i);
+      step(input(i), target(i));
+    }
+  }
+
+  const Training& training_;
+  ProcessGroupPtr group_;
+  Net net_;
+  DistributedDataParallel<NetImpl> ddp_;
+  std::shared_ptr<torch::optim::Optimizer> optimizer_;  ///< null if there is a fused one
+  FunctionalOptimizerPtr fused_;
+  bool steps_in_backward_ = false;
+  GradScaler scaler_{{.init_scale = scale}};
+};
+
+std::string difference(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b, double tolerance) {
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::ostringstream text;
+    if (a[i].defined() != b[i].defined()) {
+      text << "number " << i << " is " << (a[i].defined() ? "defined" : "undefined");
+    } else if (a[i].defined()) {
+      const auto x = a[i].to(at::kDouble);
+      const auto y = b[i].to(at::kDouble);
+      const auto far = (x - y).abs().max().item<double>();
+      // Not <=, so that a NaN is a difference, too.
+      if (!(far <= tolerance * (1 + y.abs().max().item<double>()))) text << "number " << i << " is off by " << far;
+    }
+    if (!text.str().empty()) return text.str();
+  }
+  return {};
+}
+
+}  // namespace
+
+Outcome train_on_rank(const Training& training, const ProcessGroupPtr& group) {
+  Outcome outcome;
+  try {
+    RankTraining rank(training, group);
+    rank.run();
+    keep_result(rank.net(), outcome);
+    group->barrier();
+  } catch (const Error& e) {
+    outcome.error = e.what();
+    // What is refused is so by what the program says; a group that fails is a DistributedError.
+    outcome.is_refused = dynamic_cast<const DistributedError*>(&e) == nullptr;
+  } catch (const std::exception& e) {
+    outcome.error = e.what();
+  }
+  return outcome;
+}
+
+Outcome train_alone(const Training& training) {
+  Net net(training);
+  fill(*net, training.number("seed") + 1);
+  const auto optimizer = libtorch_optimizer(training, net->parameters());
+  const int ranks = training.number("ranks");
+  for (int step = 0; step < steps_of(training, 0); ++step) {
+    clear_gradients(training, *net);
+    set_rate(*optimizer, rate_at(training, step));
+    for (int batch = 0; batch < training.number("batches"); ++batch) {
+      const auto part = [&](int rank, std::int64_t columns) {
+        return data_of(training, rank, step, columns).narrow(0, batch * rows, rows);
+      };
+      if (training.has("norm", "yes")) {
+        std::vector<at::Tensor> inputs, targets;
+        for (int rank = 0; rank < ranks; ++rank) {
+          inputs.push_back(part(rank, 4));
+          targets.push_back(part(rank, 2));
+        }
+        torch::mse_loss(net->forward(at::cat(inputs), uses_b(training, 0, step, batch)), at::cat(targets)).backward();
+        continue;
+      }
+      for (int rank = 0; rank < ranks; ++rank) {
+        if (step >= steps_of(training, rank)) continue;
+        const auto output = net->forward(part(rank, 4), uses_b(training, rank, step, batch));
+        (torch::mse_loss(output, part(rank, 2)) / ranks).backward();
+      }
+    }
+    if (training.has("clips", "yes")) torch::nn::utils::clip_grad_norm_(net->parameters(), max_norm);
+    optimizer->step();
+  }
+  Outcome outcome;
+  keep_result(*net, outcome);
+  return outcome;
+}
+
+std::string failure_of(const Training& training, bool* was_refused) {
+  const auto ranks = static_cast<std::size_t>(training.number("ranks"));
+  std::vector<Outcome> outcomes(ranks);
+  const auto store = std::make_shared<HashStore>();
+  as_threads(static_cast<int>(ranks), [&](int rank) {
+    const auto group = new_group("thread", std::chrono::seconds(20), "cpu", {},
+                                 {.store = store, .rank = rank, .size = static_cast<int>(ranks)});
+    outcomes[static_cast<std::size_t>(rank)] = train_on_rank(training, group);
+  });
+  if (std::ranges::all_of(outcomes, &Outcome::is_refused)) {
+    if (was_refused != nullptr) *was_refused = true;
+    return {};
+  }
+  std::string failure;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    if (!outcomes[rank].error.empty()) failure += "rank " + std::to_string(rank) + ": " + outcomes[rank].error + "\n";
+  }
+  if (!failure.empty()) return failure;
+  for (std::size_t rank = 1; rank < ranks; ++rank) {
+    const auto drift = difference(outcomes[rank].values, outcomes[0].values, 0);
+    if (!drift.empty()) return "rank " + std::to_string(rank) + " is not as rank 0: " + drift;
+  }
+  const auto alone = train_alone(training);
+  const auto wrong = difference(outcomes[0].values, alone.values, 1e-8);
+  if (!wrong.empty()) return "not as in one process: " + wrong;
+  const auto wrong_gradient = difference(outcomes[0].gradients, alone.gradients, 1e-8);
+  return wrong_gradient.empty() ? "" : "gradients are not as in one process: " + wrong_gradient;
+}
+
+}  // namespace cohort::test::trainings
