@@ -6,17 +6,23 @@
 
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <fstream>
 #include <functional>
+#include <future>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace cohort::test {
@@ -87,6 +93,30 @@ inline void as_processes(int ranks, const std::function<int(int)>& body) {
   for (int rank = 0; rank < ranks; ++rank) {
     EXPECT_EQ(processes[static_cast<std::size_t>(rank)].wait(), 0) << "rank " << rank;
   }
+}
+
+/// Whether a thread of this process sleeps in the kernel. Its number is that of gettid().
+inline bool is_asleep(pid_t thread) {
+  std::ifstream stat("/proc/self/task/" + std::to_string(thread) + "/stat");
+  std::string text;
+  std::getline(stat, text);
+  const auto name_ends = text.rfind(')');  // "42 (name) S ..."; the name may contain anything
+  return name_ends != std::string::npos && name_ends + 2 < text.size() && text[name_ends + 2] == 'S';
+}
+
+/// Calls `fn` on a thread of its own, and returns when that thread sleeps, or has ended. So a test knows that what it does
+/// next comes after the beginning of the wait.
+template <class Fn>
+auto start_waiting(Fn fn) -> std::future<std::invoke_result_t<Fn&>> {
+  std::atomic<pid_t> thread{0};
+  auto waiting = std::async(std::launch::async, [&thread, fn = std::move(fn)]() mutable {
+    thread = static_cast<pid_t>(::syscall(SYS_gettid));
+    return fn();
+  });
+  while (thread == 0 || (!is_asleep(thread) && waiting.wait_for(std::chrono::seconds(0)) != std::future_status::ready)) {
+    std::this_thread::yield();
+  }
+  return waiting;
 }
 
 inline std::chrono::milliseconds time_of(const std::function<void()>& body) {
