@@ -14,26 +14,32 @@ import cohort.torch
 
 
 class Errors(unittest.TestCase):
-    def test_a_dead_rank_is_an_exception_in_the_others_at_once(self):
+    def notice_a_death(self, victim):
+        """Kills one of three ranks, and returns after how many seconds both others had their exception."""
         died = multiprocessing.Value("d", 0.0)
 
         def body(rank, size):
             dist.barrier()
-            if rank == 1:
+            if rank == victim:
                 died.value = time.monotonic()
                 die()
-            with raises(self, cohort.PeerLostError, "rank 1") as caught:
+            with raises(self, cohort.PeerLostError, f"rank {victim}") as caught:
                 while True:  # the rank may die a moment later
                     dist.all_reduce(torch.ones(1))
             noticed = time.monotonic()
-            self.assertEqual(caught.exception.rank, 1)
+            self.assertEqual(caught.exception.rank, victim)
             self.assertIsInstance(caught.exception, RuntimeError)
             return noticed
 
-        noticed = on_ranks(3, body, expected=[0, 2])
-        took = max(noticed.values()) - died.value
-        print(f"noticed after {took * 1000:.1f} ms")
-        self.assertLess(took, 2.0)  # a promise of 0.1 s; on a loaded machine everything takes longer
+        noticed = on_ranks(3, body, expected=[rank for rank in range(3) if rank != victim])
+        return max(noticed.values()) - died.value
+
+    def test_a_dead_rank_is_an_exception_in_the_others_within_a_tenth_of_a_second(self):
+        # Half of them in time, and none very late: on a busy machine a rank may wait for a processor that long.
+        took = sorted(self.notice_a_death(trial % 3) for trial in range(9))
+        print("noticed after", ", ".join(f"{each * 1000:.1f}" for each in took), "ms")
+        self.assertLess(took[len(took) // 2], 0.1)
+        self.assertLess(took[-1], 1.0)
 
     def test_a_missed_deadline_names_who_is_missing(self):
         def body(rank, size):
