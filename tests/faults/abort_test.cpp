@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "faults/fault_scenario.h"
 #include "faults/operations.h"
@@ -30,8 +31,9 @@ constexpr InterruptedOperation waits[] = {
 class AbortTest : public FaultTest, public ::testing::WithParamInterface<InterruptedOperation> {};
 
 TEST_P(AbortTest, IsNoticedByPeersWithin100Milliseconds) {
-  std::int64_t best = 1000;
-  for (int attempt = 0; attempt < 3; ++attempt) {
+  // Most of them, and none much later: on a busy machine a rank may wait for a processor longer than that.
+  std::vector<std::int64_t> took;
+  for (int attempt = 0; attempt < 5; ++attempt) {
     FaultScenario scenario(store(), 3, [&](Member& me) {
       const auto group = me.join(20s);
       Scratch scratch(*group);
@@ -46,7 +48,7 @@ TEST_P(AbortTest, IsNoticedByPeersWithin100Milliseconds) {
       me.attempt("afterwards", [&] { group->barrier(); });
     });
     scenario.hear_all("made");
-    std::this_thread::sleep_for(10ms * attempt);  // from a fresh wait to a long one
+    std::this_thread::sleep_for(5ms * attempt);  // from a fresh wait to a long one
     const auto start = Clock::now();
     scenario.go(0);
     std::int64_t slowest = 0;
@@ -58,11 +60,13 @@ TEST_P(AbortTest, IsNoticedByPeersWithin100Milliseconds) {
     }
     for (const auto& word : scenario.hear_all("afterwards")) EXPECT_NE(word.type, "") << word;
     EXPECT_LT(slowest, 1000);
-    best = std::min(best, slowest);
+    took.push_back(slowest);
     scenario.expect_end();
   }
-  std::cout << "[  scenario   ] abort in " << GetParam().name << ": " << best << " ms\n";
-  EXPECT_LT(best, 100);
+  std::sort(took.begin(), took.end());
+  std::cout << "[  scenario   ] abort in " << GetParam().name << ": " << took.front() << " to " << took.back()
+            << " ms\n";
+  EXPECT_LT(took[took.size() / 2], 100);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, AbortTest, ::testing::ValuesIn(waits),
