@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Training on backends whose ranks are processes: what the other tests of this folder show in detail for threads holds
-// on each of them. Ranks under mpirun are started by tests/backends/mpi.
+// Training with DDP on backends whose ranks are processes: what the other tests of this folder show in detail for threads
+// holds on each of them.
 #include <cohort/torch/ddp.h>
 #include <cohort/torch/hooks.h>
 #include <cohort/torch/join.h>
@@ -14,22 +14,12 @@
 #include <vector>
 
 #include "torch/ddp_test.h"
-#include "torch/torch_ranks.h"
+#include "torch/on_backends.h"
 
 namespace cohort::test {
 namespace {
 
-class DdpOnBackend : public ::testing::TestWithParam<Ranks> {
- protected:
-  /// Ranks that this test starts are forked before libtorch has any thread, which is why nothing here uses tensors
-  /// outside of `body`.
-  static void run(const GroupBody& body) {
-    GetParam().run([&](const ProcessGroupPtr& group) {
-      at::set_num_threads(1);
-      body(group);
-    });
-  }
-};
+class DdpOnBackend : public OnBackend {};
 
 /// Replicas are equal bit by bit, on backends that add in an order of their own as well: all ranks get the same sum.
 void expect_equal_replicas(const ProcessGroupPtr& group, torch::nn::Module& net) {
@@ -164,18 +154,7 @@ TEST_P(DdpOnBackend, ShardedOptimizersStepAsTheWholeOneDoes) {
   });
 }
 
-std::vector<Ranks> backends() {
-  using Are = Ranks::Are;
-  if (is_launched()) return {{.are = Are::launched, .size = launched_size(), .backend = backend_under_test()}};
-  std::vector<Ranks> all{{.are = Are::processes, .size = 2}};
-#ifdef COHORT_TEST_HAS_GLOO
-  all.push_back({.are = Are::processes, .size = 3, .backend = "gloo"});
-  all.push_back({.are = Are::processes, .size = 4, .backend = "hybrid", .hosts = 2});
-#endif
-  return all;
-}
-
-INSTANTIATE_TEST_SUITE_P(Torch, DdpOnBackend, ::testing::ValuesIn(backends()),
+INSTANTIATE_TEST_SUITE_P(Torch, DdpOnBackend, ::testing::ValuesIn(process_backends()),
                          [](const auto& each) { return to_string(each.param); });
 
 }  // namespace
