@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -419,19 +420,30 @@ TEST(MismatchDetail, ShapesThatMayDifferAreNotCompared) {
     std::vector<int> three(3);
     // Uneven lists, uneven splits, and gathers and scatters, whose arguments differ on the root.
     group->all_gather({one, two}, is_first ? one : two);
-    group->reduce_scatter(is_first ? one : two, {one, two});
+    EXPECT_EQ(one, std::vector<int>({0}));
+    EXPECT_EQ(two, std::vector<int>({1, 1}));
+    std::vector<int> sum(is_first ? 1U : 2U);
+    group->reduce_scatter(sum, {one, two});
+    EXPECT_EQ(sum, is_first ? std::vector<int>({0}) : std::vector<int>({2, 2}));
     group->all_to_all(is_first ? two : three, is_first ? three : two,
                       {.output_splits = is_first ? std::vector<std::int64_t>{1, 1} : std::vector<std::int64_t>{2, 1},
                        .input_splits = is_first ? std::vector<std::int64_t>{1, 2} : std::vector<std::int64_t>{1, 1}});
+    std::vector<int> mine{group->rank() + 5};
     std::vector<int> other(1);
-    group->gather(is_first ? BufferList{one, other} : BufferList{}, one);
-    group->scatter(one, is_first ? ConstBufferList{other, other} : ConstBufferList{});
-    group->all_reduce(one, {.op = ReduceOp::sum()});
-    std::vector<float> f(1);
+    group->gather(is_first ? BufferList{one, other} : BufferList{}, mine);
+    if (is_first) {
+      EXPECT_EQ(other, std::vector<int>({6}));
+    }
+    group->scatter(one, is_first ? ConstBufferList{mine, other} : ConstBufferList{});
+    EXPECT_EQ(one, mine);
+    std::vector<float> f{4};
     group->all_reduce(f, {.op = ReduceOp::premul_sum(is_first ? 0.5 : 2.0)});
-    group->all_reduce_coalesced({one, two});
-    if (is_first) group->send(one, 1);
+    EXPECT_EQ(f, std::vector<float>({10}));
+    if (is_first) group->send(mine, 1);
     if (!is_first) group->recv(one, 0);
+    EXPECT_EQ(one, std::vector<int>({5}));
+    // Shapes that may not differ are compared, and the group can go on.
+    EXPECT_ERROR(MismatchError, group->all_reduce(is_first ? one : two), "all_reduce");
     group->barrier();
   });
 }
@@ -445,6 +457,7 @@ TEST_P(BatchAtDetail, IsAMismatchOnlyIfItsMembersDisagree) {
     const auto n = static_cast<std::size_t>(group->size());
     for (const std::size_t count : {0U, 2U, 5000U}) {
       std::vector<std::vector<float>> pieces(n, std::vector<float>(count, static_cast<float>(group->rank())));
+      std::vector<float> values(n, 7);  // of every rank's buffer
       std::vector<float> mine(count, 7);
       for (int root = 0; root < group->size(); ++root) {
         const bool is_root = group->rank() == root;
@@ -456,7 +469,10 @@ TEST_P(BatchAtDetail, IsAMismatchOnlyIfItsMembersDisagree) {
         batch.scatter(mine, inputs, {.root = root});
         batch.reduce(mine, {.root = root});
         batch.barrier();
-        EXPECT_NO_THROW(batch.run({.async_op = root % 2 == 0}).wait());
+        batch.run({.async_op = root % 2 == 0}).wait();
+        // Everybody gets back what the root has gathered, and the root then has the sum.
+        values[static_cast<std::size_t>(root)] = std::accumulate(values.begin(), values.end(), 0.0F);
+        EXPECT_EQ(mine, std::vector<float>(count, values[static_cast<std::size_t>(group->rank())])) << root;
       }
     }
     std::vector<float> mine(4);
