@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "torch/capture/guards.h"
 
+#include <cohort/current_group.h>
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,7 +11,37 @@
 
 namespace cohort::recording {
 
+Guards::GroupSettings::GroupSettings(const ProcessGroup& group)
+    : timeout(group.timeout()),
+      name(group.group_name()),
+      description(group.group_desc()),
+      backend(group.name()),
+      device(group.bound_device()) {}
+
+std::optional<std::string> Guards::GroupSettings::change(const GroupSettings& now) const {
+  if (timeout != now.timeout) {
+    return fmt::format("its timeout was {} ms and is {} ms", timeout.count(), now.timeout.count());
+  }
+  const auto text = [](std::string_view what, const std::string& was, const std::string& is) {
+    return fmt::format("its {} was \"{}\" and is \"{}\"", what, was, is);
+  };
+  if (name != now.name) return text("name", name, now.name);
+  if (description != now.description) return text("description", description, now.description);
+  if (backend != now.backend) return text("default backend", backend, now.backend);
+  const auto name_of = [](const std::optional<Device>& each) { return each ? to_string(*each) : "none"; };
+  if (device != now.device) return text("bound device", name_of(device), name_of(now.device));
+  return std::nullopt;
+}
+
 Guards::Guards(const detail::CapturedCall& call, const WatchList& watch) : arguments_(call) {
+  if (const auto current = current_process_group()) add_group(current, false);
+  for (const auto& constant : call.constants) {
+    for (const auto& each : constant.groups) {
+      if (each != nullptr) {
+        add_group(std::const_pointer_cast<ProcessGroup>(std::static_pointer_cast<const ProcessGroup>(each)), false);
+      }
+    }
+  }
   std::unordered_set<const c10::TensorImpl*> seen;
   for (const auto& each : watch) {
     watched_.push_back(each.snapshot());
@@ -25,8 +57,18 @@ Guards::Guards(const detail::CapturedCall& call, const WatchList& watch) : argum
 }
 
 void Guards::add_group(const ProcessGroupPtr& group) {
+  add_group(group, true);
+}
+
+void Guards::add_group(const ProcessGroupPtr& group, bool has_collectives) {
   const auto is_it = [&](const Group& each) { return each.group.lock() == group; };
-  if (std::none_of(groups_.begin(), groups_.end(), is_it)) groups_.push_back({.group = group, .id = group->id()});
+  const auto known = std::find_if(groups_.begin(), groups_.end(), is_it);
+  if (known != groups_.end()) {
+    known->has_collectives = known->has_collectives || has_collectives;
+    return;
+  }
+  groups_.push_back(
+      {.group = group, .id = group->id(), .settings = GroupSettings(*group), .has_collectives = has_collectives});
 }
 
 std::vector<WatchedTensor> Guards::parameters() const {
@@ -99,8 +141,14 @@ void Guards::prefetch_behind(std::size_t i) const {
 std::optional<std::string> Guards::failure(const detail::CapturedCall& call) const {
   for (const auto& each : groups_) {
     const auto group = each.group.lock();
+    if (group == nullptr && !each.has_collectives) continue;  // another one is an argument or the current group now
     if (group == nullptr) return fmt::format("group {} does not exist any more", each.id);
-    if (const auto reason = group->why_closed(); !reason.empty()) return fmt::format("group {}: {}", each.id, reason);
+    if (const auto reason = group->why_closed(); each.has_collectives && !reason.empty()) {
+      return fmt::format("group {}: {}", each.id, reason);
+    }
+    if (const auto text = each.settings.change(GroupSettings(*group))) {
+      return fmt::format("group {}: {}", each.id, *text);
+    }
   }
   if (auto text = modes_.change()) return text;
   if (auto text = arguments_.failure(call)) return text;

@@ -3,7 +3,8 @@
 // What must be as it was for a recording to be replayed: the call's arguments (for tensors dtype, device, sizes, strides,
 // requires_grad and, if they are distributed, mesh and placements; other arguments by value, groups by identity), what the
 // step watches, and what the thread has set (grad mode, inference mode, autocast, default dtype, deterministic algorithms,
-// the current group and mesh). The groups of recorded collectives must not have been aborted or shut down.
+// the current group and mesh). Of groups also what their user may set: timeout, names, bound device, default backend. Those
+// of recorded collectives must not have been aborted or shut down.
 //
 //   Guards guards(call, options.watch);              // before the step runs and is recorded
 //   if (const auto why = guards.failure(call)) ...   // "fc1 was in training mode and is in evaluation mode"
@@ -11,6 +12,7 @@
 
 #include <cohort/torch/capture.h>
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -52,10 +54,23 @@ class Guards {
     const TensorMetadata* gradient;  ///< null if the step replaces the gradient without using it, whatever it is
     const void* autograd;            ///< where autograd keeps what it knows of the tensor; only to be prefetched
   };
+  /// What a step may ask a group for, and its user may change.
+  struct GroupSettings {
+    std::chrono::milliseconds timeout;
+    std::string name, description, backend;
+    std::optional<Device> device;
+
+    explicit GroupSettings(const ProcessGroup& group);
+    /// The first difference, in words, or nullopt.
+    std::optional<std::string> change(const GroupSettings& now) const;
+  };
   struct Group {
     std::weak_ptr<ProcessGroup> group;
     std::string id;
+    GroupSettings settings;
+    bool has_collectives;
   };
+  void add_group(const ProcessGroupPtr& group, bool has_collectives);
 
   ArgumentGuards arguments_;
   Modes modes_;

@@ -110,6 +110,71 @@ TEST(CaptureRows, Gc02GroupsAreGuardedByIdentity) {
   EXPECT_EQ(runs, 4);
 }
 
+TEST(CaptureRows, Gc02WhatTheUserOfAGroupMaySetIsGuarded) {
+  int runs = 0;
+  const auto body = [&](const at::Tensor& x, const ProcessGroupPtr& on) {
+    ++runs;
+    const auto device = on->bound_device();
+    return x + static_cast<double>(on->timeout().count()) + static_cast<double>(on->group_desc().size()) +
+           static_cast<double>(on->group_name().size()) + (device ? 0.5 : 0.0);
+  };
+  const std::vector<std::pair<std::string, std::function<void(ProcessGroup&)>>> changes{
+      {"its timeout was 5000 ms and is 7000 ms",
+       [](ProcessGroup& group) { group.set_timeout(std::chrono::seconds(7)); }},
+      {"its description was \"\" and is \"pairs\"", [](ProcessGroup& group) { group.set_group_desc("pairs"); }},
+      {"its name was \"\" and is \"dp\"", [](ProcessGroup& group) { group.set_group_name("dp"); }},
+      {"its bound device was \"none\" and is \"cuda:0\"",
+       [](ProcessGroup& group) { group.set_bound_device(Device(DeviceType::cuda, 0)); }},
+  };
+  const auto x = at::ones({2});
+  for (const auto& [text, change] : changes) {
+    for (const bool is_argument : {true, false}) {
+      const auto group = fake_group(1, 4);
+      const ProcessGroupGuard scope(is_argument ? nullptr : group);
+      auto of_argument = capture(body);
+      auto of_current = capture([&](const at::Tensor& y) { return body(y, current_process_group()); });
+      const auto expect_parity = [&] {
+        runs = 0;
+        const auto expected = body(x, group);
+        for (int i = 0; i < 3; ++i) {
+          EXPECT_TRUE(at::equal(is_argument ? of_argument(x, group) : of_current(x), expected)) << text;
+        }
+        EXPECT_EQ(runs, 3) << text;
+      };
+      expect_parity();
+      change(*group);
+      expect_parity();
+      const auto explained = is_argument ? of_argument.explain() : of_current.explain();
+      EXPECT_THAT(explained, HasSubstr("group " + group->id() + ": " + text));
+    }
+  }
+}
+
+/// A replayed collective would have the timeout that the group had once.
+TEST(CaptureRows, Gc02TheTimeoutOfReplayedCollectivesIsThatOfTheGroup) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    int runs = 0;
+    auto step = capture([&](const at::Tensor& x) {
+      ++runs;
+      const auto y = x * 1;
+      group->all_reduce(y);
+      return y;
+    });
+    const auto x = at::ones({2});
+    for (int i = 0; i < 3; ++i) step(x);
+    EXPECT_EQ(runs, 2);
+    group->barrier();
+    group->set_timeout(std::chrono::milliseconds(1000));
+    for (int i = 0; i < 3; ++i) step(x);
+    EXPECT_EQ(runs, 4);
+    if (group->rank() == 0) {
+      EXPECT_ERROR(OperationTimeoutError, step(x), "1000 ms");
+      group->store()->set("has timed out", "");
+    }
+    group->store()->wait({"has timed out"});
+  });
+}
+
 TEST(CaptureRows, Gc02WhatAGroupGivesToTheHostIsRefused) {
   with_torch_threads(2, [](const ProcessGroupPtr& group) {
     const std::vector<std::pair<std::string, std::function<void()>>> calls{
@@ -202,7 +267,7 @@ TEST(CaptureRows, Gc04TheCurrentGroupAndNoGroupAreGuarded) {
   EXPECT_THAT(with_group.explain(), HasSubstr("no group"));
 }
 
-TEST(CaptureRows, Gc05HelperQueriesAreConstants) {
+TEST(CaptureRows, Gc05HelperQueriesAreConstantsOfTheRecording) {
   const GroupRegistryScope registry;
   const auto group = fake_group(1, 4);
   register_group("dp", group);
@@ -221,6 +286,12 @@ TEST(CaptureRows, Gc05HelperQueriesAreConstants) {
   expect_result(step, at::full({2}, 5.0), x);
   EXPECT_EQ(runs, 2);
   EXPECT_EQ(step.graph().nodes.size(), 4U) << "the arithmetic, and nothing else\n" << step.graph();
+  // What a name stands for is not guarded: the group may be an argument, which is.
+  unregister_group("dp");
+  const auto later = fake_group(1, 8);
+  register_group("dp", later);
+  expect_result(step, at::full({2}, 5.0), x);
+  EXPECT_EQ(runs, 2);
 }
 
 TEST(CaptureRows, Gc16BackendsThatAreNotBuiltIn) {
@@ -232,21 +303,30 @@ TEST(CaptureRows, Gc16BackendsThatAreNotBuiltIn) {
     return x * group->size();
   });
   EXPECT_ERROR(ValueError, step(at::ones({2})), "unknown backend \"quantum\"");
-  // Those that the library knows, but that this build or machine lacks.
-  for (const auto* const known : {"gloo", "mpi", "nccl"}) {
-    if (std::count(names.begin(), names.end(), known) > 0) continue;
-    auto lacks = capture([&](const at::Tensor& x) {
-      const auto group = new_group(known, std::chrono::seconds(1), "cpu", {},
-                                   {.store = std::make_shared<HashStore>(), .rank = 0, .size = 1});
-      return x * group->size();
-    });
-    EXPECT_ERROR(ValueError, lacks(at::ones({2})), std::string("the backend ") + known + " cannot be used here");
-  }
   // Capture itself needs no backend, no group and no mesh.
   auto plain = capture([](const at::Tensor& x) { return x * 2; });
   const auto x = at::ones({2});
   expect_result(plain, at::full({2}, 2.0), x);
   EXPECT_TRUE(summarize(plain.graph()).empty());
+}
+
+TEST(CaptureRows, Gc16BackendsThatThisMachineLacks) {
+  const auto names = backend_names();
+  std::vector<std::string> lacking;
+  for (const auto* const known : {"gloo", "mpi", "nccl"}) {
+    if (std::count(names.begin(), names.end(), known) == 0) lacking.emplace_back(known);
+  }
+  if (lacking.empty()) GTEST_SKIP() << "this machine has every backend";
+  for (const auto& name : lacking) {
+    const auto make = [&] {
+      return new_group(name, std::chrono::seconds(1), "cpu", {},
+                       {.store = std::make_shared<HashStore>(), .rank = 0, .size = 1});
+    };
+    const auto outside = message_of<ValueError>([&] { make(); });
+    EXPECT_THAT(outside, HasSubstr("the backend " + name + " cannot be used here"));
+    auto step = capture([&](const at::Tensor& x) { return x * make()->size(); });
+    EXPECT_ERROR(ValueError, step(at::ones({2})), outside);
+  }
 }
 
 TEST(CaptureRows, Gc17RefusalsCarryKindContextExplanationAndHints) {
