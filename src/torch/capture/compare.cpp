@@ -20,6 +20,10 @@ namespace {
 
 using Difference = std::optional<RecordingDifference>;
 
+std::string operator_text(const Instruction& instruction, std::size_t number) {
+  return fmt::format("operator {}, {}", number, name_of(instruction));
+}
+
 Difference other_operators(const std::string& where, std::string what) {
   return RecordingDifference{.reason = CaptureRefusal::changing_operators, .where = where, .what = std::move(what)};
 }
@@ -80,7 +84,7 @@ bool is_same_collective(const Collective& a, const Collective& b) {
 }
 
 Difference compare_instructions(const Instruction& a, const Instruction& b, std::size_t number) {
-  const auto where = fmt::format("operator {}, {}", number, name_of(a));
+  const auto where = operator_text(a, number);
   if (a.kind != b.kind || name_of(a) != name_of(b)) {
     return other_operators(where, fmt::format("the next recording has {} there", name_of(b)));
   }
@@ -116,18 +120,32 @@ RecordingDifference made_by_host(const at::Tensor& constant, std::string why) {
           .what = std::move(why)};
 }
 
+/// The first operator that takes this value, and the argument as which.
+std::string first_use(const Program& program, ValueId value) {
+  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
+    const auto& each = program.instructions[i];
+    const auto place =
+        std::find_if(each.tensors.begin(), each.tensors.end(), [&](const auto& it) { return it.value == value; });
+    if (place == each.tensors.end()) continue;
+    const auto where = operator_text(each, i);
+    if (!each.op) return where;
+    return fmt::format("{}, argument {}", where, each.op->schema().arguments()[place->position].name());
+  }
+  return "a number among the operands of an operator";
+}
+
 /// A constant is a tensor that was there before the step, or a number that libtorch made a tensor of.
-Difference compare_constants(const at::Tensor& a, const at::Tensor& b, std::size_t number) {
-  const auto where = fmt::format("constant {}", number);
+Difference compare_constants(const Program& program, const at::Tensor& a, const at::Tensor& b, ValueId id) {
   const bool is_same_memory = a.storage().data() == b.storage().data();
   if (is_same_memory) return std::nullopt;
   if (a.dim() != 0 || !a.is_cpu()) {
-    return made_by_host(a, "each recording has another one: the host makes it in the step");
+    return made_by_host(a, fmt::format("each recording has another one ({}): the host makes or replaces it",
+                                       first_use(program, id)));
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   if (std::memcmp(a.data_ptr(), b.data_ptr(), a.nbytes()) == 0) return std::nullopt;
   return RecordingDifference{.reason = CaptureRefusal::changing_number,
-                             .where = "a number among the operands of an operator",
+                             .where = first_use(program, id),
                              .what = fmt::format("it was {} in one recording and {} in the next",
                                                  constant_text(a.item()), constant_text(b.item()))};
 }
@@ -147,7 +165,7 @@ std::optional<RecordingDifference> difference(const Program& first, const Progra
     if (!(first.values[i].shown == second.values[i].shown))
       return other_operators(fmt::format("value {}", i), "it has other sizes, strides or dtype");
     if (!first.values[i].constant.defined()) continue;
-    if (auto found = compare_constants(first.values[i].constant, second.values[i].constant, i)) return found;
+    if (auto found = compare_constants(first, first.values[i].constant, second.values[i].constant, i)) return found;
   }
   const auto is_same_gradient = [](const FinalGradient& a, const FinalGradient& b) {
     return a.parameter == b.parameter && a.tensor == b.tensor;

@@ -72,4 +72,18 @@ void RankComparison::compare_now(std::span<const ProcessGroupPtr> groups, const 
   }
 }
 
+std::optional<RankComparison::Finding> RankComparison::first_finding(std::span<const ProcessGroupPtr> groups,
+                                                                     const Graph& graph, std::string mine) {
+  std::optional<Finding> found;
+  for (const auto& group : by_id(groups)) {
+    if (sequence_of(graph, *group).empty()) continue;  // has messages alone
+    const auto all = group->all_gather_bytes(mine);
+    const auto first = std::find_if(all.begin(), all.end(), [](const std::string& each) { return !each.empty(); });
+    if (first == all.end() || !mine.empty()) continue;
+    found = Finding{.group = group->id(), .rank = static_cast<int>(first - all.begin()), .text = *first};
+    mine = *first;  // for the ranks of the next groups
+  }
+  return found;
+}
+
 }  // namespace cohort::recording

@@ -11,6 +11,7 @@
 #include <cohort/graph.h>
 #include <cohort/process_group.h>
 
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -26,6 +27,16 @@ class RankComparison {
   /// Likewise, but always exchanges what is left of sequences that were compared: whether a pass has changed them may differ
   /// between ranks.
   void compare_now(std::span<const ProcessGroupPtr> groups, const Graph& graph) const;
+
+  struct Finding {
+    std::string group;
+    int rank;
+    std::string text;
+  };
+  /// Tells the ranks of the groups that have collectives in this graph what this rank has found; empty: nothing. Returns
+  /// what the first of the others has found, if any has. Always exchanges, so that all ranks learn of it at the same call.
+  static std::optional<Finding> first_finding(std::span<const ProcessGroupPtr> groups, const Graph& graph,
+                                              std::string mine);
 
  private:
   std::set<std::pair<std::string, std::string>> known_;  // a group's id, and its collectives

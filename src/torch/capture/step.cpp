@@ -32,6 +32,7 @@ struct Recording {
   std::unique_ptr<recording::Guards> guards{};
   std::vector<WatchedTensor> parameters{};
   std::shared_ptr<const Program> program{};
+  std::shared_ptr<const Program> recorded{};   // as it was before the passes, if it is to be verified
   std::vector<bool> replaced_gradients{};  // of the parameters
   std::optional<recording::CallerMemory> memory{};
   std::vector<PassReport> passes{};  // what they did to the program
@@ -43,6 +44,7 @@ struct Recording {
   std::optional<recording::GraphReplayer> graph_replayer{};  // instead of it, for steps on a GPU
   int attempts = 0;
   std::size_t replays = 0;
+  std::size_t verified = 0;  // how often it was compared with the step
   std::string last_difference{};
   std::string last_refusal{};  // of the call that could not be captured, with what to change
 
@@ -67,7 +69,7 @@ CapturedResult run_as_it_is(const std::function<CapturedResult()>& run) {
   return result;
 }
 
-CaptureError refusal_of(const recording::RecordingDifference& found) {
+std::vector<std::string> hints_for(const recording::RecordingDifference& found) {
   std::vector<std::string> hints;
   if (found.reason == CaptureRefusal::changing_number) {
     hints.emplace_back("Use an optimizer of cohort::optim, or give the number with a HostArgument (capture_host.h).");
@@ -77,7 +79,43 @@ CaptureError refusal_of(const recording::RecordingDifference& found) {
   } else {
     hints.emplace_back("What decides which operators run must be an argument of the step or be watched.");
   }
-  return {found.reason, found.where, found.what, std::move(hints)};
+  return hints;
+}
+
+CaptureError refusal_of(const recording::RecordingDifference& found) {
+  return {found.reason, found.where, found.what, hints_for(found)};
+}
+
+/// What came of running the step under a recorder.
+struct RecordedRun {
+  CapturedResult result{};
+  const recording::RefusedOperator* hidden_read = nullptr;
+  bool is_whole = false;
+};
+
+RecordedRun run_under(recording::Recorder& recorder, const std::function<CapturedResult()>& run) {
+  RecordedRun made;
+  const recording::RecordingScope scope(recorder);
+  const recording::HiddenReads reads;
+  made.result = run();
+  made.hidden_read = reads.first();
+  made.is_whole = recording::Recorder::active() == &recorder;
+  return made;
+}
+
+/// The program of such a run, or the CaptureError that says why there is none.
+Program program_of(recording::Recorder& recorder, const RecordedRun& made) {
+  if (recorder.refusal()) throw CaptureError(*recorder.refusal());
+  if (!made.is_whole) {
+    throw CaptureError(
+        CaptureRefusal::unsupported_call, "something that has changed the dispatch keys of this thread",
+        "what it computed from then on was not recorded (functorch does so when its last transform ends)",
+        {"Leave vmap, jvp and the other transforms of functorch out of the step."});
+  }
+  if (made.hidden_read != nullptr) {
+    throw recording::error_of(*made.hidden_read->refusal, std::string(made.hidden_read->name));
+  }
+  return recorder.finish(made.result.tensors);
 }
 
 }  // namespace
@@ -90,6 +128,7 @@ struct CapturedStep::Impl {
   std::size_t to_measure = 0;  // replays
   std::string eager_reason{};  // not empty: the step always runs as it is
   recording::RankComparison ranks{};
+  std::size_t calls = 0;  // alike on all ranks, as the collectives of the step are
 
   Recording* find(const CapturedCall& call, std::string& failure);
   /// The one used last of those that have been recorded.
@@ -101,6 +140,11 @@ struct CapturedStep::Impl {
   CapturedResult record_with(recording::Recorder& recorder, Recording& recording,
                              const std::function<CapturedResult()>& run);
   CapturedResult replay(Recording& recording, const CapturedCall& call);
+  /// Runs and records the step instead of replaying it, and compares it with the recording.
+  CapturedResult verify(Recording& recording, const CapturedCall& call, const std::function<CapturedResult()>& run);
+  static bool can_be_compared(const Recording& recording);
+  /// What one rank has found, all ranks throw: at every call that verifies, also on a rank that could not compare.
+  void tell_peers(const Program& program, const std::optional<CaptureError>& found);
   void settle(Recording& recording, Program program);
   void give_up(const CaptureError& error);
 };
@@ -170,33 +214,65 @@ CapturedResult CapturedStep::Impl::record(Recording* found, const std::string& f
 
 CapturedResult CapturedStep::Impl::record_with(recording::Recorder& recorder, Recording& recording,
                                                const std::function<CapturedResult()>& run) {
-  CapturedResult result;
-  const recording::RefusedOperator* hidden_read = nullptr;
-  bool is_whole = false;
-  {
-    const recording::RecordingScope scope(recorder);
-    const recording::HiddenReads reads;
-    result = run();
-    hidden_read = reads.first();
-    is_whole = recording::Recorder::active() == &recorder;
-  }
+  auto made = run_under(recorder, run);
   ++recording.attempts;
-  recording.container = result.container;
+  recording.container = made.result.container;
   try {
-    if (recorder.refusal()) throw CaptureError(*recorder.refusal());
-    if (!is_whole) {
-      throw CaptureError(
-          CaptureRefusal::unsupported_call, "something that has changed the dispatch keys of this thread",
-          "what it computed from then on was not recorded (functorch does so when its last transform ends)",
-          {"Leave vmap, jvp and the other transforms of functorch out of the step."});
-    }
-    if (hidden_read != nullptr) throw recording::error_of(*hidden_read->refusal, std::string(hidden_read->name));
-    settle(recording, recorder.finish(result.tensors));
+    settle(recording, program_of(recorder, made));
   } catch (const CaptureError& error) {
     give_up(error);  // the recording does not exist any more if this returns
   }
-  result.tensors = without_history(std::move(result.tensors));
-  return result;
+  made.result.tensors = without_history(std::move(made.result.tensors));
+  return std::move(made.result);
+}
+
+CapturedResult CapturedStep::Impl::verify(Recording& recording, const CapturedCall& call,
+                                          const std::function<CapturedResult()>& run) {
+  // A refusal waits for the end of the step, so that this rank comes to all collectives to which the others come.
+  recording::Recorder recorder(call.tensors, recording.parameters,
+                               {.on_refusal = recording::Recorder::OnRefusal::stops, .source_lines = false});
+  auto made = run_under(recorder, run);
+  std::optional<CaptureError> found;
+  try {
+    const auto different = recording::difference(*recording.recorded, program_of(recorder, made));
+    if (different) {
+      found.emplace(different->reason, different->where,
+                    fmt::format("{}; a replay does not see that, so those before this call may have used the old one",
+                                different->what),
+                    hints_for(*different));
+    }
+  } catch (const CaptureError& error) {
+    found = error;
+  }
+  ++recording.verified;
+  const auto recorded = recording.recorded;
+  tell_peers(*recorded, found);
+  made.result.tensors = without_history(std::move(made.result.tensors));
+  return std::move(made.result);
+}
+
+void CapturedStep::Impl::tell_peers(const Program& program, const std::optional<CaptureError>& found) {
+  std::optional<recording::RankComparison::Finding> other;
+  if (!options.allow_eager) {
+    const auto text = found ? fmt::format("{}: {}", found->refused(), found->explanation()) : std::string();
+    other = ranks.first_finding(program.groups, recording::communication_of(program), text);
+  }
+  if (!found && !other) return;
+  recordings.erase(recordings.begin());  // the next call records the step as it is now
+  if (found) throw CaptureError(*found);
+  throw CaptureError(CaptureRefusal::different_ranks,
+                     fmt::format("the step on rank {} of group \"{}\"", other->rank, other->group),
+                     fmt::format("it is not what was recorded there. {}", other->text),
+                     {"What the step uses there must be an argument of the step or be watched."});
+}
+
+/// A gradient that the step replaces may be there or not when it begins, which changes what is recorded.
+bool CapturedStep::Impl::can_be_compared(const Recording& recording) {
+  const auto& gradients = recording.recorded->gradients;
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    if (gradients[i].has_value() != recording.parameters[i].tensor.grad().defined()) return false;
+  }
+  return true;
 }
 
 void CapturedStep::Impl::settle(Recording& recording, Program program) {
@@ -213,6 +289,7 @@ void CapturedStep::Impl::settle(Recording& recording, Program program) {
   if (is_settled) {
     if (const auto dead = recording::constant_of_the_step(program)) throw refusal_of(*dead);
     recording.guards->add_memory(program);
+    if (options.verify_every > 0) recording.recorded = std::make_shared<const Program>(program);
     recording.passes = recording::optimize(program, options.passes);
   }
   recording.program = std::make_shared<const Program>(std::move(program));
@@ -280,8 +357,15 @@ CapturedResult CapturedStep::call(const CapturedCall& call, const std::function<
   if (!impl.eager_reason.empty()) return run_as_it_is(run);
   std::string failure;
   auto* const found = impl.find(call, failure);
-  if (found != nullptr && found->replayer) return impl.replay(*found, call);
-  return impl.record(found, failure, call, run);
+  const bool is_due = impl.options.verify_every > 0 && ++impl.calls % impl.options.verify_every == 0;
+  const bool is_settled = found != nullptr && found->replayer;
+  if (is_due && is_settled && impl.can_be_compared(*found)) return impl.verify(*found, call, run);
+  auto result = is_settled ? impl.replay(*found, call) : impl.record(found, failure, call, run);
+  if (is_due && impl.eager_reason.empty()) {
+    const auto program = impl.recordings.front()->program;
+    impl.tell_peers(*program, std::nullopt);
+  }
+  return result;
 }
 
 const Recording& CapturedStep::Impl::newest() const {
@@ -314,9 +398,10 @@ std::string CapturedStep::explain() const {
   std::string text;
   for (const auto& each : impl_->recordings) {
     text += fmt::format(
-        "Recording {} ({}): recorded {}, replayed {}, {}.\n", each->number, each->reason,
+        "Recording {} ({}): recorded {}, replayed {}, {}{}.\n", each->number, each->reason,
         graph_names::counted(static_cast<std::size_t>(each->attempts), "time"),
         graph_names::counted(each->replays, "time"),
+        each->verified == 0 ? "" : fmt::format("verified {}, ", graph_names::counted(each->verified, "time")),
         each->program == nullptr ? "no graph yet" : graph_names::counted(each->graph().nodes.size(), "node"));
     if (!each->last_refusal.empty()) text += fmt::format("  The last recording failed. {}\n", each->last_refusal);
     if (each->graph_replayer) text += fmt::format("  {}\n", each->graph_replayer->explain());

@@ -127,6 +127,26 @@ TEST(CaptureRows, Gc08PlacementsAreConstants) {
   }
 }
 
+/// One that changes when the step has been recorded is seen by a verification, and by nothing else.
+TEST(CaptureRows, Gc08APlacementThatChangesLaterIsFoundByVerifying) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    const auto mesh = DeviceMesh::from_group(group, "cpu");
+    for (const std::size_t every : {0U, 5U}) {
+      Placement placement = Shard(0);
+      auto step =
+          capture([&](const at::Tensor& y) { return DTensor::from_local(y, mesh, {placement}).full_tensor() * 1; },
+                  {.verify_every = every});
+      const auto x = at::ones({2, 2});
+      for (int i = 0; i < 3; ++i) EXPECT_EQ(step(x).sizes(), (std::vector<std::int64_t>{4, 2}));
+      placement = Shard(1);
+      EXPECT_EQ(step(x).sizes(), (std::vector<std::int64_t>{4, 2})) << "as recorded";
+      if (every == 0) continue;
+      EXPECT_ERROR(CaptureError, step(x), "from_local");
+      for (int i = 0; i < 4; ++i) EXPECT_EQ(step(x).sizes(), (std::vector<std::int64_t>{2, 4}));
+    }
+  });
+}
+
 TEST(CaptureRows, Gc09PlacementsAreGuardedByEquality) {
   with_torch_threads(2, [](const ProcessGroupPtr& group) {
     const auto mesh = DeviceMesh::from_group(group, "cpu");
