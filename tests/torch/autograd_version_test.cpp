@@ -86,6 +86,96 @@ void gather_into_lists(const ProcessGroupPtr& group, Watch& watch) {
   group->all_gather(outputs, numbers());
 }
 
+void gather_to_each_root(const ProcessGroupPtr& group, Watch& watch) {
+  for (int root = 0; root < 2; ++root) {
+    std::vector<at::Tensor> outputs;
+    if (group->rank() == root) watch.on(outputs = {numbers(), numbers()});
+    const auto input = numbers();
+    group->gather(outputs, input, {.root = root});
+    EXPECT_EQ(input._version(), 0U);
+  }
+}
+
+void scatter_from_each_root(const ProcessGroupPtr& group, Watch& watch) {
+  for (int root = 0; root < 2; ++root) {
+    std::vector<at::Tensor> inputs;
+    if (group->rank() == root) inputs = {numbers(), numbers()};
+    write_one(watch, [&](auto& x) { group->scatter(x, inputs, {.root = root}); });
+    watch.expect_risen("by a scatter");
+    for (const auto& each : inputs) EXPECT_EQ(each._version(), 0U);
+  }
+}
+
+void reduce_lists(const ProcessGroupPtr& group, Watch& watch) {
+  std::vector<at::Tensor> tensors{numbers(), numbers()};
+  watch.on(tensors);
+  group->all_reduce(tensors);
+}
+
+void reduce_together(const ProcessGroupPtr& group, Watch& watch) {
+  std::vector<at::Tensor> tensors{numbers(2), numbers(3)};
+  watch.on(tensors);
+  group->all_reduce_coalesced(tensors);
+}
+
+void gather_together(const ProcessGroupPtr& group, Watch& watch) {
+  std::vector<at::Tensor> outputs{numbers(4), numbers(6)};
+  watch.on(outputs);
+  std::vector<at::Tensor> inputs{numbers(2), numbers(3)};
+  group->all_gather_coalesced(outputs, inputs);
+  for (const auto& each : inputs) EXPECT_EQ(each._version(), 0U);
+}
+
+void scatter_sums_together(const ProcessGroupPtr& group, Watch& watch) {
+  std::vector<at::Tensor> outputs{numbers(2), numbers(3)};
+  watch.on(outputs);
+  std::vector<at::Tensor> inputs{numbers(4), numbers(6)};
+  group->reduce_scatter_coalesced(outputs, inputs);
+  for (const auto& each : inputs) EXPECT_EQ(each._version(), 0U);
+}
+
+void scatter_sums_of_lists(const ProcessGroupPtr& group, Watch& watch) {
+  std::vector<at::Tensor> inputs{numbers(), numbers()};
+  write_one(watch, [&](auto& x) { group->reduce_scatter(x, inputs); });
+}
+
+void exchange_lists(const ProcessGroupPtr& group, Watch& watch) {
+  std::vector<at::Tensor> outputs{numbers(), numbers()};
+  watch.on(outputs);
+  std::vector<at::Tensor> inputs{numbers(), numbers()};
+  group->all_to_all(outputs, inputs);
+  for (const auto& each : inputs) EXPECT_EQ(each._version(), 0U);
+}
+
+void run_a_batch(const ProcessGroupPtr& group, Watch& watch) {
+  std::vector<at::Tensor> tensors{numbers(), numbers(), numbers()};
+  watch.on(tensors);
+  auto batch = group->batch();
+  batch.all_reduce(tensors[0]);
+  batch.broadcast(tensors[1], {.root = 1});
+  batch.all_gather(tensors[2], numbers(2));
+  const auto work = batch.run({.async_op = true});
+  watch.expect_risen("when the batch has been started");
+  work.wait();
+}
+
+void run_a_batch_of_messages(const ProcessGroupPtr& group, Watch& watch) {
+  const auto received = numbers();
+  watch.on({received});
+  const auto sent = numbers();
+  auto batch = group->batch();
+  batch.recv(received, 1 - group->rank());
+  batch.send(sent, 1 - group->rank());
+  batch.run().wait();
+  EXPECT_EQ(sent._version(), 0U);
+}
+
+void receive_from_anybody(const ProcessGroupPtr& group, Watch& watch) {
+  const auto sending = group->send(numbers(), 1 - group->rank(), {.async_op = true});
+  write_one(watch, [&](auto& x) { group->recv_any_source(x); });
+  sending.wait();
+}
+
 void receive(const ProcessGroupPtr& group, Watch& watch) {
   auto tensor = numbers();
   watch.on({tensor});
@@ -282,7 +372,13 @@ INSTANTIATE_TEST_SUITE_P(
               }},
         Place{"AllToAll", [](const ProcessGroupPtr& group,
                              Watch& watch) { write_one(watch, [&](auto& x) { group->all_to_all(x, numbers()); }); }},
-        Place{"Receive", receive}, Place{"DdpConstruction", construct<1>},
+        Place{"Gather", gather_to_each_root}, Place{"Scatter", scatter_from_each_root},
+        Place{"AllReduceOfLists", reduce_lists}, Place{"AllReduceCoalesced", reduce_together},
+        Place{"AllGatherCoalesced", gather_together}, Place{"ReduceScatterCoalesced", scatter_sums_together},
+        Place{"ReduceScatterOfLists", scatter_sums_of_lists}, Place{"AllToAllOfLists", exchange_lists},
+        Place{"Batch", run_a_batch}, Place{"BatchOfMessages", run_a_batch_of_messages}, Place{"Receive", receive},
+        Place{"ReceiveFromAnybody", receive_from_anybody},
+        Place{"DdpConstruction", construct<1>},
         Place{"DdpConstructionOfLargeTensors", construct<large>}, Place{"DdpSyncBuffers", send_buffers<1>},
         Place{"DdpSyncBuffersThatAreLarge", send_buffers<large>}, Place{"DdpForward", send_buffers_in_forward},
         Place{"DdpGradientsInBuckets", average_gradients<true, false>},
@@ -355,23 +451,49 @@ TEST(SavedBuffers, ASecondForwardSendsThem) {
   }
 }
 
+/// Parameters and buffers of floating-point numbers.
+std::map<std::string, at::Tensor> state_of(const torch::nn::Module& module) {
+  std::map<std::string, at::Tensor> all;
+  for (const auto& each : module.named_parameters()) all.emplace(each.key(), each.value().detach());
+  for (const auto& each : module.named_buffers()) {
+    if (each.value().is_floating_point()) all.emplace(each.key(), each.value());
+  }
+  return all;
+}
+
 // What users do every day stays possible: batch norm in training and evaluation, and forwards without gradients.
 TEST(SavedBuffers, OfBatchNormDoNotDisturbTraining) {
   for (const bool is_static : {false, true}) {
     with_torch_threads(2, [is_static](const ProcessGroupPtr& group) {
-      torch::nn::Sequential net(torch::nn::Linear(3, 4), torch::nn::BatchNorm1d(4), torch::nn::Linear(4, 1));
+      const auto make = [] {
+        torch::nn::Sequential made(torch::nn::Linear(3, 4), torch::nn::BatchNorm1d(4), torch::nn::Linear(4, 1));
+        made->to(torch::kDouble);
+        fill(*made, 1);
+        return made;
+      };
+      auto net = make();
+      auto alone = make();
       DistributedDataParallel ddp(net, {.process_group = group, .static_graph = is_static});
       torch::optim::SGD optimizer(ddp.parameters(), 0.1);
-      for (int i = 0; i < 4; ++i) {
-        ddp.train(i != 2);
-        optimizer.zero_grad();
-        const auto loss = ddp.forward(torch::randn({5, 3})).pow(2).mean();
+      torch::optim::SGD reference(alone->parameters(), 0.1);
+      // Both ranks have the same inputs, so each learns what it would learn alone.
+      const auto step = [](auto& model, torch::optim::SGD& stepper, int i) {
+        model.train(i != 2);
+        stepper.zero_grad();
+        const auto loss = model.forward(random_batch(i, {5, 3})).pow(2).mean();
         {
           const torch::NoGradGuard no_grad;
-          ddp.forward(torch::randn({5, 3}));
+          model.forward(random_batch(100 + i, {5, 3}));
         }
-        EXPECT_NO_THROW(loss.backward());
-        optimizer.step();
+        loss.backward();
+        stepper.step();
+      };
+      for (int i = 0; i < 4; ++i) {
+        step(ddp, optimizer, i);
+        step(*alone, reference, i);
+        for (const auto& [name, value] : state_of(*alone)) {
+          EXPECT_LT(distance(state_of(*net).at(name), value), 1e-12) << name << " in step " << i;
+        }
       }
     });
   }
