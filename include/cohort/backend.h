@@ -204,10 +204,11 @@ class COHORT_API Backend {
   /// Ends every operation that waits, on this rank and on its peers, with an AbortedError that carries `reason`. May be
   /// called from any thread.
   virtual void abort(std::string_view reason);
-  /// Returns when every operation that was enqueued has ended. The operations' deadlines bound the wait.
-  virtual void drain();
-  /// No operation follows this call.
-  virtual void shutdown();
+  /// Waits until every operation that was enqueued has ended, which their deadlines bound. Returns false if this one
+  /// passes first.
+  virtual bool drain(Deadline deadline);
+  /// No operation follows this call. Waits for nothing longer than until the deadline, and does not throw because of it.
+  virtual void shutdown(Deadline deadline);
 
   /// What the other ranks are doing, for error messages, as in "rank 2 is in broadcast #6; ...". Empty if the backend
   /// does not know.

@@ -14,7 +14,7 @@
 // Ranks are numbered within the group. Memory must be contiguous; strided memory is refused. Arguments are checked
 // before anything happens: a call that throws ValueError, TypeError or Error because of its arguments has taken no
 // sequence number, and the group stays usable. Buffers may be empty in every operation; the operation still
-// synchronises.
+// synchronises, but for nccl.
 //
 // For device memory, an operation is ordered on the stream given in its options, and the host does not wait. With
 // async_op it runs concurrently with that stream until Work::wait() makes the stream wait for it. Work::wait(timeout)
@@ -233,8 +233,8 @@ class COHORT_API Operations {
   /// Returns when every rank has called it. The operations that this rank issued before are done by then.
   Work barrier(const BarrierOptions& options = {});
 
-  /// Sends and receives are matched by peer and tag, in order, independently of collectives. The tag must not be
-  /// negative, and the sizes must be equal.
+  /// Sends and receives are matched by peer and tag, in order, independently of collectives (on nccl they take turns).
+  /// The tag must not be negative, and the sizes must be equal.
   Work send(const ConstBuffer& buffer, int peer, const SendOptions& options = {});
   Work recv(const Buffer& buffer, int peer, const RecvOptions& options = {});
   /// Receives from the first rank that sends; Work::source_rank() returns which one it was.

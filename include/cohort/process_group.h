@@ -18,13 +18,14 @@
 //
 // Order: collectives of a group run in the order in which they are issued, from any thread, and all ranks must issue
 // them in the same order. Different groups do not wait for one another. Point-to-point operations make progress
-// independently of collectives. A blocking operation on an idle group runs on the caller's thread; asynchronous
-// operations never block the caller, and a thread that waits for one runs it if it has not begun.
+// independently of collectives, but for nccl, where they take turns. A blocking operation on an idle group runs on the
+// caller's thread; asynchronous operations do not block the caller (on nccl a call waits until NCCL has enqueued it,
+// within its timeout), and a thread that waits for one runs it if it has not begun.
 //
 // Failures: every operation ends within its timeout, with a result or with an error that says what happened and which
-// rank caused it (error.h). After a lost peer, a timeout of a collective, a mismatch or abort(), the group is broken:
-// later operations fail with the same cause and say since when. The surviving ranks can continue with shrink(), and take
-// in processes that replace the lost ones with grow():
+// rank caused it (error.h), which mpi and nccl cannot always tell. After a lost peer, a timeout of a collective, a
+// mismatch or abort(), the group is broken: later operations fail with the same cause and say since when. The surviving
+// ranks can continue with shrink(), and take in processes that replace the lost ones with grow():
 //
 //   try {
 //     train_step(*pg);
@@ -209,8 +210,9 @@ class COHORT_API ProcessGroup : public Operations, public std::enable_shared_fro
   /// issued the same number of collectives.
   std::uint64_t sequence_number() const;
   /// Waits until all operations that this process has issued have ended. Does not throw their errors, which stay in
-  /// their Work.
-  void wait_for_pending();
+  /// their Work. By default their own deadlines bound the wait. A timeout that passes first is an
+  /// OperationTimeoutError, and they go on.
+  void wait_for_pending(Timeout timeout = {});
 
   // --- groups from groups -------------------------------------------------------------------------------------------
   /// Called by all ranks with the same list. Returns null on ranks that are not in the list. The list is sorted, and a
@@ -247,11 +249,12 @@ class COHORT_API ProcessGroup : public Operations, public std::enable_shared_fro
   /// new_group(), join_group(), or by shrinking or growing such a group.
   ProcessGroupPtr grow(const GrowOptions& options = {});
 
-  /// Ends the group in an orderly way: waits for operations in progress and refuses later ones with an Error. Called by
-  /// every rank.
-  void shutdown();
+  /// Ends the group in an orderly way: refuses later operations with an Error and waits for those in progress, as
+  /// wait_for_pending() does. If the timeout passes first, call it again, or abort(). Called by every rank.
+  void shutdown(Timeout timeout = {});
   /// Ends the group at once, from any thread, but no process. Whatever is pending or begins on this rank then throws
-  /// AbortedError, always; what waits on peers does so within 100 ms, unless it completes before they are told.
+  /// AbortedError, always. What waits on peers does so when they are told, unless it completes before: within 100 ms if
+  /// they get a processor. On mpi and nccl nobody tells them, and it ends at its deadline at the latest.
   void abort(std::string_view reason = {});
   /// Why this group takes no operations any more ("the group was shut down", or aborted, released, shrunk); empty as long as
   /// it does. A group whose peers are lost is not closed by that: its operations fail.

@@ -6,6 +6,8 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "core/wait_until.h"
+
 namespace cohort {
 
 /// A mutex that can be waited for until a deadline. (std::timed_mutex can too, but GCC 12's thread sanitizer does not
@@ -32,11 +34,7 @@ class Turn {
   bool take(Deadline deadline) {
     std::unique_lock lock(mutex_);
     const auto is_free = [this] { return !taken_; };
-    if (deadline.is_never()) {
-      free_.wait(lock, is_free);
-    } else if (!free_.wait_until(lock, deadline.when(), is_free)) {
-      return false;
-    }
+    if (!wait_until(free_, lock, deadline, is_free)) return false;
     taken_ = true;
     return true;
   }

@@ -158,7 +158,9 @@ void Backend::begin_batch(Call& /*call*/) {}
 void Backend::end_batch(Call& /*call*/) {}
 void Backend::cancel_batch(Call& /*call*/) noexcept {}
 void Backend::abort(std::string_view /*reason*/) {}
-void Backend::drain() {}
-void Backend::shutdown() {}
+bool Backend::drain(Deadline /*deadline*/) {
+  return true;
+}
+void Backend::shutdown(Deadline /*deadline*/) {}
 
 }  // namespace cohort

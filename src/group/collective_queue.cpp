@@ -74,12 +74,14 @@ void CollectiveQueue::Core::run_first(Worker::Lock& lock) {
   progressed.notify_all();
 }
 
-void CollectiveQueue::wait_until_idle() {
+bool CollectiveQueue::wait_until_idle(Deadline deadline) {
   Worker::Lock lock(core_->mutex);
   // An operation that runs on its caller's thread notifies nobody when it leaves an empty queue, so this has to poll.
   while ((core_->word.load(std::memory_order_acquire) & (running | queued)) != 0) {
+    if (deadline.expired()) return false;
     core_->progressed.wait_for(lock, std::chrono::milliseconds(1));
   }
+  return true;
 }
 
 }  // namespace cohort

@@ -9,6 +9,8 @@
 // switches of threads there and back, which take longer than a small operation.
 #pragma once
 
+#include <cohort/deadline.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -58,8 +60,9 @@ class CollectiveQueue {
   /// Whether the caller is the queue's thread, or one that helps and is in an operation.
   bool is_own_thread() const { return worker_.is_current() || core_->is_helped_by_this_thread(); }
   std::shared_ptr<QueueHelper> helper() const { return core_; }
-  /// Waits until nothing runs and nothing is queued. Not to be called on the queue's own thread.
-  void wait_until_idle();
+  /// Waits until nothing runs and nothing is queued, and returns whether that was before the deadline. Not to be called
+  /// on the queue's own thread.
+  bool wait_until_idle(Deadline deadline = Deadline::never());
 
   std::uint64_t last_sequence() const { return core_->word.load(std::memory_order_relaxed) / one; }
 

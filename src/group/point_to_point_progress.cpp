@@ -7,6 +7,7 @@
 #include <list>
 #include <utility>
 
+#include "core/wait_until.h"
 #include "group/transfer_timeout.h"
 
 namespace cohort {
@@ -89,9 +90,9 @@ void PointToPointProgress::add(BackendPtr backend, std::unique_ptr<Transfer> tra
   });
 }
 
-void PointToPointProgress::wait_until_idle() {
+bool PointToPointProgress::wait_until_idle(Deadline deadline) {
   Worker::Lock lock(core_->mutex);
-  core_->ended.wait(lock, [this] { return core_->pending == 0; });
+  return wait_until(core_->ended, lock, deadline, [this] { return core_->pending == 0; });
 }
 
 }  // namespace cohort

@@ -25,8 +25,8 @@ class PointToPointProgress {
   void add(BackendPtr backend, std::unique_ptr<Transfer> transfer, const Call& call, ErrorContext context, Done done);
   /// Whether the caller is the progress thread.
   bool is_own_thread() const { return worker_.is_current(); }
-  /// Waits until no transfer is in progress.
-  void wait_until_idle();
+  /// Waits until no transfer is in progress, and returns whether that was before the deadline.
+  bool wait_until_idle(Deadline deadline = Deadline::never());
 
  private:
   struct Item {

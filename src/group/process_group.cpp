@@ -68,6 +68,23 @@ void detail::GroupState::check_process(std::string_view what) const {
               {.group = id, .op = std::string(what)});
 }
 
+bool detail::GroupState::await_pending(Deadline deadline) {
+  bool have_ended = collectives.wait_until_idle(deadline) && p2p_progress.wait_until_idle(deadline);
+  for (const auto& backend : distinct_backends()) have_ended = have_ended && backend->drain(deadline);
+  return have_ended;
+}
+
+void detail::GroupState::wait_for_pending(std::string_view what, std::chrono::milliseconds limit) {
+  check_process(what);
+  if (collectives.is_own_thread() || p2p_progress.is_own_thread()) {
+    throw Error(fmt::format("{}: called by an operation of the group itself", what));
+  }
+  if (await_pending(Deadline::after(limit))) return;
+  throw OperationTimeoutError(
+      fmt::format("{} gave up after {} ms: operations of this rank are still under way", what, limit.count()),
+      {.group = id, .op = std::string(what)});
+}
+
 void detail::GroupState::add_trace(int rank, int size, const std::string& backend) {
   trace = std::make_unique<observe::GroupTrace>(observe::GroupInfo{.id = id,
                                                                    .name = name,
@@ -155,9 +172,7 @@ ProcessGroup::~ProcessGroup() {
   // Operations in progress hold the state. One of the group's own threads cannot wait for them; then the last operation
   // to end destroys the state.
   if (state_->collectives.is_own_thread() || state_->p2p_progress.is_own_thread()) return;
-  state_->collectives.wait_until_idle();
-  state_->p2p_progress.wait_until_idle();
-  for (const auto& backend : state_->distinct_backends()) backend->drain();
+  state_->await_pending(Deadline::never());
 }
 
 std::string ProcessGroup::name() const {
@@ -297,21 +312,21 @@ void ProcessGroup::add_abort_hook(std::function<void(std::string_view)> hook) {
 
 // --- ends
 
-void ProcessGroup::wait_for_pending() {
-  state_->check_process("wait_for_pending");
-  if (state_->collectives.is_own_thread() || state_->p2p_progress.is_own_thread())
-    throw Error("wait_for_pending: called by an operation of the group itself");
-  state_->collectives.wait_until_idle();
-  state_->p2p_progress.wait_until_idle();
-  for (const auto& backend : state_->distinct_backends()) backend->drain();
+void ProcessGroup::wait_for_pending(Timeout timeout) {
+  state_->wait_for_pending("wait_for_pending", timeout.duration_or(no_timeout));
 }
 
-void ProcessGroup::shutdown() {
+void ProcessGroup::shutdown(Timeout timeout) {
   state_->check_process("shutdown");
+  static constexpr const char* reason = "the group was shut down";
   const char* open = nullptr;
-  if (!state_->closed.compare_exchange_strong(open, "the group was shut down")) return;
-  wait_for_pending();
-  for (const auto& backend : state_->distinct_backends()) backend->shutdown();
+  if (!state_->closed.compare_exchange_strong(open, reason) && open != reason) return;
+  if (state_->is_shut_down) return;  // also on a thread of the group, which could not wait
+  const auto limit = timeout.duration_or(no_timeout);
+  const auto deadline = Deadline::after(limit);
+  state_->wait_for_pending("shutdown", limit);
+  if (state_->is_shut_down.exchange(true)) return;
+  for (const auto& backend : state_->distinct_backends()) backend->shutdown(deadline);
 }
 
 void ProcessGroup::abort(std::string_view reason) {

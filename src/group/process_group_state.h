@@ -66,6 +66,7 @@ struct detail::GroupState {
   std::atomic<bool> has_hooks{false};
   /// Why operations are refused (shut down, aborted, released); null if they are not.
   std::atomic<const char*> closed{nullptr};
+  std::atomic<bool> is_shut_down{false};  ///< the backends have been told so
   /// Whether abort() was called on this rank. Once it has been, no operation succeeds, whatever the backend says.
   std::atomic<bool> is_aborted{false};
 
@@ -87,6 +88,10 @@ struct detail::GroupState {
   /// Throws in a child that was forked after the group was made.
   void check_process(std::string_view what) const;
   void add_trace(int rank, int size, const std::string& backend);
+  /// Waits for the operations in progress, which their deadlines bound, and returns whether they ended before this one.
+  bool await_pending(Deadline deadline);
+  /// The same for a user who has called `what`: throws an OperationTimeoutError.
+  void wait_for_pending(std::string_view what, std::chrono::milliseconds limit);
 
   Backend& backend_for(const detail::SubmitOptions& options, OpType op) const {
     auto* const found = options.device ? fast[static_cast<std::size_t>(*options.device)].load(std::memory_order_acquire)

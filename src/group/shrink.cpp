@@ -106,7 +106,7 @@ ProcessGroupPtr ProcessGroup::shrink(const ShrinkOptions& options) {
   for (const auto& each : backends) each->prepare_shrink();
   const char* open = nullptr;
   state_->closed.compare_exchange_strong(open, "the group was shrunk: use the new one");
-  wait_for_pending();
+  wait_for_pending(deadline);
 
   ProcessGroupPtr group;
   std::vector<int> ranks;

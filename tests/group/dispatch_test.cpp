@@ -34,13 +34,15 @@ class Counter final : public Backend {
     return std::make_shared<Counter>(name() + "'s child");
   }
   void abort(std::string_view /*reason*/) override { ++aborts; }
-  void shutdown() override { ++shutdowns; }
+  bool drain(Deadline deadline) override { return is_idle || deadline.is_never(); }
+  void shutdown(Deadline /*deadline*/) override { ++shutdowns; }
 
   int reductions = 0;
   int barriers = 0;
   int splits = 0;
   int aborts = 0;
   int shutdowns = 0;
+  bool is_idle = true;
 };
 
 class Dispatch : public ::testing::Test {
@@ -106,6 +108,9 @@ TEST_F(Dispatch, SplitKeepsTheDefaultAndTheDevices) {
   EXPECT_EQ(child->backend("cpu")->name(), "first's child");
   EXPECT_EQ(first->splits, 1);
   EXPECT_EQ(second->splits, 1);
+  first->is_idle = false;
+  EXPECT_ERROR(OperationTimeoutError, group->shutdown(1ms), "shutdown gave up after 1 ms");
+  EXPECT_EQ(second->shutdowns, 0);
   group->shutdown();
   group->shutdown();
   EXPECT_EQ(first->shutdowns, 1);

@@ -130,17 +130,17 @@ Clock::duration abort_one(const ProcessGroupPtr& group, const std::function<void
   return std::max(freeing, aborting);
 }
 
-/// On a busy machine a rank may get no processor for longer than an abort takes: one of three aborts must be prompt.
+/// On a busy machine a rank may get no processor for longer than an abort takes: most of the aborts must be prompt.
 void expect_abort_frees(Ranks ranks, const std::function<void(const ProcessGroupPtr&)>& stuck) {
   ranks.size = 3;
   run_breakable(ranks, [&](const ProcessGroupPtr& group) {
-    auto best = Clock::duration::max();
-    for (int attempt = 0; attempt < 3; ++attempt) {
-      const auto took = abort_one(group->split_group({0, 1, 2}), stuck);
-      EXPECT_LT(took, grace);
-      best = std::min(best, took);
+    std::vector<Clock::duration> took;
+    for (int attempt = 0; attempt < 5; ++attempt) {
+      took.push_back(abort_one(group->split_group({0, 1, 2}), stuck));
+      EXPECT_LT(took.back(), grace);
     }
-    EXPECT_LT(best, promptly);
+    std::sort(took.begin(), took.end());
+    EXPECT_LT(took[took.size() / 2], promptly);
     meet(group, "very end");
   });
 }

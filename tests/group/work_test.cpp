@@ -490,6 +490,26 @@ TEST(Async, BlockingOperationsTakeTheirTurnBehindQueuedOnes) {
   });
 }
 
+TEST(Async, WaitingForPendingOperationsTakesATimeout) {
+  for (const bool is_receive : {false, true}) {
+    const GatedGroup gated;
+    std::vector<int> x(1);
+    const auto work = is_receive ? gated.group->recv(x, 0, {.async_op = true})
+                                 : gated.group->all_reduce(x, {.async_op = true, .timeout = 60s});
+    const auto took = time_of([&] {
+      EXPECT_ERROR(OperationTimeoutError, gated.group->wait_for_pending(50ms), "wait_for_pending gave up after 50 ms");
+      EXPECT_ERROR(OperationTimeoutError, gated.group->shutdown(50ms), "shutdown gave up after 50 ms");
+    });
+    EXPECT_GE(took, 100ms);
+    EXPECT_LT(took, 10s) << "long before the operation's deadline";
+    EXPECT_ERROR(AbortedError, gated.group->barrier(), "shut down");
+    EXPECT_FALSE(work.is_completed()) << "it goes on";
+    gated.gate().open();
+    gated.group->shutdown(60s);
+    EXPECT_TRUE(work.is_success());
+  }
+}
+
 TEST(Async, WaitForPending) {
   const GatedGroup gated;
   std::vector<int> x(1);

@@ -74,7 +74,7 @@ GlooBackend::GlooBackend(GlooParts parts, Deadline deadline)
 }
 
 GlooBackend::~GlooBackend() {
-  shutdown();
+  shutdown(Deadline::never());
 }
 
 void GlooBackend::join(Deadline deadline) {
@@ -165,12 +165,12 @@ void GlooBackend::abort(std::string_view reason) {
   coordinator_->abort(reason);
 }
 
-void GlooBackend::shutdown() {
+void GlooBackend::shutdown(Deadline deadline) {
   coordinator_->leave();
   if (has_failed_) return;
   // A short message that was sent must not be lost because its sender leaves.
   try {
-    point_to_point_->flush(Deadline::after(leaving_patience));
+    point_to_point_->flush(earlier(deadline, Deadline::after(leaving_patience)));
   } catch (const std::exception& e) {
     log_debug("group {}: messages to a rank that left were dropped ({})", parts_.group, e.what());
   }

@@ -55,7 +55,7 @@ class GlooBackend final : public Backend {
   BackendPtr partition(std::span<const BackendSplit> parts, Deadline deadline) override;
   std::vector<int> lost_among(std::span<const int> ranks) override { return coordinator_->lost_among(ranks); }
   void abort(std::string_view reason) override;
-  void shutdown() override;
+  void shutdown(Deadline deadline) override;
 
  private:
   void all_reduce(const Operation& op, Call& call) override;

@@ -92,11 +92,11 @@ HybridBackend::~HybridBackend() {
   coordinator_->leave();
 }
 
-void HybridBackend::shutdown() {
+void HybridBackend::shutdown(Deadline deadline) {
   coordinator_->leave();
-  local().shutdown();
-  if (parts_.world != nullptr) parts_.world->shutdown();
-  if (parts_.rail != nullptr) parts_.rail->shutdown();
+  local().shutdown(deadline);
+  if (parts_.world != nullptr) parts_.world->shutdown(deadline);
+  if (parts_.rail != nullptr) parts_.rail->shutdown(deadline);
 }
 
 void HybridBackend::abort(std::string_view reason) {

@@ -65,7 +65,7 @@ class HybridBackend final : public Backend {
   BackendShrunk shrink(std::span<const int> excluded, Deadline deadline) override;
   std::vector<int> lost_among(std::span<const int> ranks) override { return coordinator_->lost_among(ranks); }
   void abort(std::string_view reason) override;
-  void shutdown() override;
+  void shutdown(Deadline deadline) override;
   std::string status() const override;
 
   const Placement& placement() const { return parts_.placement; }

@@ -70,7 +70,7 @@ NcclBackend::NcclBackend(const Engine& engine, cuda::ContextPtr context, Communi
 
 NcclBackend::~NcclBackend() {
   try {
-    watchdog_.drain();
+    watchdog_.drain(Deadline::never());
     communicator_->destroy(Deadline::after(5s));
   } catch (const std::exception& e) {
     log(LogLevel::error, fmt::format("group {}: {}", group(), e.what()));
@@ -530,13 +530,13 @@ void NcclBackend::abort(std::string_view reason) {
   watchdog_.fail(std::make_exception_ptr(AbortedError(abort_text(rank(), reason), {.group = group()})));
 }
 
-void NcclBackend::drain() {
-  watchdog_.drain();
+bool NcclBackend::drain(Deadline deadline) {
+  return watchdog_.drain(deadline);
 }
 
-void NcclBackend::shutdown() {
-  watchdog_.drain();
-  communicator_->destroy(Deadline::after(options_.timeout.value_or(30s)));
+void NcclBackend::shutdown(Deadline deadline) {
+  if (!watchdog_.drain(deadline)) return;
+  communicator_->destroy(earlier(deadline, Deadline::after(options_.timeout.value_or(30s))));
 }
 
 }  // namespace cohort::nccl

@@ -42,8 +42,8 @@ class NcclBackend final : public Backend {
   void prepare_shrink() override;
   BackendShrunk shrink(std::span<const int> excluded, Deadline deadline) override;
   void abort(std::string_view reason) override;
-  void drain() override;
-  void shutdown() override;
+  bool drain(Deadline deadline) override;
+  void shutdown(Deadline deadline) override;
 
  private:
   void all_reduce(const Operation& op, Call& call) override;

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/wait_until.h"
+
 namespace cohort::nccl {
 
 using namespace std::chrono_literals;
@@ -54,14 +56,15 @@ void Watchdog::watch(EnqueuedPtr operation) {
   worker_.submit([&] { core_->watched.push_back(std::move(operation)); }, deadline);
 }
 
-void Watchdog::drain() {
-  if (worker_.is_current()) return;
+bool Watchdog::drain(Deadline deadline) {
+  if (worker_.is_current()) return true;
   Worker::Lock lock(core_->mutex);
-  if (core_->is_idle()) return;
+  if (core_->is_idle()) return true;
   ++core_->draining;
   core_->wake();
-  core_->emptied.wait(lock, [this] { return core_->is_idle(); });
+  const bool have_ended = wait_until(core_->emptied, lock, deadline, [this] { return core_->is_idle(); });
   --core_->draining;
+  return have_ended;
 }
 
 void Watchdog::fail(const std::exception_ptr& error, bool aborts) {

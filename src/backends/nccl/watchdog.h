@@ -24,8 +24,9 @@ class Watchdog {
 
   /// Costs a lock; the thread is woken only if the deadline comes before its next check.
   void watch(EnqueuedPtr operation);
-  /// Waits until everything that is watched has ended. On the watchdog's own thread it returns at once.
-  void drain();
+  /// Waits until everything that is watched has ended, and returns whether it did before the deadline. On the
+  /// watchdog's own thread it returns at once.
+  bool drain(Deadline deadline);
   /// Breaks the group: first the communicator, so that nobody starts anything new, then everything in progress, then
   /// what is on the device.
   void fail(const std::exception_ptr& error, bool aborts = true);

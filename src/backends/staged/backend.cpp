@@ -169,13 +169,12 @@ void StagedBackend::abort(std::string_view reason) {
   host_->abort(reason);
 }
 
-void StagedBackend::drain() {
-  staging_thread_.drain();
+bool StagedBackend::drain(Deadline deadline) {
+  return staging_thread_.drain(deadline);
 }
 
-void StagedBackend::shutdown() {
-  staging_thread_.drain();
-  host_->shutdown();
+void StagedBackend::shutdown(Deadline deadline) {
+  if (staging_thread_.drain(deadline)) host_->shutdown(deadline);
 }
 
 }  // namespace cohort::staged

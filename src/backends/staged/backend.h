@@ -35,8 +35,8 @@ class StagedBackend final : public Backend {
   BackendPtr split(const BackendSplit& split, Deadline deadline) override;
   BackendPtr partition(std::span<const BackendSplit> parts, Deadline deadline) override;
   void abort(std::string_view reason) override;
-  void drain() override;
-  void shutdown() override;
+  bool drain(Deadline deadline) override;
+  void shutdown(Deadline deadline) override;
 
  private:
   void begin_batch(Call& call) override;

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/wait_until.h"
+
 namespace cohort::staged {
 
 using namespace std::chrono_literals;
@@ -68,10 +70,10 @@ void StagingThread::add(StagedOpPtr op) {
   });
 }
 
-void StagingThread::drain() {
-  if (worker_.is_current()) return;
+bool StagingThread::drain(Deadline deadline) {
+  if (worker_.is_current()) return true;
   Worker::Lock lock(core_->mutex);
-  core_->all_ended.wait(lock, [this] { return core_->open == 0; });
+  return wait_until(core_->all_ended, lock, deadline, [this] { return core_->open == 0; });
 }
 
 void StagingThread::close(const std::exception_ptr& error) {

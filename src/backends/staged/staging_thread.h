@@ -21,8 +21,9 @@ class StagingThread {
   explicit StagingThread(std::function<void(const std::exception_ptr&)> on_stuck);
 
   void add(StagedOpPtr op);
-  /// Waits until all operations have ended. On the staging thread itself it returns at once.
-  void drain();
+  /// Waits until all operations have ended, and returns whether they did before the deadline. On the staging thread
+  /// itself it returns at once.
+  bool drain(Deadline deadline);
   /// Makes operations that have not reached the host's group, now or later, fail with `error`.
   void close(const std::exception_ptr& error);
 

@@ -159,7 +159,7 @@ C10dGroupBackend::C10dGroupBackend(C10dGroupPtr group, at::Device device, const 
       enqueued_(streams_, status_) {}
 
 C10dGroupBackend::~C10dGroupBackend() {
-  enqueued_.drain();
+  enqueued_.drain(Deadline::never());
   for (const auto& [key, receives] : left_receives_) {
     for (const auto& each : receives) leave_behind(each);
   }
@@ -342,8 +342,8 @@ void C10dGroupBackend::abort(std::string_view reason) {
   }
 }
 
-void C10dGroupBackend::drain() {
-  enqueued_.drain();
+bool C10dGroupBackend::drain(Deadline deadline) {
+  return enqueued_.drain(deadline);
 }
 
 BackendPtr C10dGroupBackend::split(const BackendSplit& split, Deadline deadline) {

@@ -66,7 +66,7 @@ class C10dGroupBackend final : public Backend {
   BackendPtr split(const BackendSplit& split, Deadline deadline) override;
   BackendPtr partition(std::span<const BackendSplit> parts, Deadline deadline) override;
   void abort(std::string_view reason) override;
-  void drain() override;
+  bool drain(Deadline deadline) override;
 
  private:
   class Message;

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <exception>
 #include <thread>
 #include <utility>
@@ -142,13 +143,15 @@ void EnqueuedOperations::sweep() {
   operations_.insert(operations_.end(), all.begin(), all.end());
 }
 
-void EnqueuedOperations::drain() {
+bool EnqueuedOperations::drain(Deadline deadline) {
   std::vector<std::shared_ptr<Completion>> all;
   {
     const std::lock_guard lock(mutex_);
-    all.swap(operations_);
+    all = operations_;
   }
-  for (const auto& each : all) each->wait(Deadline::never());
+  if (!std::ranges::all_of(all, [&](const auto& each) { return each->wait(deadline); })) return false;
+  sweep();
+  return true;
 }
 
 }  // namespace cohort

@@ -45,8 +45,8 @@ class EnqueuedOperations {
   /// Gives the call its completion: when what is on the stream now has ended. Throws NotSupportedError if the stream is
   /// being captured into a graph, which c10d's operations are then part of, but which nobody could see end.
   void add(const c10::Stream& stream, Call& call);
-  /// Waits for all; their deadlines bound the wait.
-  void drain();
+  /// Waits for all, and returns whether they ended before the deadline.
+  bool drain(Deadline deadline);
 
  private:
   /// Ends those that the device has finished, since nobody may ask about them.
