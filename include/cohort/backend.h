@@ -130,6 +130,11 @@ class COHORT_API Transfer {
   /// Throws if the transfer can never complete, because its peer is dead or the group was aborted. May make a system
   /// call.
   virtual void check() {}
+  /// Called now and then while a thread waits until the transfer has ended: it is not only under way.
+  virtual void someone_waits() {}
+  /// Called when the deadline of the transfer has passed. May throw an error that says more than that its peer did not
+  /// answer, such as whom the peer waits for.
+  virtual void miss_deadline() {}
   /// Whether a receive has been matched with a message, which would be lost if the receive were destroyed now.
   virtual bool has_begun() const { return false; }
   /// The sender's rank in this group. Valid once the transfer is done.

@@ -64,11 +64,19 @@ class FutureState {
   bool wait(Deadline deadline) const {
     std::unique_lock lock(mutex_);
     const auto done = [this] { return is_done_; };
+    ++waiters_;
     if (deadline.is_never()) {
       changed_.wait(lock, done);
-      return true;
+    } else {
+      changed_.wait_until(lock, deadline.when(), done);
     }
-    return changed_.wait_until(lock, deadline.when(), done);
+    --waiters_;
+    return is_done_;
+  }
+  /// Whether a thread waits at this moment.
+  bool is_awaited() const {
+    const std::lock_guard lock(mutex_);
+    return waiters_ > 0;
   }
   /// Only valid after completion; neither the value nor the error changes then.
   const Stored<T>& value() const {
@@ -113,6 +121,7 @@ class FutureState {
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   bool is_done_ = false;
+  mutable int waiters_ = 0;
   std::optional<Stored<T>> value_;
   std::exception_ptr error_;
   std::vector<Continuation> tasks_;

@@ -15,6 +15,7 @@ void complete(Backend& backend, Transfer& transfer, Call& call) {
   while (!transfer.advance()) {
     transfer.check();
     if (call.deadline().expired()) {
+      transfer.miss_deadline();
       throw OperationTimeoutError(
           fmt::format("{} did not end within {} ms", to_string(call.op()), call.timeout().count()),
           {.op = std::string(to_string(call.op())), .sequence = call.sequence()});

@@ -102,7 +102,8 @@ Work Batch::run(const AllGatherOptions& options) {
   std::uint64_t first = 0;
   for (const auto& member : work->operation().get().members) {
     try {
-      const auto part = group.submit(member, {.device = device, .async_op = true, .timeout = options.timeout});
+      const auto part =
+          group.submit(member, {.device = device, .async_op = true, .timeout = options.timeout, .batch = work.get()});
       // The operations are started one by one but waited for together, because a receive may come before the send that
       // it waits for.
       if (first == 0) first = part.sequence();

@@ -38,9 +38,11 @@ bool PointToPointProgress::Core::advance_all(bool with_check) {
       if (is_done) {
         source = it->transfer->source();
       } else if (it->call.deadline().expired()) {
+        it->transfer->miss_deadline();
         error = std::make_exception_ptr(transfer_timeout(it->call, it->context.rank.value_or(-1), it->context));
       } else if (with_check) {
         it->transfer->check();
+        if (it->is_awaited()) it->transfer->someone_waits();
       }
     } catch (...) {
       error = std::current_exception();
@@ -83,9 +85,10 @@ Worker::Next PointToPointProgress::Core::step(Worker::Lock& lock) {
 PointToPointProgress::PointToPointProgress() : core_(std::make_shared<Core>()), worker_("cohort-p2p", core_) {}
 
 void PointToPointProgress::add(BackendPtr backend, std::unique_ptr<Transfer> transfer, const Call& call,
-                               ErrorContext context, Done done) {
+                               ErrorContext context, std::function<bool()> is_awaited, Done done) {
   worker_.submit([&] {
-    core_->added.push_back({std::move(backend), std::move(transfer), call, std::move(context), std::move(done)});
+    core_->added.push_back(
+        {std::move(backend), std::move(transfer), call, std::move(context), std::move(is_awaited), std::move(done)});
     ++core_->pending;
   });
 }

@@ -21,8 +21,10 @@ class PointToPointProgress {
   /// The destructor waits for all transfers; their deadlines bound the wait. It may be called on the progress thread.
   PointToPointProgress();
 
-  /// `context` is the context of the error that is reported if the transfer misses its deadline.
-  void add(BackendPtr backend, std::unique_ptr<Transfer> transfer, const Call& call, ErrorContext context, Done done);
+  /// `context` is the context of the error that is reported if the transfer misses its deadline; `is_awaited` tells
+  /// whether a thread waits for its end.
+  void add(BackendPtr backend, std::unique_ptr<Transfer> transfer, const Call& call, ErrorContext context,
+           std::function<bool()> is_awaited, Done done);
   /// Whether the caller is the progress thread.
   bool is_own_thread() const { return worker_.is_current(); }
   /// Waits until no transfer is in progress, and returns whether that was before the deadline.
@@ -34,6 +36,7 @@ class PointToPointProgress {
     std::unique_ptr<Transfer> transfer;
     Call call;
     ErrorContext context;
+    std::function<bool()> is_awaited;
     Done done;
   };
   struct Core;

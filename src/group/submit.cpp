@@ -158,7 +158,12 @@ Work run_p2p(const std::shared_ptr<detail::GroupState>& shared, Backend& backend
       auto context = state.context(op.type);
       context.sequence = sequence;
       if (peer >= 0) context.rank = peer;
-      state.p2p_progress.add(state.shared_backend(backend), std::move(transfer), call, std::move(context), end);
+      // `end` keeps the work alive. Pointers alone need no allocation.
+      const auto is_awaited = [future = work->future().get(), batch = options.batch] {
+        return future->is_awaited() || (batch != nullptr && batch->future()->is_awaited());
+      };
+      state.p2p_progress.add(state.shared_backend(backend), std::move(transfer), call, std::move(context), is_awaited,
+                             end);
     }
   } catch (...) {
     end(-1, std::current_exception());  // every error is reported through the Work

@@ -13,11 +13,14 @@
 
 namespace cohort::detail {
 
+class WorkState;
+
 struct SubmitOptions {
   std::optional<DeviceType> device{};  ///< nullopt: the device of the default backend
   bool async_op = false;
   Timeout timeout{};
-  void* stream = nullptr;  ///< for device memory
+  void* stream = nullptr;            ///< for device memory
+  const WorkState* batch = nullptr;  ///< what the caller of a batch waits for; lives longer than its members
 };
 
 /// An operation with copies of its buffers. Buffers that have a keep-alive keep their memory alive.

@@ -27,7 +27,7 @@ bool is_message(const InterruptedOperation& operation) {
 TEST_P(StoppedTest, RankIsNamedAtTheDeadlineAndToldWhenItGoesOn) {
   constexpr auto deadline = 400ms;
   static std::mt19937 random{11};
-  for (const int size : {2, 3}) {
+  for (const int size : {2, 3, 5}) {
     const int victim = 1;
     const auto title = "stopped during " + std::string(GetParam().name) + ", rank " + std::to_string(victim) + " of " +
                        std::to_string(size);
@@ -51,10 +51,7 @@ TEST_P(StoppedTest, RankIsNamedAtTheDeadlineAndToldWhenItGoesOn) {
       if (rank == victim) continue;
       const auto word = scenario.hear(rank, "operation");
       EXPECT_EQ(word.type, "OperationTimeoutError") << word;
-      // A message has one sender, and a rank that waits for a waiting rank names that one.
-      if (!is_message(GetParam()) || rank == (victim + 1) % size) {
-        EXPECT_EQ(word.at_fault, victim) << word;
-      }
+      EXPECT_EQ(word.at_fault, victim) << word;
       slowest = std::max(slowest, milliseconds_between(start, word.when));
       if (rank == 0) note(title, word, slowest);
     }
@@ -69,6 +66,82 @@ TEST_P(StoppedTest, RankIsNamedAtTheDeadlineAndToldWhenItGoesOn) {
 
 INSTANTIATE_TEST_SUITE_P(All, StoppedTest, ::testing::ValuesIn(interrupted_operations),
                          [](const auto& each) { return std::string(each.param.name); });
+
+/// Rank 2 waits for rank 1, which waits for rank 0, which waits for rank 3.
+class ChainTest : public FaultTest, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(ChainTest, IsFollowedToItsEnd) {
+  const std::string_view how = GetParam();
+  FaultScenario scenario(store(), 4, [&](Member& me) {
+    const auto group = me.join(20s);
+    group->barrier();
+    group->set_timeout(400ms);
+    me.say("made");
+    if (me.rank() == 3) return me.await_go();
+    const int previous = (me.rank() + 3) % 4;
+    const int next = (me.rank() + 1) % 4;
+    std::vector<int> in(20'000);
+    const std::vector<int> out(in.size());
+    me.attempt("operation", [&] {
+      if (how == "recv") {
+        group->recv(in, previous);
+      } else if (how == "send") {
+        group->send(out, previous);
+      } else if (how == "work") {
+        // Nobody waits for this one.
+        const auto idle = group->send(out, next, {.tag = 2, .async_op = true, .timeout = 1s});
+        group->recv(in, previous, {.async_op = true}).wait();
+      } else if (how == "batch") {
+        auto batch = group->batch();
+        batch.recv(in, previous);
+        batch.recv(in, previous, {.tag = 2});
+        batch.run();
+      } else if (me.rank() == 0) {
+        group->recv(in, 3, {.timeout = 800ms});
+      } else {
+        group->barrier();
+      }
+    });
+    me.await_go();
+  });
+  scenario.hear_all("made");
+  scenario.signal(3, SIGSTOP);
+  for (const int rank : {0, 1, 2}) {
+    const auto word = scenario.hear(rank, "operation");
+    EXPECT_EQ(word.type, "OperationTimeoutError") << word;
+    EXPECT_EQ(word.at_fault, 3) << word;
+    if (how == "collective") {
+      EXPECT_THAT(word.text, ::testing::HasSubstr("rank 0, which waits for rank 3")) << word;
+    } else if (how != "batch" && rank == 2) {
+      EXPECT_THAT(word.text, ::testing::HasSubstr("rank 1, which waits for rank 0, which waits for rank 3")) << word;
+    }
+  }
+  scenario.signal(3, SIGCONT);
+  scenario.go_all();
+  scenario.expect_end();
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ChainTest, ::testing::Values("recv", "send", "work", "batch", "collective"),
+                         [](const auto& each) { return std::string(each.param); });
+
+class CircleTest : public FaultTest {};
+
+TEST_F(CircleTest, HasNoEndSoEachNamesTheNext) {
+  FaultScenario scenario(store(), 3, [&](Member& me) {
+    const auto group = me.join(20s);
+    group->barrier();
+    std::vector<int> in(4);
+    me.attempt("operation", [&] { group->recv(in, (me.rank() + 2) % 3, {.timeout = 300ms}); });
+    me.await_go();
+  });
+  for (const int rank : {0, 1, 2}) {
+    const auto word = scenario.hear(rank, "operation");
+    EXPECT_EQ(word.type, "OperationTimeoutError") << word;
+    EXPECT_EQ(word.at_fault, (rank + 2) % 3) << word;
+  }
+  scenario.go_all();
+  scenario.expect_end();
+}
 
 class PauseTest : public FaultTest {};
 class StoppedInShrinkTest : public FaultTest {};

@@ -33,6 +33,13 @@ class TranslatedTransfer final : public Transfer {
       return true;
     });
   }
+  void someone_waits() override { inner_->someone_waits(); }
+  void miss_deadline() override {
+    said_here([&] {
+      inner_->miss_deadline();
+      return true;
+    });
+  }
   bool has_begun() const override { return inner_->has_begun(); }
   int source() const override { return peer_ >= 0 ? peer_ : inner_->source(); }
 

@@ -57,6 +57,12 @@ constexpr std::uint32_t message_depth(int ranks) {
 
 enum class RankState : std::uint32_t { absent, joined, left };
 
+/// Whom a rank waits for, if that takes longer than a moment (waiting.h).
+struct alignas(2 * cache_line) AwaitedRanks {
+  std::array<std::atomic<std::uint64_t>, most_ranks / 64> ranks;  ///< a bit for each
+  std::atomic<std::int64_t> until;                                ///< milliseconds on the steady clock
+};
+
 struct alignas(2 * cache_line) RankInfo {
   std::atomic<std::uint32_t> state;
   std::atomic<std::int32_t> pid;
@@ -66,6 +72,7 @@ struct alignas(2 * cache_line) RankInfo {
   std::atomic<std::uint32_t> listeners;
   /// The error that unwound this rank's stack when it left, or an empty text. Valid if `state` is `left`.
   std::array<char, last_error_bytes> last_error;
+  AwaitedRanks awaited;
 };
 
 /// Why the group is broken. `stage`: 0 empty, 1 being written, 2 ready to be read.

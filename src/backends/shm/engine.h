@@ -29,6 +29,7 @@
 #include "backends/shm/liveness.h"
 #include "backends/shm/peer_memory.h"
 #include "backends/shm/posts.h"
+#include "backends/shm/waiting.h"
 
 namespace cohort::shm {
 
@@ -65,6 +66,7 @@ class Engine {
   /// Used by one collective at a time.
   AutoTuner& auto_tuner() { return auto_tuner_; }
   const WaitPolicy& policy() const { return policy_; }
+  Waiting& waiting() { return waiting_; }
   const std::string& name() const { return name_; }
   const std::string& group() const { return group_; }
 
@@ -112,6 +114,7 @@ class Engine {
   Liveness liveness_;
   std::unique_ptr<PeerMemory> peer_memory_;
   AutoTuner auto_tuner_;
+  Waiting waiting_{board_, rank_};
 
   PostOrder<Board> order_;
   std::atomic<std::uint32_t> entered_{0};   ///< the collective this rank is in, or was in last; other threads report it

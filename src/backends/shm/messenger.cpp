@@ -36,6 +36,11 @@ class Messenger::Sending final : public Transfer {
     return message_->is_done;
   }
   void check() override { messenger_.check(message_->peer, call_, is_hopeless_); }
+  void someone_waits() override { long_wait_.goes_on(message_->peer); }
+  void miss_deadline() override {
+    long_wait_.gave_up();
+    messenger_.miss_deadline(message_->peer, call_);
+  }
   int source() const override { return messenger_.rank_; }
 
  private:
@@ -43,6 +48,7 @@ class Messenger::Sending final : public Transfer {
   OutgoingPtr message_;
   const Call call_;
   bool is_hopeless_ = false;
+  LongWait long_wait_{messenger_.engine_.waiting()};
 };
 
 class Messenger::Receiving final : public Transfer {
@@ -57,6 +63,11 @@ class Messenger::Receiving final : public Transfer {
     return message_->is_done;
   }
   void check() override { messenger_.check(message_->peer_or_any, call_, is_hopeless_); }
+  void someone_waits() override { long_wait_.goes_on(message_->peer_or_any); }
+  void miss_deadline() override {
+    long_wait_.gave_up();
+    messenger_.miss_deadline(message_->peer_or_any, call_);
+  }
   bool has_begun() const override {
     const std::lock_guard lock(messenger_.mutex_);
     return message_->source >= 0 || message_->received > 0;
@@ -68,6 +79,7 @@ class Messenger::Receiving final : public Transfer {
   IncomingPtr message_;
   const Call call_;
   bool is_hopeless_ = false;
+  LongWait long_wait_{messenger_.engine_.waiting()};
 };
 
 Messenger::Messenger(Engine& engine)
@@ -220,10 +232,25 @@ void Messenger::check(int peer_or_any, const Call& call, bool& looked_again) {
   looked_again = trouble.has_value();
 }
 
+void Messenger::miss_deadline(int peer_or_any, const Call& call) {
+  const auto chain = engine_.waiting().chain(peer_or_any);
+  auto context = engine_.context(call);
+  if (peer_or_any >= 0) context.rank = chain.back();
+  const auto whom = peer_or_any < 0 ? std::string("any rank") : fmt::format("rank {}", peer_or_any);
+  const bool sends = call.op() == OpType::send;
+  throw OperationTimeoutError(
+      fmt::format("rank {} gave up on {} {} after {} ms: {} has not {}{}", rank_,
+                  sends ? "sending to" : "receiving from", whom, call.timeout().count(), whom,
+                  sends ? "received it" : "sent it",
+                  chain.size() > 1 ? fmt::format("; rank {}{}", peer_or_any, describe_rest(chain)) : ""),
+      std::move(context));
+}
+
 template <class Done>
 void Messenger::wait(int peer_or_any, Call& call, Done&& done) {
   Deadline::Clock::time_point naps_from{};
   bool looked_again = false;
+  LongWait long_wait(engine_.waiting());
   for (std::uint32_t round = 0;; ++round) {
     {
       const std::lock_guard lock(mutex_);
@@ -245,18 +272,12 @@ void Messenger::wait(int peer_or_any, Call& call, Done&& done) {
       ::sched_yield();
       continue;
     }
+    long_wait.goes_on(peer_or_any);
     check(peer_or_any, call, looked_again);
     if (looked_again) continue;
     if (now >= deadline.when()) {
-      auto context = engine_.context(call);
-      if (peer_or_any >= 0) context.rank = peer_or_any;
-      const auto whom = peer_or_any < 0 ? std::string("any rank") : fmt::format("rank {}", peer_or_any);
-      throw OperationTimeoutError(
-          fmt::format(
-              "rank {} gave up on {} after {} ms: {} has not {}", rank_,
-              call.op() == OpType::send ? fmt::format("sending to {}", whom) : fmt::format("receiving from {}", whom),
-              call.timeout().count(), whom, call.op() == OpType::send ? "received it" : "sent it"),
-          std::move(context));
+      long_wait.gave_up();
+      miss_deadline(peer_or_any, call);
     }
     rest(deadline);
   }

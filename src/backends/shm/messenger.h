@@ -176,6 +176,7 @@ class Messenger {
 
   /// Throws if waiting for the peer is in vain according to two calls in a row.
   void check(int peer_or_any, const Call& call, bool& looked_again);
+  [[noreturn]] void miss_deadline(int peer_or_any, const Call& call);
   /// Waits, advancing all transfers, until `done()` returns true.
   template <class Done>
   void wait(int peer_or_any, Call& call, Done&& done);

@@ -14,6 +14,7 @@ Pace WaitMonitor::after_spinning() {
     ::sched_yield();
     return Pace::look;
   }
+  long_wait_.goes_on(peer_);
   if (const auto trouble = engine_.trouble(peer_, Engine::Wait::collective)) {
     if (looked_again_) engine_.fail(*trouble, call_);
     looked_again_ = true;
@@ -24,13 +25,16 @@ Pace WaitMonitor::after_spinning() {
 }
 
 void WaitMonitor::give_up() {
-  const int culprit = engine_.furthest_behind(peer_);
-  engine_.fail({.kind = ErrorKind::timeout,
-                .rank = culprit,
-                .reporter = engine_.rank(),
-                .text = fmt::format("rank {} gave up on {} #{} after {} ms: {}", engine_.rank(), to_string(call_.op()),
-                                    call_.sequence(), call_.timeout().count(), engine_.describe_progress(culprit))},
-               call_);
+  const auto chain = engine_.waiting().chain(engine_.furthest_behind(peer_));
+  const int culprit = chain.back();
+  const auto whom = chain.size() > 1 ? fmt::format("; rank {}{}", chain.front(), describe_rest(chain)) : "";
+  engine_.fail(
+      {.kind = ErrorKind::timeout,
+       .rank = culprit,
+       .reporter = engine_.rank(),
+       .text = fmt::format("rank {} gave up on {} #{} after {} ms: {}{}", engine_.rank(), to_string(call_.op()),
+                           call_.sequence(), call_.timeout().count(), engine_.describe_progress(culprit), whom)},
+      call_);
 }
 
 }  // namespace cohort::shm

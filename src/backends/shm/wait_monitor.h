@@ -23,7 +23,7 @@ namespace cohort::shm {
 
 class WaitMonitor {
  public:
-  WaitMonitor(Engine& engine, Call& call) : engine_(engine), call_(call) {}
+  WaitMonitor(Engine& engine, Call& call) : engine_(engine), call_(call), long_wait_(engine.waiting()) {}
 
   void waits_for(int rank) {
     peer_ = rank;
@@ -49,6 +49,7 @@ class WaitMonitor {
 
   Engine& engine_;
   Call& call_;
+  LongWait long_wait_;
   int peer_ = -1;
   bool looked_again_ = false;
   Deadline::Clock::time_point naps_from_{};
