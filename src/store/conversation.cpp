@@ -105,6 +105,9 @@ Conversation::Next Conversation::feed(std::string_view bytes) {
   auto next = Next::more;
   backlog_ = false;
   while (next == Next::more) {
+    const auto skipped = std::min(refused_, bytes.size());
+    bytes.remove_prefix(skipped);
+    refused_ -= skipped;
     if (!claim_) {
       if (bytes.size() < handshake::claim_size) {
         // What does not begin like a claim is rejected at once, not when it is long enough.
@@ -117,10 +120,17 @@ Conversation::Next Conversation::feed(std::string_view bytes) {
     }
     if (bytes.size() < wire::length_size) break;
     const std::size_t size = load_le<std::uint32_t>(bytes.data());
-    if (size > hub_.options().limits.frame || (size > small_frame && !hub_.has_room(size))) {
+    if (size > hub_.options().limits.frame) {
       refuse(fmt::format("a request of {} bytes is over the store's limit", size));
       next = reject();
       break;
+    }
+    if (size > small_frame && !hub_.has_room(size)) {
+      refuse(fmt::format("the store is full: there is no room for a request of {} bytes", size));
+      // Only one request at a time may be under way.
+      if (caller_.is_waiting()) next = reject();
+      refused_ = wire::length_size + size;
+      continue;
     }
     if (bytes.size() - wire::length_size < size) break;
     if (has_many_unsent()) {

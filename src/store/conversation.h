@@ -86,7 +86,8 @@ class Conversation {
   std::vector<std::pair<std::string, std::string>> will_;
   std::size_t will_bytes_ = 0;
   std::optional<std::chrono::milliseconds> silence_;
-  std::string inbox_;  ///< an incomplete claim or frame
+  std::string inbox_;        ///< an incomplete claim or frame
+  std::size_t refused_ = 0;  ///< bytes of a refused request that are still to come, and that nobody keeps
   std::string outbox_;
   bool backlog_ = false;
   bool rejected_ = false;

@@ -162,6 +162,32 @@ TEST_F(ConversationTest, AnOversizedFrameIsRefusedByItsLengthAlone) {
   EXPECT_THAT(peer.replies().at(0), ::testing::HasSubstr("over the store's limit"));
 }
 
+TEST_F(ConversationTest, ALargeRequestWithoutRoomIsRefusedAndTheConnectionStays) {
+  auto options = small_limits();
+  options.limits.value = 1 << 20;
+  options.limits.frame = 8 << 20;
+  options.limits.memory = 1 << 19;
+  Hub full(options);
+  Peer peer(full);
+  peer.authenticate(nullptr);
+  std::string frames;
+  wire::encode({.op = StoreOp::set, .keys = {"large"}, .values = {std::string(1 << 19, 'v')}}, frames);
+  wire::encode({.op = StoreOp::set, .keys = {"small"}, .values = {"v"}}, frames);
+  for (const std::size_t piece : {frames.size(), std::size_t{1000}, std::size_t{3}}) {
+    peer.send({.op = StoreOp::delete_key, .keys = {"small"}});
+    peer.replies();
+    for (std::size_t at = 0; at < frames.size(); at += piece) {
+      EXPECT_EQ(peer.conversation->feed(std::string_view(frames).substr(at, piece)), Conversation::Next::more);
+    }
+    const auto replies = peer.replies();
+    ASSERT_EQ(replies.size(), 2U);
+    EXPECT_THAT(replies[0], ::testing::HasSubstr("the store is full"));
+    EXPECT_EQ(replies[1], "0:0");
+    EXPECT_TRUE(full.table().contains("small"));
+    EXPECT_FALSE(full.table().contains("large"));
+  }
+}
+
 TEST_F(ConversationTest, AnswersThatNobodyReadsDoNotPileUp) {
   auto options = small_limits();
   options.limits.value = 1 << 20;
