@@ -18,5 +18,7 @@ std::string agree_on_id(Store& store, const std::string& backend);
 /// An id for a group without a store. It begins with the prefix.
 inline constexpr std::string_view local_id_prefix = "local-";
 std::string local_id();
+/// 64 bits, as hexadecimal digits.
+std::string random_id();
 
 }  // namespace cohort

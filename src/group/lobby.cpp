@@ -12,6 +12,7 @@
 
 #include "core/log_format.h"
 #include "core/parse.h"
+#include "group/group_ids.h"
 #include "store/last_will.h"
 
 namespace cohort {
@@ -30,7 +31,6 @@ constexpr auto served_key = "served";
 constexpr std::string_view seat_mark = "seat ";
 constexpr std::string_view refused_mark = "refused ";
 constexpr auto again = "again";
-constexpr auto taken_mark = "taken";
 constexpr auto withdrawn_mark = "withdrawn";
 
 std::string request_key(std::int64_t ticket) {
@@ -63,7 +63,7 @@ std::optional<GrowthPlan> GrowthPlan::decode(const std::string& text) {
 }
 
 Lobby::Lobby(const StorePtr& job, const std::string& name)
-    : store_(std::make_shared<PrefixStore>(fmt::format("lobby/{}", name), job->clone())) {}
+    : store_(std::make_shared<PrefixStore>(fmt::format("lobby/{}", name), job->clone())), mark_(random_id()) {}
 
 Lobby::~Lobby() {
   if (will_.empty()) return;
@@ -128,7 +128,7 @@ void Lobby::answer(std::int64_t ticket, const std::string& text) {
 std::optional<JoinRequest> Lobby::examine(std::int64_t ticket, const std::vector<int>& taken,
                                           const std::string& backend) {
   JoinRequest request{.ticket = ticket};
-  if (has_died(request)) return std::nullopt;
+  if (has_died(request) || !claim(ticket)) return std::nullopt;
   std::string text;
   try {
     text = store_->get(request_key(ticket), request_patience);
@@ -151,28 +151,35 @@ std::optional<JoinRequest> Lobby::examine(std::int64_t ticket, const std::vector
     answer(ticket, fmt::format("{}{}", refused_mark, why));
     return std::nullopt;
   }
-  auto will = will_;
-  will.push_back(answer_key(ticket));
-  set_will(std::move(will), again);
-  // From here on it cannot withdraw.
-  if (store_->compare_set(claim_key(ticket), "", taken_mark, patience) != taken_mark) return std::nullopt;
   return request;
+}
+
+/// From then on it cannot withdraw, and no other group of this name that grows at the same time can take it.
+bool Lobby::claim(std::int64_t ticket) {
+  const auto without = will_;
+  auto with = without;
+  with.push_back(answer_key(ticket));
+  set_will(std::move(with), again);
+  if (store_->compare_set(claim_key(ticket), "", mark_, patience) == mark_) return true;
+  set_will(without, again);
+  return false;
 }
 
 std::vector<JoinRequest> Lobby::requests(const std::vector<int>& taken, const std::string& backend, int at_least,
                                          Deadline deadline) {
   auto held = taken;
   std::vector<JoinRequest> waiting;
-  auto served = store_->add(served_key, 0, patience);
   for (;;) {
     const auto tickets = store_->add(tickets_key, 0, patience);
+    auto served = store_->add(served_key, 0, patience);
     for (; served < tickets; ++served) {
       const auto request = examine(served + 1, held, backend);
       if (request) {
         held.push_back(request->global_rank);
         waiting.push_back(*request);
       }
-      store_->add(served_key, 1, patience);
+      // Another group of this name may be as far.
+      store_->compare_set(served_key, std::to_string(served), std::to_string(served + 1), patience);
     }
     if (static_cast<int>(waiting.size()) >= at_least) break;
     try {

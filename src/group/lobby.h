@@ -69,6 +69,7 @@ class Lobby {
 
   /// nullopt: there was none until the deadline, and there will be none.
   std::optional<std::string> await_answer(std::int64_t ticket, Deadline deadline);
+  bool claim(std::int64_t ticket);
   void answer(std::int64_t ticket, const std::string& text);
   /// What the store sets if this process dies.
   void set_will(Store::Keys keys, const std::string& value);
@@ -76,6 +77,7 @@ class Lobby {
   std::optional<JoinRequest> examine(std::int64_t ticket, const std::vector<int>& taken, const std::string& backend);
 
   StorePtr store_;
+  const std::string mark_;  ///< on the tickets that this object has claimed
   Store::Keys will_;
 };
 

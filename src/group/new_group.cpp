@@ -150,13 +150,13 @@ ProcessGroupPtr make_group(const std::vector<Choice>& choices, const RendezvousR
   return group;
 }
 
+}  // namespace
+
 std::string random_id() {
   std::array<std::uint8_t, 8> bytes{};
   fill_random(std::as_writable_bytes(std::span(bytes)));
   return fmt::format("{:02x}", fmt::join(bytes, ""));
 }
-
-}  // namespace
 
 std::string local_id() {
   return std::string(local_id_prefix) + random_id();

@@ -12,6 +12,7 @@
 #include "faults/fault_scenario.h"
 #include "faults/operations.h"
 #include "faults/where.h"
+#include "group/lobby.h"
 #include "support/expect_error.h"
 #include "support/ranks.h"
 
@@ -213,6 +214,25 @@ TEST(GrowOfThreads, ThreadsJoinToo) {
     EXPECT_EQ(group->global_ranks(), std::vector<int>({0, 1, 2, 3}));
     expect_all_reduce_works(*group, 10);
   });
+}
+
+/// Two groups may have one name, and grow at the same time: each gets one of two newcomers, which come one by one.
+TEST(GrowOfThreads, ANewcomerIsClaimedByOneGroupOnly) {
+  for (int trial = 0; trial < 10; ++trial) {
+    const auto store =
+        std::make_shared<TcpStore>(TcpStoreOptions{.endpoint = Endpoint::tcp("127.0.0.1", 0), .is_host = true});
+    as_threads(3, [&](int rank) {
+      Lobby lobby(store, "");
+      if (rank == 0) {
+        for (const int wanted : {7, 8}) EXPECT_TRUE(lobby.ask(wanted, "thread", Deadline::after(10s)));
+        return;
+      }
+      const auto requests = lobby.requests({}, "thread", 1, Deadline::after(5s));
+      EXPECT_EQ(requests.size(), 1U);
+      for (const auto& each : requests) lobby.seat(each, {.global_ranks = {each.global_rank}});
+    });
+    if (HasFailure()) return;
+  }
 }
 
 TEST(GrowOfThreads, APartOfAGroupDoesNotGrow) {
