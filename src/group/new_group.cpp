@@ -19,6 +19,7 @@
 #include "group/factories.h"
 #include "group/group_ids.h"
 #include "group/process_group_state.h"
+#include "rendezvous/store_host.h"
 
 namespace cohort {
 
@@ -205,7 +206,9 @@ ProcessGroupPtr new_group(std::string_view backend, std::chrono::milliseconds ti
   auto recipe = std::make_shared<GroupRecipe>(recipe_for("new_group", backend, timeout, device, options));
   const auto deadline = Deadline::after(timeout);
   const auto found = find_members(members, timeout);
-  auto group = recipe->make(found.store, found.rank, found.size, deadline);
+  const auto host = members.store == nullptr ? store_host("env", Env::read()) : std::nullopt;
+  auto group = naming_store_host(host, found.rank,
+                                 [&] { return recipe->make(found.store, found.rank, found.size, deadline); });
   recipe->name = members.name;
   recipe->job = std::static_pointer_cast<PrefixStore>(found.store)->underlying_store();
   GroupAccess::set_recipe(*group, std::move(recipe));

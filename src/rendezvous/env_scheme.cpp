@@ -14,6 +14,7 @@
 #include "core/log_format.h"
 #include "rendezvous/hosting.h"
 #include "rendezvous/schemes.h"
+#include "rendezvous/store_host.h"
 #include "rendezvous/store_plan.h"
 
 namespace cohort {
@@ -68,8 +69,10 @@ RendezvousResult env_scheme(const RendezvousRequest& request) {
   options.job_id = plan.job_id;
   options.insecure = plan.insecure;
   options.rank = launch.rank;
-  const bool is_host = !plan.launcher_hosts && launch.rank == 0;
-  StorePtr store = is_host ? join_as_host(options) : std::make_shared<TcpStore>(options);
+  const auto host = store_host("env", request.env);
+  StorePtr store = launch.rank == host ? join_as_host(options)
+                   : host              ? connect_to_host(options, *host)
+                                       : std::make_shared<TcpStore>(options);
   // A launcher's store outlives its ranks, so this attempt must not see the keys of an earlier one.
   return {std::make_shared<PrefixStore>(fmt::format("attempt{}", launch.restart_count), std::move(store)), launch.rank,
           launch.size};

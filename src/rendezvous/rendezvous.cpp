@@ -12,8 +12,11 @@
 #include <utility>
 #include <vector>
 
+#include "core/log_format.h"
 #include "core/parse.h"
 #include "rendezvous/schemes.h"
+#include "rendezvous/store_host.h"
+#include "store/last_will.h"
 
 namespace cohort {
 
@@ -75,6 +78,46 @@ void check_size(Store& store, int size, Deadline deadline) {
   }
 }
 
+/// What all ranks wait for: StoreCollectives::barrier("arrived").
+constexpr auto gate_key = "arrived/gate";
+/// A rank whose host has been silent for this long counts as lost.
+constexpr std::chrono::milliseconds silence{4000};
+constexpr std::chrono::milliseconds withdrawing_patience{2000};
+
+/// Tells the others if this process dies before all ranks have arrived: its last will opens the gate and says who it
+/// was. Without a TcpStore nobody is told before the deadline.
+class Arrival {
+ public:
+  Arrival(const StorePtr& store, int rank, Deadline deadline) {
+    if (tcp_store_below(store) == nullptr) return;
+    held_ = store->clone();
+    tcp_store_below(held_)->set_on_disconnect({full_key(held_, gate_key)}, {std::to_string(rank)}, deadline, silence);
+  }
+  ~Arrival() {
+    if (held_ == nullptr) return;
+    try {
+      tcp_store_below(held_)->set_on_disconnect({}, {}, withdrawing_patience);
+    } catch (const Error& e) {
+      log_debug("a last will could not be withdrawn: {}", e.what());
+    }
+  }
+  Arrival(const Arrival&) = delete;
+  Arrival& operator=(const Arrival&) = delete;
+
+ private:
+  StorePtr held_;
+};
+
+void await_all(const RendezvousResult& found, Deadline deadline) {
+  auto& store = *found.store;
+  const Arrival arrival(found.store, found.rank, deadline);
+  StoreCollectives(found.store, found.rank, found.size).barrier("arrived", deadline);
+  if (const auto who = parse_integer<int>(store.get(gate_key, deadline))) {
+    throw PeerLostError(fmt::format("rank {} is gone: its process ended, or its host is down or cut off", *who),
+                        {.op = "rendezvous", .rank = who});
+  }
+}
+
 }  // namespace
 
 void require_rank_and_size(const RendezvousRequest& request) {
@@ -119,9 +162,11 @@ RendezvousResult rendezvous(std::string_view url, RendezvousOptions options) {
   auto result = handler(request);
   if (result.store == nullptr) throw Error(fmt::format("the handler of {}:// returned no store", parsed.scheme));
   set_log_rank(result.rank);
-  result.store = own_keys(result.store, result.rank, options.name, deadline);
-  check_size(*result.store, result.size, deadline);
-  StoreCollectives(result.store, result.rank, result.size).barrier("arrived", deadline);
+  naming_store_host(store_host(parsed.scheme, request.env), result.rank, [&] {
+    result.store = own_keys(result.store, result.rank, options.name, deadline);
+    check_size(*result.store, result.size, deadline);
+    await_all(result, deadline);
+  });
   result.store->set_timeout(options.timeout);
   return result;
 }

@@ -5,6 +5,7 @@
 
 #include "rendezvous/hosting.h"
 #include "rendezvous/schemes.h"
+#include "rendezvous/store_host.h"
 
 namespace cohort {
 
@@ -25,7 +26,7 @@ RendezvousResult tcp_scheme(const RendezvousRequest& request) {
   options.endpoint = Endpoint::tcp(url.host, static_cast<std::uint16_t>(*url.port));
   options.insecure = request.env.insecure;
   options.rank = request.rank;
-  StorePtr store = *request.rank == 0 ? join_as_host(options) : std::make_shared<TcpStore>(options);
+  StorePtr store = *request.rank == 0 ? join_as_host(options) : connect_to_host(options, 0);
   return {std::move(store), *request.rank, *request.size};
 }
 

@@ -2,10 +2,12 @@
 //
 // A rank is lost before or during the making of a group: no rank gets a partial group or waits past its deadline.
 #include <cohort/new_group.h>
+#include <cohort/rendezvous.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <random>
 #include <string>
 
@@ -14,6 +16,7 @@
 #include "backends/shm/agreement.h"
 #include "faults/fault_scenario.h"
 #include "faults/operations.h"
+#include "store/socket.h"
 
 namespace cohort::test {
 namespace {
@@ -125,6 +128,96 @@ TEST_F(MakingTest, ARankKilledMeanwhileIsAnErrorForAllOrNone) {
     if (HasFailure()) return;
   }
   std::cout << "[  scenario   ] killed after the group was made: " << made_without << " of 24\n";
+}
+
+/// A job that was started by hand, with its store in rank 0.
+void set_variables(const Member& me, std::uint16_t port) {
+  const auto set = [](const char* name, const std::string& value) { ::setenv(name, value.c_str(), 1); };
+  set("RANK", std::to_string(me.rank()));
+  set("WORLD_SIZE", std::to_string(me.size()));
+  set("MASTER_ADDR", "127.0.0.1");
+  set("MASTER_PORT", std::to_string(port));
+}
+
+/// The socket keeps the port from everybody else; the job's store is a unix socket that is named after it.
+class JobTest : public FaultTest {
+ protected:
+  std::uint16_t port() const { return bound_endpoint(listener_.get()).port; }
+
+ private:
+  FileDescriptor listener_ = listen_on(Endpoint::tcp("127.0.0.1", 0));
+};
+
+/// Rank 3 does not come, so all others are in the rendezvous when one of them is killed.
+TEST_F(JobTest, ARankKilledInTheRendezvousIsNamedAtOnce) {
+  constexpr int size = 4;
+  constexpr auto deadline = 3s;
+  std::mt19937 random(31);
+  int at_once = 0;
+  for (int trial = 0; trial < 12; ++trial) {
+    const int victim = trial % 3;
+    SCOPED_TRACE("rank " + std::to_string(victim));
+    FaultScenario scenario(store(), size, [&](Member& me) {
+      set_variables(me, port());
+      const auto store = rendezvous("env://").store;
+      me.say("met");
+      me.await_go();
+      if (me.rank() == 3) return me.await_go();
+      me.attempt("new_group", [&] { new_group("shm", deadline, "cpu"); });
+      me.await_go();  // rank 0 has the store
+    });
+    scenario.hear_all("met");
+    scenario.go_all(3);
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 30'000));
+    const auto start = scenario.signal(victim, SIGKILL);
+    for (int rank = 0; rank < 3; ++rank) {
+      if (rank == victim) continue;
+      const auto word = scenario.hear(rank, "new_group");
+      EXPECT_EQ(word.at_fault, victim) << word;
+      if (milliseconds_between(start, word.when) < 1000) ++at_once;
+    }
+    scenario.go_all(victim);
+    scenario.go(3);
+    scenario.expect_end(victim);
+    scenario.end_of(victim);
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(at_once, 8) << "of 24";
+}
+
+TEST_F(JobTest, ARankKilledAtAnyMomentIsNamed) {
+  std::mt19937 random(37);
+  for (int trial = 0; trial < 18; ++trial) {
+    const int victim = trial % 3;
+    const std::string backend = trial % 2 == 0 ? "shm" : "gloo";
+    SCOPED_TRACE(backend + ", rank " + std::to_string(victim));
+    FaultScenario scenario(store(), 3, [&](Member& me) {
+      set_variables(me, port());
+      const auto store = rendezvous("env://").store;
+      me.say("met");
+      me.await_go();
+      ProcessGroupPtr group;
+      if (!me.attempt("new_group", [&] { group = new_group(backend, 1500ms, "cpu"); }) || me.rank() == victim) return;
+      me.attempt("operation", [&] {
+        for (;;) group->barrier();
+      });
+    });
+    scenario.hear_all("met");
+    scenario.go_all();
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 12'000));
+    scenario.signal(victim, SIGKILL);
+    for (int rank = 0; rank < 3; ++rank) {
+      if (rank == victim) continue;
+      auto word = scenario.hear(rank, "new_group");
+      if (word.type.empty()) word = scenario.hear(rank, "operation");
+      // A rank that has died may be named by way of one that gave up because of it.
+      EXPECT_GE(word.at_fault, 0) << word;
+      EXPECT_NE(word.at_fault, rank) << word;
+    }
+    scenario.expect_end(victim);
+    scenario.end_of(victim);
+    if (HasFailure()) return;
+  }
 }
 
 /// The first rank that is told that the group was made kills rank 0, which is still telling the others.
