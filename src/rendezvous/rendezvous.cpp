@@ -110,12 +110,18 @@ class Arrival {
 
 void await_all(const RendezvousResult& found, Deadline deadline) {
   auto& store = *found.store;
-  const Arrival arrival(found.store, found.rank, deadline);
-  StoreCollectives(found.store, found.rank, found.size).barrier("arrived", deadline);
-  if (const auto who = parse_integer<int>(store.get(gate_key, deadline))) {
-    throw PeerLostError(fmt::format("rank {} is gone: its process ended, or its host is down or cut off", *who),
-                        {.op = "rendezvous", .rank = who});
+  {
+    const Arrival arrival(found.store, found.rank, deadline);
+    StoreCollectives(found.store, found.rank, found.size).barrier("arrived", deadline);
+    if (const auto who = parse_integer<int>(store.get(gate_key, deadline))) {
+      throw PeerLostError(fmt::format("rank {} is gone: its process ended, or its host is down or cut off", *who),
+                          {.op = "rendezvous", .rank = who});
+    }
   }
+  // The last one to pass the gate leaves nothing behind.
+  if (store.add("arrived/passed", 1, deadline) < found.size) return;
+  for (const auto* const key : {"size", "arrived/count", gate_key, "arrived/passed"}) store.delete_key(key, deadline);
+  for (int rank = 0; rank < found.size; ++rank) store.delete_key(fmt::format("arrived/{}", rank), deadline);
 }
 
 }  // namespace

@@ -130,6 +130,32 @@ TEST_F(MakingTest, ARankKilledMeanwhileIsAnErrorForAllOrNone) {
   std::cout << "[  scenario   ] killed after the group was made: " << made_without << " of 24\n";
 }
 
+TEST_F(MakingTest, AGroupLeavesNothingInTheStore) {
+  for (const std::string backend : {"shm", "auto", "hybrid", "gloo"}) {
+    SCOPED_TRACE(backend);
+    const auto make = [&](Member& me) {
+      new_group(backend, 20s, "cpu", {},
+                {.store = me.open_store(), .rank = me.rank(), .size = me.size(), .name = backend});
+    };
+    FaultScenario scenario(store(), 3, [&](Member& me) {
+      make(me);
+      me.say("once");
+      me.await_go();
+      for (int i = 0; i < 4; ++i) make(me);
+      me.say("again");
+      me.await_go();
+    });
+    const auto keys = std::make_shared<TcpStore>(TcpStoreOptions{.endpoint = store().endpoint(), .timeout = 20s});
+    scenario.hear_all("once");
+    const auto once = keys->num_keys();
+    scenario.go_all();
+    scenario.hear_all("again");
+    EXPECT_EQ(keys->num_keys(), once);
+    scenario.go_all();
+    scenario.expect_end();
+  }
+}
+
 /// A job that was started by hand, with its store in rank 0.
 void set_variables(const Member& me, std::uint16_t port) {
   const auto set = [](const char* name, const std::string& value) { ::setenv(name, value.c_str(), 1); };

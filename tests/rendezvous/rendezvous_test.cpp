@@ -282,6 +282,20 @@ TEST(RendezvousTest, ARestartedJobSeesNothingOfTheOldOne) {
   }
 }
 
+TEST(RendezvousTest, LeavesNothingInTheStore) {
+  TcpStore server({.endpoint = Endpoint::tcp("127.0.0.1", 0), .is_host = true});
+  const auto meet = [&] {
+    as_threads(2, [&](int rank) {
+      auto variables = by_hand(rank, 2, 1);
+      variables["COHORT_STORE"] = to_string(server.endpoint());
+      rendezvous("env://", in(variables));
+    });
+    return server.num_keys();
+  };
+  const auto once = meet();
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(meet(), once);
+}
+
 TEST(RendezvousTest, RanksThatDisagreeOnTheSizeAreTold) {
   const auto port = free_port();
   std::atomic<int> told{0};

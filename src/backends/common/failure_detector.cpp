@@ -86,13 +86,14 @@ std::vector<Departure> FailureDetector::left(Store& store, Deadline deadline) {
 }
 
 std::unique_ptr<FailureDetector> FailureDetector::start(const StorePtr& store, int rank, int size, Deadline deadline,
-                                                        std::function<void(const Failure&)> on_end) {
+                                                        std::function<void(const Failure&)> on_end,
+                                                        Store::Keys also_deleted) {
   if (tcp_store_below(store) == nullptr) return nullptr;
   auto liveness = store->clone();
   auto listening = store->clone();
   tcp_store_below(listening)->notice_silence(patience);
-  std::unique_ptr<FailureDetector> line(
-      new FailureDetector(rank, size, std::move(liveness), std::move(listening), std::move(on_end)));
+  std::unique_ptr<FailureDetector> line(new FailureDetector(rank, size, std::move(liveness), std::move(listening),
+                                                            std::move(on_end), std::move(also_deleted)));
   const Failure lost{.kind = ErrorKind::peer_lost,
                      .rank = rank,
                      .text = fmt::format("rank {} is gone: its process ended, or its host is down or cut off", rank)};
@@ -104,10 +105,11 @@ std::unique_ptr<FailureDetector> FailureDetector::start(const StorePtr& store, i
 }
 
 FailureDetector::FailureDetector(int rank, int size, StorePtr liveness, StorePtr listening,
-                                 std::function<void(const Failure&)> on_end)
+                                 std::function<void(const Failure&)> on_end, Store::Keys also_deleted)
     : rank_(rank),
       size_(size),
       on_end_(std::move(on_end)),
+      also_deleted_(std::move(also_deleted)),
       liveness_store_(std::move(liveness)),
       liveness_(tcp_store_below(liveness_store_)),
       listening_store_(std::move(listening)),
@@ -138,6 +140,7 @@ void FailureDetector::leave() noexcept {
 
 void FailureDetector::delete_keys(Deadline deadline) {
   for (const auto* const key : {left_key, leaving_key, ended_key}) liveness_store_->delete_key(key, deadline);
+  for (const auto& key : also_deleted_) liveness_->delete_key(key, deadline);
   if (!has_ended_) return;
   for (int each = 0; each < size_; ++each) liveness_store_->delete_key(note_key(each), deadline);
 }

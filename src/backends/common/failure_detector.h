@@ -47,9 +47,11 @@ class FailureDetector {
   static std::string gone_key(int rank);
 
   /// Null if the store cannot report disconnects (only a TcpStore can). `on_end` is called at most once, on a thread of
-  /// the failure detector's own, and may call anything but the destructor.
+  /// the failure detector's own, and may call anything but the destructor. `also_deleted` are the full names of further
+  /// keys that nobody needs once the last rank has left.
   static std::unique_ptr<FailureDetector> start(const StorePtr& store, int rank, int size, Deadline deadline,
-                                                std::function<void(const Failure&)> on_end);
+                                                std::function<void(const Failure&)> on_end,
+                                                Store::Keys also_deleted = {});
   /// Leaves in good order: no other rank's operation ends because of it.
   ~FailureDetector();
   FailureDetector(const FailureDetector&) = delete;
@@ -65,8 +67,8 @@ class FailureDetector {
   static std::vector<Departure> left(Store& store, Deadline deadline);
 
  private:
-  FailureDetector(int rank, int size, StorePtr liveness, StorePtr listening,
-                  std::function<void(const Failure&)> on_end);
+  FailureDetector(int rank, int size, StorePtr liveness, StorePtr listening, std::function<void(const Failure&)> on_end,
+                  Store::Keys also_deleted);
   void listen();
   void conclude(const Failure& failure);
   void leave() noexcept;
@@ -75,6 +77,7 @@ class FailureDetector {
   const int rank_;
   const int size_;
   std::function<void(const Failure&)> on_end_;
+  const Store::Keys also_deleted_;
   StorePtr liveness_store_;  ///< including its prefix
   TcpStore* liveness_ = nullptr;
   StorePtr listening_store_;

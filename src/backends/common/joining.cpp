@@ -11,7 +11,9 @@
 #include <utility>
 
 #include "core/log_format.h"
+#include "core/rank_index.h"
 #include "core/start_thread.h"
+#include "store/last_will.h"
 
 namespace cohort {
 
@@ -47,12 +49,10 @@ std::vector<std::string> take_apart(std::string_view text, int size) {
 
 std::vector<std::string> exchange_values(Store& store, std::string_view what, const std::string& mine, int rank,
                                          int size, Deadline deadline, const Trouble& trouble) {
-  const auto key = [what](int of) { return fmt::format("{}/{}", what, of); };
+  const auto keys = keys_of_exchange(what, size);
   const auto all = fmt::format("{}/all", what);
   const bool is_collected = !store.has_extended_api();
-  store.set(key(rank), mine, deadline);
-  Store::Keys keys;
-  for (int each = 0; each < size; ++each) keys.push_back(key(each));
+  store.set(keys[index_of(rank)], mine, deadline);
   try {
     if (is_collected && rank != 0) {
       return take_apart(ask_store(deadline, trouble, [&](Deadline until) { return store.get(all, until); }), size);
@@ -62,7 +62,7 @@ std::vector<std::string> exchange_values(Store& store, std::string_view what, co
     return values;
   } catch (const StoreTimeoutError&) {
     for (int each = 0; each < size; ++each) {
-      if (!store.check({key(each)}, std::chrono::seconds(1))) {
+      if (!store.check({keys[index_of(each)]}, std::chrono::seconds(1))) {
         throw OperationTimeoutError(fmt::format("rank {} did not join", each), {.op = "new_group", .rank = each});
       }
     }
@@ -70,15 +70,24 @@ std::vector<std::string> exchange_values(Store& store, std::string_view what, co
   }
 }
 
-Joining::Joining(const StorePtr& store, int rank, int size, Deadline deadline) : rank_(rank) {
+Store::Keys keys_of_exchange(std::string_view what, int size) {
+  Store::Keys keys;
+  for (int each = 0; each < size; ++each) keys.push_back(fmt::format("{}/{}", what, each));
+  return keys;
+}
+
+Joining::Joining(const StorePtr& store, int rank, int size, Deadline deadline, const Store::Keys& keys) : rank_(rank) {
   if (size == 1) return;
   const auto on_end = [known = known_](const Failure& failure) {
     const std::lock_guard lock(known->mutex);
     known->failure = failure;
     known->changed.notify_all();
   };
+  Store::Keys full;
+  for (const auto& key : keys) full.push_back(full_key(store, key));
   try {
-    detector_ = FailureDetector::start(std::make_shared<PrefixStore>("joining", store), rank, size, deadline, on_end);
+    detector_ = FailureDetector::start(std::make_shared<PrefixStore>("joining", store), rank, size, deadline, on_end,
+                                       std::move(full));
   } catch (const DistributedError& e) {
     // Too few descriptors or threads: what needs them next says so, to all ranks.
     if (e.kind() == ErrorKind::timeout) throw;

@@ -54,10 +54,14 @@ auto ask_store(Deadline deadline, const Trouble& trouble, const Ask& ask) {
 std::vector<std::string> exchange_values(Store& store, std::string_view what, const std::string& mine, int rank,
                                          int size, Deadline deadline, const Trouble& trouble);
 
+/// The keys that exchange_values() writes.
+Store::Keys keys_of_exchange(std::string_view what, int size);
+
 /// A rank that is joining a group.
 class Joining {
  public:
-  Joining(const StorePtr& store, int rank, int size, Deadline deadline);
+  /// `keys` are those through which the ranks make the group; the last one that has joined deletes them.
+  Joining(const StorePtr& store, int rank, int size, Deadline deadline, const Store::Keys& keys);
 
   /// For those who wait for other ranks. It may outlive this object.
   Trouble trouble() const;

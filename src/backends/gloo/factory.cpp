@@ -86,7 +86,7 @@ ProcessGroupPtr make_group(const StorePtr& store, int rank, int size, std::chron
                            const Device& device, const Options& options) {
   if (!options.empty()) throw AssertionError("backend gloo takes no options");
   const auto deadline = Deadline::after(store->timeout());
-  Joining joining(store, rank, size, deadline);
+  Joining joining(store, rank, size, deadline, {"id"});
   return joining.run([&] { return connect_group(store, rank, size, timeout, device, joining.trouble(), deadline); });
 }
 

@@ -25,6 +25,10 @@ namespace cohort::hybrid {
 
 namespace {
 
+// What the ranks tell each other (exchange_values).
+constexpr auto host_exchange = "host";
+constexpr auto mapped_exchange = "mapped";
+
 std::chrono::milliseconds left(Deadline deadline) {
   return std::max(std::chrono::milliseconds(1), std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()));
 }
@@ -51,8 +55,8 @@ Mapped map_host(const StorePtr& store, const Placement& placement, const std::st
 /// ranks, in the same way on every rank.
 Placement confirm(Store& store, const Placement& guess, const Mapped& mapped, int rank, Deadline deadline,
                   const Trouble& trouble) {
-  const auto outcomes = exchange_values(store, "mapped", mapped.backend != nullptr ? "yes" : mapped.why_not, rank,
-                                        guess.size(), deadline, trouble);
+  const auto outcomes = exchange_values(store, mapped_exchange, mapped.backend != nullptr ? "yes" : mapped.why_not,
+                                        rank, guess.size(), deadline, trouble);
   std::vector<std::vector<int>> hosts;
   for (const auto& host : guess.hosts()) {
     const auto failed =
@@ -102,8 +106,9 @@ HybridParts make_parts(const StorePtr& store, int rank, int size, const std::str
   // Ranks that are threads of one process share memory without any mapping.
   const auto process = process_nonce();
   const auto nonce = std::string(process.begin(), process.end());
-  const auto names = exchange_values(*store, "host", fmt::format("{}\n{}", host_name_of_this_process(env), nonce), rank,
-                                     size, deadline, trouble);
+  const auto names =
+      exchange_values(*store, host_exchange, fmt::format("{}\n{}", host_name_of_this_process(env), nonce), rank, size,
+                      deadline, trouble);
   std::vector<std::string> hosts;
   hosts.reserve(names.size());
   for (const auto& name : names) hosts.push_back(name.substr(0, name.size() - nonce.size() - 1));
@@ -123,6 +128,14 @@ HybridParts make_parts(const StorePtr& store, int rank, int size, const std::str
     parts.rail = make_rail(*parts.world, parts.placement, parts.group, deadline);
   }
   return parts;
+}
+
+Store::Keys keys_of_making(int size) {
+  Store::Keys keys{"id"};
+  for (const auto* const what : {host_exchange, mapped_exchange}) {
+    for (auto& key : keys_of_exchange(what, size)) keys.push_back(std::move(key));
+  }
+  return keys;
 }
 
 void refuse_device(const std::string& name, const Device& device) {
@@ -152,7 +165,7 @@ ProcessGroupPtr make_hybrid_group(const StorePtr& store, int rank, int size, std
   refuse_device("hybrid", device);
   const auto engine = engine_of(options, "hybrid");
   const auto deadline = Deadline::after(store->timeout());
-  Joining joining(store, rank, size, deadline);
+  Joining joining(store, rank, size, deadline, keys_of_making(size));
   return joining.run([&] {
     auto parts = make_parts(store, rank, size, engine, deadline, joining.trouble());
     const auto id = parts.group;
@@ -183,7 +196,7 @@ ProcessGroupPtr make_auto_group(const StorePtr& store, int rank, int size, std::
   }
   const auto engine = engine_of(options, "auto");
   const auto deadline = Deadline::after(store->timeout());
-  Joining joining(store, rank, size, deadline);
+  Joining joining(store, rank, size, deadline, keys_of_making(size));
   return joining.run([&] {
     auto parts = make_parts(store, rank, size, engine, deadline, joining.trouble());
     const auto id = parts.group;

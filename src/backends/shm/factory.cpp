@@ -35,6 +35,7 @@ BackendPtr make_part(bool are_threads, const StorePtr& store, const std::string&
                           .deadline = deadline,
                           .exchange = exchange,
                           .trouble = trouble});
+  if (rank == 0 && size > 1) store->delete_key("bootstrap", deadline);  // all have read it
   return std::make_shared<LocalBackend>(std::move(parts), bootstrap);
 }
 
@@ -48,7 +49,7 @@ ProcessGroupPtr make(bool are_threads, const StorePtr& store, int rank, int size
     throw ValueError(fmt::format("backend {} is for cpu memory, not for {}", name, to_string(device)));
   }
   const auto deadline = Deadline::after(store->timeout());
-  Joining joining(store, rank, size, deadline);
+  Joining joining(store, rank, size, deadline, {"id"});
   return joining.run([&] {
     const auto id = agree_on_id(*store, name);
     auto group = std::make_shared<ProcessGroup>(store, rank, size, timeout, id);
