@@ -34,7 +34,9 @@
 //   }
 //   if (step % 100 == 0) pg = pg->grow();                          // admits those that wait in join_group()
 //
-// Thread safety: all member functions may be called from several threads. A group must not be used in a forked child.
+// Thread safety: all member functions may be called from several threads. A group must not be used in a forked child, and
+// not in a signal handler: the handler may have interrupted an operation of the group, or an allocation, which could then
+// never go on, whatever the timeout. Let the handler set a flag, and call the group where the program looks at it.
 #pragma once
 
 #include <cohort/capabilities.h>
