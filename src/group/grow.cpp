@@ -2,6 +2,7 @@
 //
 // ProcessGroup::grow and join_group: the two sides of a growth.
 #include <cohort/error.h>
+#include <cohort/launch.h>
 #include <cohort/new_group.h>
 #include <cohort/process_group.h>
 #include <cohort/rendezvous.h>
@@ -17,6 +18,7 @@
 #include "group/issue_notifier.h"
 #include "group/lobby.h"
 #include "group/process_group_state.h"
+#include "rendezvous/job_keys.h"
 #include "rendezvous/schemes.h"
 
 namespace cohort {
@@ -55,6 +57,13 @@ class Newcomers {
   std::vector<JoinRequest> requests_;
   bool is_seated_ = false;
 };
+
+/// A replacement for a rank that died before the ranks began to make their first group: it takes part in the making.
+bool is_for_making(const GroupMembers& members, Store& job, Deadline deadline) {
+  if (members.store != nullptr) return false;
+  const auto launch = find_launch(Env::read());
+  return launch && launch->replacement > 0 && !job.check({group_made_key}, deadline);
+}
 
 RendezvousResult find_job(const GroupMembers& members, milliseconds timeout) {
   if (members.store != nullptr || members.rank) {
@@ -137,6 +146,9 @@ ProcessGroupPtr join_group(std::string_view backend, milliseconds timeout, const
   auto recipe = std::make_shared<GroupRecipe>(recipe_for("join_group", backend, timeout, device, options));
   const auto deadline = Deadline::after(timeout);
   const auto found = find_job(members, timeout);
+  if (is_for_making(members, *found.store, deadline)) {
+    return new_group(backend, timeout, device, options, {.name = members.name});
+  }
   recipe->name = members.name;
   recipe->job = found.store;
   for (;;) {

@@ -19,6 +19,7 @@
 #include "group/factories.h"
 #include "group/group_ids.h"
 #include "group/process_group_state.h"
+#include "rendezvous/schemes.h"
 #include "rendezvous/store_host.h"
 
 namespace cohort {
@@ -103,7 +104,7 @@ std::vector<Choice> parse_backends(std::string_view text) {
 
 RendezvousResult find_members(const GroupMembers& members, std::chrono::milliseconds timeout) {
   const int given = (members.store != nullptr) + members.rank.has_value() + members.size.has_value();
-  if (given == 0) return rendezvous("env://", {.timeout = timeout, .name = members.name});
+  if (given == 0) return meet("env://", {.timeout = timeout, .name = members.name});
   if (given != 3) throw ValueError("new_group: store, rank and size are given together or not at all");
   const int rank = *members.rank;
   const int size = *members.size;
@@ -207,10 +208,11 @@ ProcessGroupPtr new_group(std::string_view backend, std::chrono::milliseconds ti
   const auto deadline = Deadline::after(timeout);
   const auto found = find_members(members, timeout);
   const auto host = members.store == nullptr ? store_host("env", Env::read()) : std::nullopt;
-  auto group = naming_store_host(host, found.rank,
-                                 [&] { return recipe->make(found.store, found.rank, found.size, deadline); });
+  auto group =
+      naming_store_host(host, found.rank, [&] { return recipe->make(found.store, found.rank, found.size, deadline); });
   recipe->name = members.name;
   recipe->job = std::static_pointer_cast<PrefixStore>(found.store)->underlying_store();
+  if (members.store == nullptr) tell_launcher(found, Env::read());
   GroupAccess::set_recipe(*group, std::move(recipe));
   remember_group(group->id(), group);
   return group;

@@ -13,6 +13,7 @@
 
 #include "core/log_format.h"
 #include "rendezvous/hosting.h"
+#include "rendezvous/job_keys.h"
 #include "rendezvous/schemes.h"
 #include "rendezvous/store_host.h"
 #include "rendezvous/store_plan.h"
@@ -74,7 +75,7 @@ RendezvousResult env_scheme(const RendezvousRequest& request) {
                    : host              ? connect_to_host(options, *host)
                                        : std::make_shared<TcpStore>(options);
   // A launcher's store outlives its ranks, so this attempt must not see the keys of an earlier one.
-  return {std::make_shared<PrefixStore>(fmt::format("attempt{}", launch.restart_count), std::move(store)), launch.rank,
+  return {std::make_shared<PrefixStore>(attempt_prefix(launch.restart_count), std::move(store)), launch.rank,
           launch.size};
 }
 

@@ -14,6 +14,7 @@
 
 #include "core/log_format.h"
 #include "core/parse.h"
+#include "rendezvous/job_keys.h"
 #include "rendezvous/schemes.h"
 #include "rendezvous/store_host.h"
 #include "store/last_will.h"
@@ -66,7 +67,7 @@ std::optional<int> combined(std::string_view url, const RendezvousUrl& parsed, s
 /// works for ranks that are threads as well as for processes that were restarted.
 StorePtr own_keys(const StorePtr& store, int rank, const std::string& name, Deadline deadline) {
   const auto base = fmt::format("rendezvous/{}", name);
-  const auto number = store->add(fmt::format("{}/begun/{}", base, rank), 1, deadline);
+  const auto number = store->add(begun_key(name, rank), 1, deadline);
   return std::make_shared<PrefixStore>(fmt::format("{}/{}", base, number), store);
 }
 
@@ -149,7 +150,7 @@ TcpStoreOptions protected_options(const RendezvousRequest& request, const std::s
   return options;
 }
 
-RendezvousResult rendezvous(std::string_view url, RendezvousOptions options) {
+RendezvousResult meet(std::string_view url, const RendezvousOptions& options) {
   const auto parsed = parse_rendezvous_url(url);
   const auto handler = Schemes::instance().find(parsed.scheme);
   const auto deadline = Timeout(options.timeout).deadline_or(options.timeout);
@@ -174,6 +175,17 @@ RendezvousResult rendezvous(std::string_view url, RendezvousOptions options) {
     await_all(result, deadline);
   });
   result.store->set_timeout(options.timeout);
+  return result;
+}
+
+void tell_launcher(const RendezvousResult& met, const Env& env) {
+  if (met.rank != 0 || env.store.empty()) return;
+  std::static_pointer_cast<PrefixStore>(met.store)->underlying_store()->set(group_made_key, "");
+}
+
+RendezvousResult rendezvous(std::string_view url, RendezvousOptions options) {
+  auto result = meet(url, options);
+  tell_launcher(result, options.env ? *options.env : Env::read());
   return result;
 }
 

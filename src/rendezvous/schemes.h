@@ -14,6 +14,12 @@ RendezvousResult env_scheme(const RendezvousRequest& request);
 RendezvousResult tcp_scheme(const RendezvousRequest& request);
 RendezvousResult file_scheme(const RendezvousRequest& request);
 
+/// rendezvous() without tell_launcher().
+RendezvousResult meet(std::string_view url, const RendezvousOptions& options);
+/// Tells the launcher, if it has the store, that the ranks have met: from then on it replaces those that are lost. Before,
+/// it can only start all of them again.
+void tell_launcher(const RendezvousResult& met, const Env& env);
+
 /// Throws a ValueError that names what is missing unless the URL or the options give both rank and size.
 void require_rank_and_size(const RendezvousRequest& request);
 /// Throws ValueError if the URL has a parameter other than rank and world_size.

@@ -109,6 +109,30 @@ TEST(RunKeepGoing, TheLogOfAReplacementIsItsOwn) {
   EXPECT_EQ(log_of("1_replacement_1"), "process 1\n");
 }
 
+TEST(RunKeepGoing, ARankLostBeforeAGroupIsBegunIsReplacedInTheMaking) {
+  const Signpost replaced;
+  const auto outcome =
+      run_cohort(run_script(3,
+                            "[ $RANK = 1 ] && { [ $COHORT_REPLACEMENT ] || kill -KILL $$; touch " + replaced.path() +
+                                "; }; " + replaced.awaited() + "exec " + GROUP_MEMBER,
+                            {"--keep-going", "--max-restarts", "1"}));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  for (const auto* const rank : {"0", "1", "2"}) {
+    EXPECT_THAT(outcome.out, HasSubstr(std::string("[rank ") + rank + "] sum 3 in attempt 0")) << outcome.err;
+  }
+}
+
+TEST(RunKeepGoing, AllStartAgainIfOneIsLostWhileTheyMakeTheirFirstGroup) {
+  const std::string script = std::string("[ $RANK = 1 ] && [ $TORCHELASTIC_RESTART_COUNT = 0 ] && exec ") +
+                             GROUP_MEMBER + " dies; exec " + GROUP_MEMBER;
+  const auto outcome = run_cohort(run_script(3, script, {"--keep-going", "--max-restarts", "1"}));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  for (const auto* const rank : {"0", "1", "2"}) {
+    EXPECT_THAT(outcome.out, HasSubstr(std::string("[rank ") + rank + "] sum 3 in attempt 1")) << outcome.err;
+  }
+  EXPECT_THAT(outcome.err, HasSubstr("restarting all ranks (restart 1 of 1)"));
+}
+
 TEST(RunKeepGoing, StopsWhenTheUserWantsIt) {
   Launched launched(run_script(3, "[ $RANK = 1 ] && exit 3; echo ready; exec sleep 60", {"--keep-going"}),
                     {.in_terminal = true});

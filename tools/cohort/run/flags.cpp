@@ -42,7 +42,8 @@ keep running meanwhile, and on several hosts the others give up a host that was 
 
 With --keep-going a rank that fails is named, and the others go on; so do those of other hosts when a host other than
 host 0 is lost. With --max-restarts a replacement is started in its place, with the same variables and
-COHORT_REPLACEMENT, which counts the processes that have had this rank before. The exit code is 0 if every rank, or its
+COHORT_REPLACEMENT, which counts the processes that have had this rank before; if the ranks of one host were still
+making their first group, all of them are restarted instead. The exit code is 0 if every rank, or its
 last replacement, has ended with success; 75 if some were lost and others ended with success; and that of the first
 one to fail if none did.)";
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "run/job_store.h"
 
+#include <cohort/prefix_store.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -12,6 +13,7 @@
 
 #include "common/throw_errno.h"
 #include "core/log_format.h"
+#include "rendezvous/job_keys.h"
 #include "store/socket.h"
 
 namespace cohort::tool {
@@ -82,6 +84,22 @@ void JobStore::prepare_for_several(const LaunchPlan& plan) {
                                                              .insecure = client_.insecure,
                                                              .tls = client_.tls,
                                                              .job_id = run_id_});
+}
+
+bool JobStore::has_unfinished_group(int attempt, int ranks) const {
+  constexpr std::chrono::seconds patience{2};
+  try {
+    auto options = client_;
+    options.timeout = patience;
+    PrefixStore keys(attempt_prefix(attempt), std::make_shared<TcpStore>(options));
+    if (keys.check({group_made_key}, patience)) return false;
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (keys.check({begun_key("", rank)}, patience)) return true;
+    }
+  } catch (const Error& e) {
+    log_debug("the job's store cannot be asked whether there is a group: {}", e.what());
+  }
+  return false;
 }
 
 void JobStore::wait_until_left(Deadline deadline) {

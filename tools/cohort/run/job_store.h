@@ -29,6 +29,9 @@ class JobStore {
   /// How to connect to it.
   const TcpStoreOptions& client() const { return client_; }
 
+  /// Whether ranks of this attempt wait for each other to make their first group. False if the store cannot be asked.
+  bool has_unfinished_group(int attempt, int ranks) const;
+
   /// Where the store is hosted here: waits until the launchers of the other hosts have disconnected, or the deadline.
   void wait_until_left(Deadline deadline);
 

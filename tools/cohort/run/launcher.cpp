@@ -85,6 +85,7 @@ void Launcher::begin_attempt() {
   first_failure_.reset();
   outcome_.reset();
   killed_ = false;
+  starts_over_ = false;
   if (agreement_) {
     agreement_->join(attempt_);
     return;
@@ -125,9 +126,9 @@ RankGroup::Setup Launcher::setup_of(int standard_input) {
 bool Launcher::replace(const RankEnd& end) {
   // Alone, a replacement would wait for a group that nobody else is in.
   const bool has_others = has_ranks() || !plan_.is_one_host();
-  if (!has_others || losses_.replacements() >= plan_.max_restarts) return false;
+  if (!has_others || restarts_used() >= plan_.max_restarts) return false;
   const auto number = losses_.next_replacement(end.rank);
-  say(fmt::format("starting a replacement for rank {} (replacement {} of {})", end.rank, losses_.replacements(),
+  say(fmt::format("starting a replacement for rank {} (replacement {} of {})", end.rank, restarts_used(),
                   plan_.max_restarts));
   try {
     // What was typed for rank 0 went to the process that had this rank first.
@@ -146,8 +147,15 @@ void Launcher::go_on_after(const RankEnd& end) {
   if (!replace(end)) losses_.lost(end);
 }
 
+bool Launcher::must_start_over(const RankEnd& end) const {
+  return plan_.keep_going && plan_.is_one_host() && stop_signal_ == 0 && !outcome_ && !first_failure_ &&
+         !end.status.is_success() && restarts_used() < plan_.max_restarts &&
+         store_.has_unfinished_group(attempt_, world_.size);
+}
+
 void Launcher::rank_ended(const RankEnd& end) {
-  if (plan_.keep_going && stop_signal_ == 0 && !outcome_) {
+  starts_over_ = starts_over_ || must_start_over(end);
+  if (plan_.keep_going && stop_signal_ == 0 && !outcome_ && !starts_over_) {
     go_on_after(end);
   } else if (!end.status.is_success() && !first_failure_) {
     first_failure_ = end;
@@ -205,13 +213,16 @@ void Launcher::advance() {
     exit_code_ = outcome_->exit_code;
     return;
   }
-  if (outcome_->is_final || stop_signal_ != 0 || plan_.keep_going || attempt_ >= plan_.max_restarts) {
+  const bool may_restart = !plan_.keep_going || starts_over_;
+  if (outcome_->is_final || stop_signal_ != 0 || !may_restart || restarts_used() >= plan_.max_restarts) {
     if (attempt_ > 0) say(fmt::format("giving up after {} restart{}", attempt_, attempt_ == 1 ? "" : "s"));
     exit_code_ = outcome_->exit_code;
     return;
   }
   ++attempt_;
-  say(fmt::format("restarting all ranks (restart {} of {})", attempt_, plan_.max_restarts));
+  say(fmt::format("{}restarting all ranks (restart {} of {})",
+                  starts_over_ ? "a rank was lost while the ranks made a group: " : "", restarts_used(),
+                  plan_.max_restarts));
   begin_attempt();
 }
 

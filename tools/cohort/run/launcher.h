@@ -39,6 +39,10 @@ class Launcher {
   /// --keep-going: the job goes on, with a replacement for a rank that failed if one is left.
   void go_on_after(const RankEnd& end);
   bool replace(const RankEnd& end);
+  int restarts_used() const { return attempt_ + losses_.replacements(); }
+  /// --keep-going: a rank has failed while the ranks were making their first group. A replacement could not take its
+  /// place there, so all ranks are started again.
+  bool must_start_over(const RankEnd& end) const;
   void all_ranks_ended();
   /// The outcome as far as this host can tell.
   AttemptOutcome local_outcome() const;
@@ -80,6 +84,7 @@ class Launcher {
   int stop_signal_ = 0;  // the signal by which the user asked the job to end; 0: none
   int signals_seen_ = 0;
   bool killed_ = false;
+  bool starts_over_ = false;
   std::optional<int> exit_code_;
 
   std::unique_ptr<NodeAgreement> agreement_;  // last: its threads post to the loop
