@@ -4,6 +4,7 @@
 // connection it goes to; two of the clients have authenticated, the third has not.
 #include <cstdlib>
 
+#include "accepted.h"
 #include "store/conversation.h"
 
 namespace {
@@ -44,8 +45,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (!target) continue;
     const auto next = target->feed(piece);
     if (&target == &unauthenticated && target->is_authenticated()) std::abort();
-    target->take_outbox();
+    const bool is_answered = !target->take_outbox().empty() && &target != &unauthenticated;
     if (next == cohort::Conversation::Next::close) target.reset();
+    // A member is answered, and none is sent away.
+    cohort::fuzz::accepted = (cohort::fuzz::accepted || is_answered) && member && other;
     if (hub.table().bytes() > (1U << 18U)) std::abort();
   }
   return 0;

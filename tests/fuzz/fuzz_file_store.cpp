@@ -8,6 +8,7 @@
 
 #include <cstdlib>
 
+#include "accepted.h"
 #include "core/file_descriptor.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -19,6 +20,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     store.num_keys();
     store.set("k", "v");
     if (store.get("k") != "v") std::abort();
+    cohort::fuzz::accepted = true;
   } catch (const cohort::Error&) {  // NOLINT(bugprone-empty-catch): a refusal is an answer
   }
   ::unlink(path.c_str());

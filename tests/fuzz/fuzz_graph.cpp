@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "accepted.h"
+
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {
     const auto graph = cohort::read_graph({reinterpret_cast<const char*>(data), size});
@@ -19,6 +21,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (const auto& each : cohort::summarize(graph)) {
       if (cohort::collectives_of(graph, each.group).size() > graph.nodes.size()) std::abort();
     }
+    cohort::fuzz::accepted = true;
   } catch (const cohort::ValueError&) {  // NOLINT(bugprone-empty-catch): a refusal is an answer
   }
   return 0;

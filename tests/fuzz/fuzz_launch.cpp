@@ -4,6 +4,7 @@
 #include <cohort/error.h>
 #include <cohort/launch.h>
 
+#include "accepted.h"
 #include "core/parse.h"
 #include "rendezvous/slurm.h"
 
@@ -12,6 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto tried = [](const auto& parse) {
     try {
       parse();
+      cohort::fuzz::accepted = true;
     } catch (const cohort::ValueError&) {  // NOLINT(bugprone-empty-catch): a refusal is an answer
     }
   };

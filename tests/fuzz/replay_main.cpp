@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // Runs a fuzz target without a fuzzer: over the files of its corpus, and over mutations of them that are the same every
-// time.
+// time. A seed that is refused is a failure, unless its name says so, and one that is accepted then.
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -11,12 +11,17 @@
 #include <string>
 #include <vector>
 
+#include "accepted.h"
+
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 
 namespace {
 
-void run(const std::string& input) {
+/// Whether it was accepted.
+bool run(const std::string& input) {
+  cohort::fuzz::accepted = false;
   LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(input.data()), input.size());
+  return cohort::fuzz::accepted;
 }
 
 std::string mutated(std::string input, std::mt19937& random) {
@@ -45,16 +50,21 @@ std::string mutated(std::string input, std::mt19937& random) {
 
 int main(int argc, char** argv) {
   std::vector<std::string> seeds = {""};
+  int wrong = 0;
   if (argc > 1 && std::filesystem::is_directory(argv[1])) {
     for (const auto& entry : std::filesystem::directory_iterator(argv[1])) {
       std::ifstream file(entry.path(), std::ios::binary);
       seeds.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+      const bool accepted = run(seeds.back());
+      if (accepted != entry.path().filename().string().starts_with("refused_")) continue;
+      std::printf("the seed %s is %s\n", entry.path().c_str(), accepted ? "accepted" : "refused");
+      ++wrong;
     }
   }
   std::mt19937 random(1);
-  for (const auto& seed : seeds) run(seed);
+  run(seeds.front());
   constexpr int mutations = 3000;
   for (int i = 0; i < mutations; ++i) run(mutated(seeds[random() % seeds.size()], random));
   std::printf("%zu seeds, %d mutations\n", seeds.size(), mutations);
-  return 0;
+  return wrong == 0 ? 0 : 1;
 }
