@@ -140,7 +140,7 @@ TEST(TraceReaderTest, TextsAreFitForATerminal) {
 
 TEST(TraceReaderTest, MissingFileIsAnError) {
   EXPECT_ERROR(Error, trace::read_trace_file("/nowhere/trace_0"), "No such file");
-  EXPECT_ERROR(Error, trace::read_trace_file("/"), "directory");
+  EXPECT_ERROR(Error, trace::read_trace_file("/"), "is not a regular file");
 }
 
 }  // namespace

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "support/temporary.h"
 #include "tools/launched.h"
@@ -131,10 +133,31 @@ TEST_F(TraceCommand, AllIsWell) {
 TEST_F(TraceCommand, RefusesWhatIsNoDump) {
   write(folder_ / "junk", "junk");
   EXPECT_THAT(run_cohort({"trace", folder_ / "junk"}).err, HasSubstr("junk is not a flight recorder's dump"));
-  EXPECT_THAT(run_cohort({"trace", folder_ / "gone"}).err, HasSubstr("gone: No such file"));
+  EXPECT_THAT(run_cohort({"trace", folder_ / "gone"}).err, HasSubstr("gone: open: No such file"));
   std::filesystem::create_directory(folder_ / "empty");
   EXPECT_THAT(run_cohort({"trace", folder_ / "empty"}).err, HasSubstr("no dumps in"));
   EXPECT_NE(run_cohort({"trace"}).code, 0);
+}
+
+TEST_F(TraceCommand, ReadsRegularFilesOfASaneSizeAlone) {
+  ASSERT_EQ(::mkfifo((folder_ / "dumps/pipe").c_str(), 0600), 0);
+  std::filesystem::create_symlink(files_.front(), folder_ / "dumps/link");
+  write(folder_ / "dumps/huge", "");
+  std::filesystem::resize_file(folder_ / "dumps/huge", std::uintmax_t{1} << 40U);
+  for (const auto& [path, why] : {std::pair<std::string, std::string>{folder_ / "dumps/pipe", "is not a regular file"},
+                                  {"/dev/zero", "is not a regular file"},
+                                  {folder_ / "dumps/link", "is a symbolic link"},
+                                  {folder_ / "dumps/huge", "at most 1073741824 are read"}}) {
+    for (const auto& arguments : {Strings{"trace", path}, with_files({path})}) {
+      const auto outcome = run_cohort(arguments);
+      EXPECT_EQ(outcome.code, 1);
+      EXPECT_THAT(outcome.err, AllOf(HasSubstr(path + ": "), HasSubstr(why)));
+    }
+  }
+  const auto outcome = run_cohort({"trace", folder_ / "dumps"});
+  EXPECT_THAT(outcome.out, StartsWith(summary_));
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("huge: has 1099511627776 bytes, and at most 1073741824 are read (left out)"),
+                                 HasSubstr("link: is a symbolic link; name the file itself (left out)")));
 }
 
 TEST_F(TraceCommand, HelpHasExamples) {

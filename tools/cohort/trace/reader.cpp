@@ -6,16 +6,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstdio>
 #include <limits>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <system_error>
 #include <utility>
 
 #include "core/parse.h"
+#include "core/whole_file.h"
 #include "trace/cbor_check.h"
 
 namespace cohort::trace {
@@ -24,7 +21,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t longest_file = std::size_t{1} << 30U;
 constexpr std::size_t longest_text = 256;
 /// The deepest nesting that is accepted; a dump needs 5 levels.
 constexpr int deepest = 32;
@@ -325,17 +321,7 @@ TraceDump read_trace(std::string_view bytes, const std::string& file) {
 }
 
 TraceDump read_trace_file(const std::string& path) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rbe"), &std::fclose);
-  const auto why = [] { return std::generic_category().message(errno); };
-  if (!file) throw Error(fmt::format("{}: {}", path, why()));
-  std::string bytes;
-  std::array<char, 65536> chunk{};
-  while (const auto n = std::fread(chunk.data(), 1, chunk.size(), file.get())) {
-    bytes.append(chunk.data(), n);
-    if (bytes.size() > longest_file) throw ValueError(fmt::format("{}: too long for a dump", path));
-  }
-  if (std::ferror(file.get()) != 0) throw Error(fmt::format("{}: {}", path, why()));
-  return read_trace(bytes, path);
+  return read_trace(read_whole_file(path, longest_dump), path);
 }
 
 }  // namespace cohort::trace

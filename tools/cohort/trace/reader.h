@@ -5,6 +5,7 @@
 // characters, so that they can be shown on a terminal.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -75,9 +76,10 @@ struct TraceDump {
   std::vector<TraceEntry> entries{};  ///< in recording order
 };
 
+inline constexpr std::size_t longest_dump = std::size_t{1} << 30U;
 /// `file` is for messages; its last digits are taken as the rank where the dump does not contain it.
 TraceDump read_trace(std::string_view bytes, const std::string& file);
-/// Throws an Error where the file cannot be read.
+/// Throws an Error where the file cannot be read, is a link, no regular file or too long for a dump.
 TraceDump read_trace_file(const std::string& path);
 
 }  // namespace cohort::trace

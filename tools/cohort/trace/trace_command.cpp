@@ -9,7 +9,6 @@
 #include <CLI/Error.hpp>
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -18,6 +17,7 @@
 #include "commands.h"
 #include "common/terminal_text.h"
 #include "common/write_file.h"
+#include "core/whole_file.h"
 #include "trace/analysis.h"
 #include "trace/chrome_trace.h"
 #include "trace/reader.h"
@@ -51,7 +51,7 @@ std::vector<TraceDump> read_folder(const std::string& folder) {
   for (const auto& file : files) {
     try {
       dumps.push_back(trace::read_trace_file(file));
-    } catch (const ValueError& e) {
+    } catch (const Error& e) {
       fmt::print(stderr, "cohort: {} (left out)\n", shown_on(STDERR_FILENO, e.message()));
     }
   }
@@ -148,10 +148,7 @@ json to_json(const TraceReport& report) {
 
 /// Whether the file is no dump but a recorded step, with the timeline of its replays.
 bool has_step(const std::string& file) {
-  std::string beginning(16, '\0');
-  std::ifstream in(file, std::ios::binary);
-  in.read(beginning.data(), static_cast<std::streamsize>(beginning.size()));
-  return is_step(beginning);
+  return !std::filesystem::is_directory(file) && is_step(read_whole_file(file, trace::longest_dump));
 }
 
 void report_steps(const TraceFlags& flags) {
