@@ -82,6 +82,7 @@ class GraphReader {
   /// Together such that the bytes of a value are a number.
   static constexpr std::size_t most_element_bytes = 1024;
   static constexpr std::int64_t most_elements = std::numeric_limits<std::int64_t>::max() / 1024;
+  static constexpr int most_ranks = 1 << 24;
 
   [[noreturn]] void fail(std::string_view what) const {
     throw ValueError(fmt::format("line {} of a captured graph: {}", line_number_, what));
@@ -234,6 +235,7 @@ class GraphReader {
     node.writes = value_list();
     node.group = string();
     node.group_size = number<int>();
+    if (node.group_size > most_ranks) fail("a group has too many ranks");
     node.bytes = number<std::size_t>();
     node.is_async = one_of(std::array<std::string_view, 2>{"-", "async"}) == 1;
     node.source = string();

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "made_steps.h"
@@ -131,11 +132,17 @@ TEST_F(PlanCommand, SaysWhatIsWrong) {
   };
   std::ofstream(folder_ / "bad.json") << "{}";
   std::ofstream(folder_ / "bad.step") << "cohort step 1\nno graph\n";
+  auto crowded = data_parallel_step(4).without_times();
+  crowded.graph.nodes.back().group_size = std::numeric_limits<int>::max();
+  cohort::save_step(folder_ / "crowded.step", crowded);
   for (const auto& [arguments, why] : {
            Wrong{{"plan"}, "nothing to plan: name the file of a recorded step"},
            Wrong{{"plan", folder_ / "missing"}, "No such file"},
            Wrong{{"plan", folder_ / "bad.step"}, "is no recorded step"},
+           Wrong{{"plan", folder_ / "crowded.step"}, "of a captured graph: a group has too many ranks"},
            Wrong{{"plan", folder_ / "bad.json"}, "is no recorded step: the text does not begin"},
+           Wrong{{"plan", "/dev/zero"}, "/dev/zero: is not a regular file"},
+           Wrong{{"plan", file_, "--cluster", "/dev/zero"}, "/dev/zero: is not a regular file"},
            Wrong{{"plan", file_, "--cluster", folder_ / "bad.json"}, "\"intra\" is missing"},
            Wrong{{"plan", file_, "--intra", "5"}, "as in --intra 10:25"},
            Wrong{{"plan", file_, "--inter", "5:5"}, "--inter is given without --intra"},

@@ -7,6 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "made_steps.h"
 #include "plan/forecast.h"
 #include "support/expect_error.h"
@@ -242,6 +244,17 @@ TEST(Forecasts, FindTheBestBucket) {
   EXPECT_EQ(usual.front().world, 2);
   EXPECT_EQ(usual.front().buckets.back().bytes, 3'000'000U);
   EXPECT_EQ(forecast(model_of(data_parallel_step(2).without_times()), latency, {}).front().best(), nullptr);
+}
+
+TEST(Forecasts, EndHoweverLargeAStepIs) {
+  constexpr auto most = std::numeric_limits<std::size_t>::max();
+  const auto far_apart = made_group("f", 0, 1 << 20, 1 << 10);
+  const auto model = model_of(MadeStep({far_apart}).compute(1).collective("all_reduce", most, true).wait(0).done());
+  const auto found = forecast(model, {.intra = {.alpha = 1, .beta = 1}}, {});
+  ASSERT_EQ(found.size(), 1U) << "no doubles of so many ranks";
+  EXPECT_EQ(found.front().world, 1 << 30);
+  EXPECT_LT(found.front().buckets.size(), 64U);
+  EXPECT_EQ(found.front().buckets.back().bytes, most);
 }
 
 }  // namespace

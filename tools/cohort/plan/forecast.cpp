@@ -9,11 +9,9 @@ namespace cohort::plan {
 namespace {
 
 std::vector<int> default_worlds(int recorded) {
-  constexpr int doubles = 6;
-  std::vector<int> worlds;
-  for (int i = 0; i <= doubles; ++i) {
-    if (recorded <= (1 << 24)) worlds.push_back(recorded << i);
-  }
+  constexpr std::size_t doubles = 6;
+  std::vector<int> worlds{recorded};
+  while (worlds.size() <= doubles && worlds.back() <= (1 << 24)) worlds.push_back(2 * worlds.back());
   return worlds;
 }
 
@@ -22,6 +20,7 @@ std::vector<std::size_t> default_buckets(const BucketBytes& recorded) {
   std::vector<std::size_t> sizes;
   for (auto size = std::max(std::bit_floor(recorded.smallest), std::size_t{1024}); size < recorded.all; size *= 4) {
     sizes.push_back(size);
+    if (size > recorded.all / 4) break;  // the next one would be more than all, and perhaps more than a number holds
   }
   sizes.push_back(recorded.all);
   return sizes;
