@@ -26,6 +26,7 @@
 #include "torch/state/box.h"
 #include "torch/state/checkpoint_directory.h"
 #include "torch/state/checkpoint_file.h"
+#include "torch/state/checkpoint_names.h"
 #include "torch/state/safetensors.h"
 #include "torch/state/save_plan.h"
 #include "torch/state/saved_parts.h"
@@ -35,21 +36,25 @@ namespace {
 
 /// The largest block that was asked for since it was last set to 0.
 std::atomic<std::size_t> largest_block = 0;
+/// Together.
+std::atomic<std::size_t> bytes_asked_for = 0;
 
 }  // namespace
 
-// NOLINTBEGIN: replaced for the whole program, to see what is allocated
-void* operator new(std::size_t bytes) {
+// NOLINTBEGIN: replaced for the whole program, to see what is allocated. Not inlined: where one of them is and the other
+// is not, compilers take them for mismatched.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  bytes_asked_for.fetch_add(bytes, std::memory_order_relaxed);
   auto before = largest_block.load(std::memory_order_relaxed);
   while (before < bytes && !largest_block.compare_exchange_weak(before, bytes, std::memory_order_relaxed)) {
   }
   if (void* const block = std::malloc(bytes)) return block;
   throw std::bad_alloc();
 }
-void operator delete(void* block) noexcept {
+[[gnu::noinline]] void operator delete(void* block) noexcept {
   std::free(block);
 }
-void operator delete(void* block, std::size_t /*bytes*/) noexcept {
+[[gnu::noinline]] void operator delete(void* block, std::size_t /*bytes*/) noexcept {
   std::free(block);
 }
 // NOLINTEND
@@ -66,6 +71,11 @@ std::string le64(std::uint64_t value) {
 }
 std::string file_with(const std::string& header, const std::string& data = {}) {
   return le64(header.size()) + header + data;
+}
+std::string repeated(const std::string& text, int times) {
+  std::string all;
+  for (int i = 0; i < times; ++i) all += text;
+  return all;
 }
 void put(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
@@ -158,6 +168,7 @@ TEST(Safetensors, EveryViolationOfTheFormatIsNamed) {
       {tensor("U8", "[4294967296,4294967296]", "[0,0]"), "", "too many elements"},
       {tensor("U8", "[4294967296,4294967296,0]", "[0,0]"), "", "too many elements"},
       {tensor("F64", "[1152921504606846976]", "[0,0]"), "", "too many elements"},
+      {tensor("U8", "[1" + repeated(",1", 64) + "]", "[0,1]"), "x", "has 65 dimensions, and 64 are the most"},
       {tensor("U8", "[1]", "[0,1]"), "", "is torn"},
       {tensor("U8", "[1]", "[0,1]"), "xx", "is torn"},
       {tensor("U8", "[9223372036854775807]", "[0,9223372036854775807]"), "x", ""},
@@ -453,6 +464,35 @@ TEST(CheckpointParts, TilingIsJudgedAsByCountingEveryElement) {
   }
   EXPECT_GT(tilings, 1000);
   EXPECT_LT(tilings, 3500);
+}
+
+TEST(CheckpointParts, ManyBoxesOfManyDimensionsTakeMemoryForWhatTheFileHas) {
+  // 3 x 3 x ... boxes of one element each.
+  constexpr std::size_t dims = 10;
+  constexpr std::size_t boxes = 59'049;
+  SafetensorsHeader header;
+  header.metadata = {{std::string(shape_key) + "w", list_text(std::vector<std::int64_t>(dims, 3))}};
+  for (std::size_t i = 0; i < boxes; ++i) {
+    Box box{.offsets = {}, .sizes = std::vector<std::int64_t>(dims, 1)};
+    for (auto rest = i; box.offsets.size() < dims; rest /= 3)
+      box.offsets.push_back(static_cast<std::int64_t>(rest % 3));
+    header.tensors.push_back({.name = part_name("w", box),
+                              .dtype = "U8",
+                              .shape = std::vector<std::uint64_t>(dims, 1),
+                              .begin = i,
+                              .end = i + 1});
+  }
+  const auto judge = [&] {
+    bytes_asked_for = 0;
+    PartCatalog catalog;
+    catalog.take_parts(0, header);
+    catalog.check();
+  };
+  EXPECT_NO_THROW(judge());
+  EXPECT_LT(bytes_asked_for, 8192 * boxes);
+  header.tensors[1] = header.tensors[0];
+  EXPECT_ERROR(CheckpointError, judge(), "its parts overlap: some elements are there twice");
+  EXPECT_LT(bytes_asked_for, 8192 * boxes);
 }
 
 TEST(CheckpointParts, NamesSayWhichBoxTheyAre) {

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
-#include <utility>
+#include <random>
 
 #include "torch/state/value_text.h"
 
@@ -17,35 +17,56 @@ namespace cohort {
 
 namespace {
 
-/// Boxes have two to the power of this many corners in check_tiling. Meshes have fewer dimensions.
-constexpr std::size_t most_cut_dimensions = 10;
+/// Numbers modulo the prime 2^61 - 1.
+using Residue = std::uint64_t;
+constexpr unsigned residue_bits = 61;
+constexpr Residue modulus = (Residue{1} << residue_bits) - 1;
 
-/// The dimensions in which not all boxes span the whole.
-std::vector<std::size_t> cut_dimensions(const std::vector<std::int64_t>& shape, const std::vector<Box>& boxes) {
-  std::vector<std::size_t> dims;
-  for (std::size_t dim = 0; dim < shape.size(); ++dim) {
-    if (std::any_of(boxes.begin(), boxes.end(), [&](const Box& box) { return box.sizes[dim] != shape[dim]; })) {
-      dims.push_back(dim);
-    }
-  }
-  return dims;
+Residue reduced(Residue value) {
+  return value >= modulus ? value - modulus : value;
+}
+Residue sum(Residue a, Residue b) {
+  return reduced(a + b);
+}
+Residue difference(Residue a, Residue b) {
+  return reduced(a + modulus - b);
+}
+Residue product(Residue a, Residue b) {
+  __extension__ using Wide = unsigned __int128;
+  const auto wide = static_cast<Wide>(a) * b;
+  return sum(static_cast<Residue>(wide & modulus), static_cast<Residue>(wide >> residue_bits));
 }
 
-/// How often each corner occurs, with the sign that it has in the box.
-using Corners = std::map<std::vector<std::int64_t>, std::int64_t>;
+/// A random number for each place at which boxes begin or end, in each dimension.
+class RandomPlaces {
+ public:
+  explicit RandomPlaces(std::size_t dims) : numbers_(dims) {}
 
-void add_corners(Corners& corners, const Box& box, const std::vector<std::size_t>& dims, std::int64_t times) {
-  for (std::size_t which = 0; which < (std::size_t{1} << dims.size()); ++which) {
-    std::vector<std::int64_t> corner;
-    auto sign = times;
-    for (std::size_t i = 0; i < dims.size(); ++i) {
-      const bool at_end = (which >> i & 1U) != 0;
-      corner.push_back(box.offsets[dims[i]] + (at_end ? box.sizes[dims[i]] : 0));
-      if (at_end) sign = -sign;
+  /// The product of what a box spans in each dimension.
+  Residue volume(const Box& box) {
+    Residue volume = 1;
+    for (std::size_t dim = 0; dim < box.sizes.size(); ++dim) {
+      const auto begin = number(dim, box.offsets[dim]);
+      volume = product(volume, difference(number(dim, box.offsets[dim] + box.sizes[dim]), begin));
     }
-    corners[std::move(corner)] += sign;
+    return volume;
   }
-}
+
+ private:
+  Residue number(std::size_t dim, std::int64_t place) {
+    const auto [it, is_new] = numbers_[dim].try_emplace(place);
+    if (is_new) it->second = reduced(random_() & modulus);
+    return it->second;
+  }
+
+  static std::uint64_t seed() {
+    std::random_device device;
+    return (std::uint64_t{device()} << 32U) | device();
+  }
+
+  std::mt19937_64 random_{seed()};
+  std::vector<std::map<std::int64_t, Residue>> numbers_;
+};
 
 std::string text_of(const Box& box) {
   return part_name("", box);
@@ -128,16 +149,14 @@ void check_tiling(const std::vector<std::int64_t>& shape, const std::vector<Box>
   if (*total == 0) return;
   // How often an element is covered is a sum of products of steps, one for each box and dimension, which is determined
   // by where the steps are: the boxes cover everything once if and only if their corners, with signs, add up to those
-  // of the whole.
-  const auto dims = cut_dimensions(shape, boxes);
-  if (dims.size() > most_cut_dimensions) {
-    throw CheckpointError(
-        fmt::format("it is cut in {} dimensions, and {} are the most", dims.size(), most_cut_dimensions));
-  }
-  Corners corners;
-  add_corners(corners, whole_box(shape), dims, -1);
-  for (const auto& box : boxes) add_corners(corners, box, dims, 1);
-  if (std::any_of(corners.begin(), corners.end(), [](const auto& corner) { return corner.second != 0; })) {
+  // of the whole. A box has two to the power of its dimensions of them, so they are not compared one by one: multiplied
+  // out, the volume of a box is the sum of its corners, each a product of one number for each dimension. Sums of
+  // different corners are different polynomials of these numbers, and two polynomials have the same value at random
+  // numbers with a probability of less than 2^-54 (the lemma of Schwartz and Zippel, for at most 64 dimensions).
+  RandomPlaces places(shape.size());
+  Residue volume = 0;
+  for (const auto& box : boxes) volume = sum(volume, places.volume(box));
+  if (volume != places.volume(whole_box(shape))) {
     throw CheckpointError("its parts overlap: some elements are there twice, and others are missing");
   }
 }

@@ -23,6 +23,8 @@ namespace {
 
 constexpr std::string_view metadata_key = "__metadata__";
 constexpr std::size_t header_alignment = 8;
+/// The most that libtorch's operators take. What is done with a tensor takes the square of this.
+constexpr std::size_t most_dimensions = 64;
 
 constexpr std::array<std::pair<std::string_view, unsigned>, 20> dtype_bits{{
     {"F64", 64},    {"I64", 64},    {"U64", 64},    {"C64", 64},    {"F32", 32},    {"I32", 32}, {"U32", 32},
@@ -184,6 +186,10 @@ void check_extents(SafetensorsHeader& header, std::uint64_t data_bytes) {
 std::uint64_t tensor_bytes(const TensorInfo& tensor) {
   constexpr auto most = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   const std::uint64_t bits = bits_of(tensor);
+  if (tensor.shape.size() > most_dimensions) {
+    throw CheckpointError(fmt::format("is not valid: tensor {} has {} dimensions, and {} are the most",
+                                      printable(tensor.name), tensor.shape.size(), most_dimensions));
+  }
   std::uint64_t total = bits;
   bool empty = false;
   for (const auto size : tensor.shape) {

@@ -40,8 +40,9 @@ inline constexpr std::uint64_t safetensors_header_limit = 100'000'000;
 /// The bytes of the length in front of the header.
 inline constexpr std::size_t safetensors_length_bytes = 8;
 
-/// The number of bytes of such a tensor. A CheckpointError for an unknown dtype, and for a shape of more elements than
-/// can be counted, which a dimension of 0 does not excuse: readers multiply sizes in any order.
+/// The number of bytes of such a tensor. A CheckpointError for an unknown dtype, for more than 64 dimensions, and for a
+/// shape of more elements than can be counted, which a dimension of 0 does not excuse: readers multiply sizes in any
+/// order.
 std::uint64_t tensor_bytes(const TensorInfo& tensor);
 
 /// The length of the header, from the first bytes of a file of `file_bytes` bytes; not above the limit, and within the
