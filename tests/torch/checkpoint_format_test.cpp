@@ -8,8 +8,10 @@
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <random>
 
 #include "support/spawned.h"
@@ -69,6 +71,76 @@ TEST(CheckpointFormat, EveryKindOfTensorKeepsItsBits) {
     EXPECT_TRUE(name == "extremes" || loaded[name].equal(tensor)) << name;
   }
   EXPECT_TRUE(loaded["extremes"].view(torch::kLong).equal(saved.at("extremes").view(torch::kLong))) << "to the bit";
+}
+
+TEST(CheckpointFormat, DtypesAgreeOrAreConvertedOnRequest) {
+  const TemporaryFolder folder;
+  const std::map<std::string, torch::Tensor> saved{{"Float", torch::tensor({1.5F, -2.0F})},
+                                                   {"Double", torch::tensor({1.5, -2.0}, torch::kDouble)},
+                                                   {"Long", torch::tensor({1, -2}, torch::kLong)},
+                                                   {"ComplexFloat", torch::complex(torch::ones(2), torch::ones(2))}};
+  for (const auto& [name, tensor] : saved) {
+    for (const bool sharded : {false, true}) {
+      Checkpoint saving;
+      saving.add("x", tensor);
+      const auto path = folder / (name + (sharded ? " in a folder" : ""));
+      saving.save(path, nullptr, {.sharded = sharded});
+      for (const auto& [other, like] : saved) {
+        const auto own = torch::zeros_like(like);
+        Checkpoint loading;
+        loading.add("x", own);
+        if (name == other) {
+          EXPECT_NO_THROW(loading.load(path));
+          continue;
+        }
+        EXPECT_ERROR(CheckpointError, loading.load(path), "is " + name + " there and " + other + " here");
+        if (tensor.is_complex()) {
+          EXPECT_ERROR(CheckpointError, loading.load(path, nullptr, {.convert_dtypes = true}), "no imaginary parts");
+          EXPECT_TRUE(own.eq(0).all().item<bool>());
+        } else {
+          EXPECT_ERROR(CheckpointError, loading.load(path), "load with {.convert_dtypes = true}");
+          loading.load(path, nullptr, {.convert_dtypes = true});
+          EXPECT_TRUE(own.equal(tensor.to(like.scalar_type()))) << name << " into " << other;
+        }
+      }
+    }
+  }
+}
+
+TEST(CheckpointFormat, ARealTensorThatIsMarkedComplexIsNotLoadedAsHalfOfItself) {
+  const TemporaryFolder folder;
+  torch::nn::Linear net(2, 2);
+  torch::optim::Adam optimizer(net->parameters(), 0.1);
+  net(torch::ones({1, 2})).sum().backward();
+  optimizer.step();
+  const auto before = net->weight.detach().clone();
+  // A third dimension of 2, and the mark, which the format has for complex tensors.
+  put_file(folder / "marked", [] {
+    const std::string header = R"({"__metadata__":{"cohort.complex.weight":"true"},)"
+                               R"("bias":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+                               R"("weight":{"dtype":"F32","shape":[2,2,2],"data_offsets":[8,40]}})";
+    std::string length(8, '\0');
+    const std::uint64_t count = header.size();
+    std::memcpy(length.data(), &count, sizeof count);
+    return length + header + std::string(40, '\0');
+  }());
+  Checkpoint into_net;
+  into_net.add("model", net);
+  EXPECT_ERROR(CheckpointError, into_net.load(folder / "marked"), "weight is ComplexFloat there and Float here");
+  EXPECT_ERROR(CheckpointError, into_net.load(folder / "marked", nullptr, {.convert_dtypes = true}), "no imaginary");
+  EXPECT_TRUE(net->weight.equal(before));
+  // The state of an optimizer, which takes the dtype of the file.
+  auto weight = torch::complex(torch::ones(2), torch::ones(2)).set_requires_grad(true);
+  torch::optim::SGD of_complex({weight}, torch::optim::SGDOptions(0.1).momentum(0.9));
+  weight.mutable_grad() = torch::ones_like(weight);
+  of_complex.step();
+  Checkpoint saving;
+  saving.add("optimizer", of_complex);
+  saving.save(folder / "complex state");
+  torch::optim::SGD of_real({torch::ones(2).set_requires_grad(true)}, torch::optim::SGDOptions(0.1).momentum(0.9));
+  Checkpoint loading;
+  loading.add("optimizer", of_real);
+  EXPECT_ERROR(CheckpointError, loading.load(folder / "complex state"), "is ComplexFloat, and its parameter is Float");
 }
 
 TEST(CheckpointFormat, WhatTheFormatDoesNotHaveIsRefusedByName) {
@@ -149,7 +221,7 @@ TEST(CheckpointFormat, WeReadWhatPythonWrites) {
   for (const auto* const name : {"bare.safetensors", "wrapped.safetensors", "prefixed.safetensors", "half.safetensors",
                                  "unaligned.safetensors", "sharded", "single"}) {
     forget();
-    checkpoint.load(folder / name);
+    checkpoint.load(folder / name, nullptr, {.convert_dtypes = true});
     expect();
   }
   EXPECT_EQ(Checkpoint::latest(folder / ""), std::nullopt) << "files of others are not continued";

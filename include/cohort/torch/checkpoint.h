@@ -103,6 +103,10 @@ struct CheckpointLoadOptions {
   bool ignore_module_prefix = true;
   /// Objects that were added but are not in the file are left as they are; otherwise they are a CheckpointError.
   bool allow_missing = false;
+  /// Tensors of another dtype than here are converted; otherwise they are a CheckpointError. Complex ones go into
+  /// complex ones alone: a conversion would drop the imaginary parts. The state of an optimizer keeps the dtype in which
+  /// it was saved.
+  bool convert_dtypes = false;
   /// Every rank reads the file itself, and it is checked that all read the same one. Otherwise only rank 0 needs the
   /// file and sends it to the others. A folder is always read by every rank: of its files, those that have something
   /// for this rank.

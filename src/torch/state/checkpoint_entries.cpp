@@ -56,8 +56,16 @@ NamedTensors renamed(const NamedTensors& tensors, bool wraps) {
   return result;
 }
 
+/// Why values of one dtype are not copied into a tensor of another; empty if they are.
+std::string why_not_converted(at::ScalarType there, at::ScalarType here, bool converts) {
+  if (there == here) return {};
+  const auto differ = fmt::format("is {} there and {} here", c10::toString(there), c10::toString(here));
+  if (c10::isComplexType(there) && !c10::isComplexType(here)) return differ + ", which has no imaginary parts";
+  return converts ? "" : differ + ": load with {.convert_dtypes = true} to convert it";
+}
+
 /// Pairs of the module's tensor and the saved one that goes into it.
-TensorPairs match_tensors(const NamedTensors& own, NamedTensors saved, bool ignore_prefix) {
+TensorPairs match_tensors(const NamedTensors& own, NamedTensors saved, bool ignore_prefix, bool converts) {
   if (ignore_prefix && all_wrapped(saved) != all_wrapped(own)) saved = renamed(saved, all_wrapped(own));
   std::vector<std::string> problems;
   TensorPairs pairs;
@@ -68,6 +76,9 @@ TensorPairs match_tensors(const NamedTensors& own, NamedTensors saved, bool igno
     } else if (const auto whole = dtensor::whole_of(tensor); it->second.sizes() != whole.sizes()) {
       problems.push_back(fmt::format("{} has shape [{}] there and [{}] here", name, fmt::join(it->second.sizes(), ", "),
                                      fmt::join(whole.sizes(), ", ")));
+    } else if (const auto why = why_not_converted(it->second.scalar_type(), whole.scalar_type(), converts);
+               !why.empty()) {
+      problems.push_back(fmt::format("{} {}", name, why));
     } else {
       try {
         pairs.emplace_back(tensor, saved_for(tensor, it->second));
@@ -175,9 +186,8 @@ Checkpoint::Entry Checkpoint::module_entry(std::shared_ptr<torch::nn::Module> ow
     return state;
   };
   entry.stage = [&module](const StateDict& state, const CheckpointLoadOptions& options) -> std::function<void()> {
-    return [pairs = match_tensors(module_tensors(module), state.tensors(), options.ignore_module_prefix)] {
-      copy_pairs(pairs);
-    };
+    return [pairs = match_tensors(module_tensors(module), state.tensors(), options.ignore_module_prefix,
+                                  options.convert_dtypes)] { copy_pairs(pairs); };
   };
   entry.targets = [&module] {
     return [own = module_tensors(module)](const std::string& key) { return target_in(own, key); };
@@ -225,8 +235,9 @@ Checkpoint::Entry Checkpoint::tensor_entry(at::Tensor tensor) {
     state.set("", dtensor::whole_of(tensor));
     return state;
   };
-  entry.stage = [tensor](const StateDict& state, const CheckpointLoadOptions&) -> std::function<void()> {
-    return [pairs = match_tensors({{"", tensor}}, state.tensors(), false)] { copy_pairs(pairs); };
+  entry.stage = [tensor](const StateDict& state, const CheckpointLoadOptions& options) -> std::function<void()> {
+    return
+        [pairs = match_tensors({{"", tensor}}, state.tensors(), false, options.convert_dtypes)] { copy_pairs(pairs); };
   };
   entry.targets = [tensor] { return [tensor](const std::string& /*key*/) { return dtensor::whole_of(tensor); }; };
   return entry;

@@ -150,6 +150,12 @@ class FieldReader {
   at::Tensor read_tensor(const std::string& key) const {
     const auto it = from_.tensors().find(key);
     if (it == from_.tensors().end()) return {};
+    if (const bool saved_complex = it->second.is_complex();
+        saved_complex != parameter_.is_complex() && (shaped_ || saved_complex)) {
+      throw CheckpointError(fmt::format("the tensor '{}' is {}, and its parameter is {}", printable(key),
+                                        c10::toString(it->second.scalar_type()),
+                                        c10::toString(parameter_.scalar_type())));
+    }
     if (!shaped_) return it->second.clone().to(parameter_.device());
     if (it->second.sizes() != dtensor::whole_of(parameter_).sizes()) {
       throw CheckpointError(fmt::format("the tensor '{}' does not have the shape of its parameter", key));
