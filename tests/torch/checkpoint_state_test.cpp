@@ -11,6 +11,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "support/temporary.h"
 #include "torch/torch_ranks.h"
@@ -393,7 +394,9 @@ TEST(CheckpointState, FoldersOfASeriesArePrunedAndTheFilesOfOneSaveBelongTogethe
     for (step = 1; step <= 4; ++step) {
       checkpoint.save(folder / ("step-" + std::to_string(step)), group, {.keep = 1, .sharded = true});
     }
-    fs::create_directory(folder / ("mine-" + std::to_string(group->rank())));
+    const auto mine = folder / ("mine-" + std::to_string(group->rank()));
+    fs::create_directory(mine);
+    std::ofstream(mine + "/notes.txt") << "keep";
     EXPECT_ERROR(CheckpointError, checkpoint.save(folder / "mine-0", group, {.sharded = true}),
                  "exists and is not a checkpoint");
   });
@@ -407,6 +410,52 @@ TEST(CheckpointState, FoldersOfASeriesArePrunedAndTheFilesOfOneSaveBelongTogethe
   checkpoint.add("step", step);
   EXPECT_ERROR(CheckpointError, checkpoint.load(folder / "step-4"), "of different saves");
   EXPECT_EQ(Checkpoint::latest(folder / ""), folder / "step-3");
+}
+
+TEST(CheckpointState, ARunGoesOnOverTheTornRemainsOfItsNewestFolder) {
+  const TemporaryFolder folder;
+  int step = 0;
+  Checkpoint checkpoint;
+  checkpoint.add("step", step);
+  const auto path = [&](int number) { return folder / ("step-" + std::to_string(number)); };
+  const auto save = [&] { checkpoint.save(path(step), nullptr, {.keep = 1, .sharded = true}); };
+  for (step = 1; step <= 3; ++step) save();
+  const auto shard = path(3) + "/model-00001-of-00001.safetensors";
+  fs::resize_file(shard, fs::file_size(shard) / 2);
+  ASSERT_EQ(Checkpoint::latest(folder / ""), path(2));
+  checkpoint.load(path(2));
+  EXPECT_EQ(step, 2);
+  for (step = 3; step <= 4; ++step) save();
+  EXPECT_EQ(Checkpoint::latest(folder / ""), path(4));
+  checkpoint.load(path(3));
+  EXPECT_EQ(step, 3);
+}
+
+TEST(CheckpointState, WhatIsNotSignedNeitherEndsNorHidesASignedSeries) {
+  const TemporaryFolder folder;
+  const auto secret = Secret::generate();
+  int step = 0;
+  Checkpoint signs({.secret = secret});
+  signs.add("step", step);
+  Checkpoint plain;
+  plain.add("step", step);
+  for (const bool sharded : {false, true}) {
+    const auto here = folder / (sharded ? "folders" : "files");
+    const auto path = [&](int number) { return here + "/step-" + std::to_string(number); };
+    for (step = 1; step <= 2; ++step) signs.save(path(step), nullptr, {.keep = 2, .sharded = sharded});
+    for (step = 1001; step <= 1003; ++step) plain.save(path(step), nullptr, {.sharded = sharded});
+    for (step = 3; step <= 4; ++step) signs.save(path(step), nullptr, {.keep = 2, .sharded = sharded});
+    EXPECT_EQ(Checkpoint::latest(here, secret), path(4));
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(here)) names.insert(entry.path().filename());
+    EXPECT_EQ(names, (std::set<std::string>{"step-2", "step-3", "step-4", "step-1001", "step-1002", "step-1003"}));
+    // Whoever has no secret counts on from the highest, and deletes none that is signed.
+    step = 1004;
+    plain.save(path(step), nullptr, {.keep = 0, .sharded = sharded});
+    EXPECT_EQ(Checkpoint::latest(here), path(1004));
+    EXPECT_EQ(Checkpoint::latest(here, secret), path(4));
+    EXPECT_TRUE(fs::exists(path(2)));
+  }
 }
 
 TEST(CheckpointState, AWrapperIsSavedAndLoadedByLibtorchToo) {

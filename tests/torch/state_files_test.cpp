@@ -10,18 +10,26 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <limits>
 #include <map>
 #include <new>
 #include <random>
+#include <set>
+#include <thread>
+#include <utility>
 
 #include "support/expect_error.h"
+#include "support/ranks.h"
 #include "support/temporary.h"
 #include "torch/state/box.h"
 #include "torch/state/checkpoint_directory.h"
@@ -41,8 +49,8 @@ std::atomic<std::size_t> bytes_asked_for = 0;
 
 }  // namespace
 
-// NOLINTBEGIN: replaced for the whole program, to see what is allocated. Not inlined: where one of them is and the other
-// is not, compilers take them for mismatched.
+// NOLINTBEGIN: replaced for the whole program, to see what is allocated. Not inlined: where one of them is and the
+// other is not, compilers take them for mismatched.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   bytes_asked_for.fetch_add(bytes, std::memory_order_relaxed);
   auto before = largest_block.load(std::memory_order_relaxed);
@@ -378,9 +386,12 @@ TEST(CheckpointFolder, AnIndexNamesFilesOfItsOwnFolderAlone) {
   const auto index = [&](const std::string& text) { put(model + "/model.safetensors.index.json", text); };
   EXPECT_ERROR(CheckpointError, files_of_folder(model), "is a folder without model.safetensors.index.json");
   const auto map = [](const std::string& file) { return R"({"weight_map":{"x":")" + file + R"("}})"; };
-  for (const auto* const name : {"../secret", "/etc/passwd", "..", ".", "", "a/b", "a\\u0000b"}) {
+  for (const auto* const name :
+       {"../secret", "/etc/passwd", "..", ".", "", "a/b", "a\\u0000b", "\\u001b[2J", "a\\u009b", "a\\n"}) {
     index(map(name));
     EXPECT_ERROR(CheckpointError, files_of_folder(model), "is not the name of a file in this folder");
+    EXPECT_THAT(message_of<CheckpointError>([&] { files_of_folder(model); }),
+                testing::AllOf(testing::Not(testing::HasSubstr("\x1b")), testing::Not(testing::HasSubstr("\x9b"))));
   }
   for (const auto& text : {std::string("{}"), std::string("[]"), std::string("{"), std::string(1'000'000, '['),
                            std::string(R"({"weight_map":{}})"), std::string(R"({"weight_map":3})")}) {
@@ -395,6 +406,247 @@ TEST(CheckpointFolder, AnIndexNamesFilesOfItsOwnFolderAlone) {
   write_example(model + "/model.safetensors");
   EXPECT_EQ(files_of_folder(model), (std::vector<std::string>{model + "/model.safetensors"}));
   EXPECT_EQ(find_checkpoints(folder / "").size(), 0U) << "a folder is found by its index";
+}
+
+// --- folders that are replaced, pruned and searched -----------------------------------------------------------------
+
+/// A rank's file as save() writes it: about a serial number, and ten bytes.
+void write_shard(const std::string& path, std::uint64_t serial, const std::string& save, int rank, int ranks,
+                 const Secret* secret = nullptr) {
+  CheckpointWriter writer(path, secret);
+  SafetensorsHeader header;
+  header.metadata = {{std::string(format_key), unsigned_text(checkpoint_format)},
+                     {std::string(serial_key), unsigned_text(serial)},
+                     {std::string(save_key), save},
+                     {std::string(ranks_key), integer_text(ranks)},
+                     {std::string(shard_key), integer_text(rank)}};
+  if (secret != nullptr) header.metadata[std::string(serial_proof_key)] = string_text(serial_proof(serial, *secret));
+  header.tensors = {{.name = "bytes" + std::to_string(rank), .dtype = "U8", .shape = {10}},
+                    {.name = std::string(seal_name), .dtype = "U8", .shape = {writer.seal_bytes()}}};
+  const auto start = encode_safetensors_header(header, seal_name) + std::string(10, 'x');
+  writer.write(start.data(), start.size());
+  writer.commit();
+}
+
+/// As save() does with `sharded`.
+void save_shards(const std::string& path, std::uint64_t serial, int ranks = 2, const Secret* secret = nullptr) {
+  const auto save = string_text(random_id());
+  begin_folder(path);
+  for (int rank = 0; rank < ranks; ++rank) {
+    write_shard(rank_file(partial_folder(path), rank, ranks), serial, save, rank, ranks, secret);
+  }
+  commit_folder(path, ranks, save);
+}
+
+std::set<std::string> names_in(const std::string& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename().string());
+  return names;
+}
+
+const std::string index_file = "/model.safetensors.index.json";
+
+TEST(CheckpointFolder, TornRemainsOfASaveAreReplaced) {
+  const TemporaryFolder folder;
+  const auto path = folder / "step-1";
+  const auto first = rank_file(path, 0, 2);
+  const auto second = rank_file(path, 1, 2);
+  const std::vector<std::pair<std::string, std::function<void()>>> cases{
+      {"empty",
+       [&] {
+         for (const auto& name : names_in(path)) fs::remove(path + "/" + name);
+       }},
+      {"without an index", [&] { fs::remove(path + index_file); }},
+      {"without a shard", [&] { fs::remove(first); }},
+      {"one shard", [&] { fs::remove(first), fs::remove(path + index_file); }},
+      {"a torn first shard", [&] { fs::resize_file(first, fs::file_size(first) - 1); }},
+      {"shards torn in their headers", [&] { fs::resize_file(first, 20), fs::resize_file(second, 0); }},
+      {"a garbled shard", [&] { put(first, std::string(300, '\xff')); }},
+      {"a torn index and shard", [&] { fs::resize_file(path + index_file, 3), fs::resize_file(first, 9); }},
+      {"half a file of a save", [&] { fs::rename(second, second + ".partial"); }},
+  };
+  std::uint64_t serial = 0;
+  for (const auto& [what, tear] : cases) {
+    save_shards(path, ++serial);
+    tear();
+    EXPECT_NO_THROW(save_shards(path, ++serial)) << what;
+    EXPECT_NO_THROW(verify_checkpoint(path, nullptr)) << what;
+    EXPECT_EQ(find_checkpoints(folder / "").front().serial, serial) << what;
+    EXPECT_EQ(names_in(folder / ""), std::set<std::string>{"step-1"}) << what;
+  }
+}
+
+TEST(CheckpointFolder, WhatOthersKeepThereIsNotReplaced) {
+  const TemporaryFolder folder;
+  const auto path = folder / "mine";
+  const auto foreign = file_with(R"({"x":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "x");
+  const std::vector<std::pair<std::string, std::function<void()>>> cases{
+      {"notes.txt", [&] { put(path + "/notes.txt", "keep"); }},
+      {"no save wrote", [&] { save_shards(path, 1), put(path + "/notes.txt", "keep"); }},
+      {"no save wrote", [&] { save_shards(path, 1), fs::create_directory(path + "/model-1-of-2.safetensors"); }},
+      {"no save wrote",
+       [&] { save_shards(path, 1), fs::create_symlink("/etc/passwd", path + "/model-3-of-3.safetensors"); }},
+      {"no save wrote",
+       [&] { put(rank_file(path, 0, 1), foreign), put(path + index_file, R"({"weight_map":{"x":"y"}})"); }},
+      {"no save wrote", [&] { save_shards(path, 1), put(rank_file(path, 0, 1), foreign); }},
+      {"nothing in it says", [&] { put(rank_file(path, 0, 1), foreign.substr(0, 30)); }},
+      {"it is not a folder", [&] { fs::remove(path), put(path, "keep"); }},
+      {"it is not a folder", [&] { fs::remove(path), fs::create_directory_symlink(folder / "", path); }},
+  };
+  for (const auto& [why, make] : cases) {
+    fs::create_directory(path);
+    make();
+    const auto before = fs::is_directory(path) && !fs::is_symlink(path) ? names_in(path) : std::set<std::string>{};
+    EXPECT_ERROR(CheckpointError, save_shards(path, 2), "mine: exists and is not a checkpoint alone");
+    EXPECT_ERROR(CheckpointError, save_shards(path, 2), why);
+    EXPECT_ERROR(CheckpointError, replace_folder(folder / "mine.partial", path), "mine");
+    if (!before.empty()) {
+      EXPECT_EQ(names_in(path), before);
+    }
+    for (const auto& name : before) fs::remove(path + "/" + name);
+    fs::remove(path);
+    EXPECT_EQ(names_in(folder / ""), std::set<std::string>{});
+  }
+  // Neither is what is under the names that a save uses in between.
+  fs::create_directory(path + ".partial");
+  put(path + ".partial/notes.txt", "keep");
+  EXPECT_ERROR(CheckpointError, save_shards(path, 2), "mine.partial: no folder can be made: File exists");
+  EXPECT_TRUE(fs::exists(path + ".partial/notes.txt"));
+  // A checkpoint with a file of others in it can be removed; the file stays.
+  save_shards(folder / "old", 1);
+  put(folder / "old/notes.txt", "keep");
+  EXPECT_FALSE(remove_checkpoint(folder / "old"));
+  EXPECT_EQ(names_in(folder / "old"), std::set<std::string>{"notes.txt"});
+}
+
+TEST(CheckpointFolder, WhatKilledSavesLeaveIsSweptByTheNext) {
+  const TemporaryFolder folder;
+  const auto path = folder / "step-1";
+  save_shards(path, 1);
+  // Before the index, before the exchange, and after it: the old one under the new one's name. And half of a deletion.
+  begin_folder(path);
+  write_shard(rank_file(partial_folder(path), 0, 2), 2, "\"a\"", 0, 2);
+  fs::copy(path, path + "." + random_id() + ".partial");
+  const auto deleted = folder / ("step-0." + random_id() + ".removed");
+  fs::copy(path, deleted);
+  fs::remove(deleted + index_file);
+  fs::copy(path, folder / ("step-10." + random_id() + ".partial"));
+  EXPECT_EQ(find_checkpoints(folder / "").size(), 1U) << "none of them is found";
+  save_shards(path, 3);
+  EXPECT_EQ(names_in(folder / "").size(), 2U) << "another save, of step-10, goes on";
+  EXPECT_EQ(names_in(path).size(), 3U);
+}
+
+TEST(CheckpointFolder, AKillWhileFoldersAreReplacedAndDeletedLeavesNothingInTheWay) {
+  const TemporaryFolder folder;
+  const auto step = [&](std::uint64_t number) { return folder / ("step-" + std::to_string(number % 3)); };
+  std::mt19937 random(5);
+  for (std::uint64_t serial = 1; serial < 200; serial += 10) {
+    std::array<int, 2> started{};
+    ASSERT_EQ(::pipe(started.data()), 0);
+    Process writer([&] {
+      for (auto next = serial;; ++next) {
+        save_shards(step(next), next);
+        remove_checkpoint(step(next + 1));
+        if (::write(started[1], "x", 1) != 1) return 1;
+      }
+    });
+    ::close(started[1]);
+    char first = 0;
+    ASSERT_EQ(::read(started[0], &first, 1), 1);
+    // At any moment of what takes some milliseconds: a random time, which nothing depends on.
+    const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(random() % 5000);
+    while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
+    writer.signal(SIGKILL);
+    EXPECT_EQ(writer.wait(), 128 + SIGKILL);
+    ::close(started[0]);
+    const auto found = find_checkpoints(folder / "");
+    ASSERT_FALSE(found.empty());
+    for (const auto& each : found) EXPECT_NO_THROW(verify_checkpoint(each.path, nullptr)) << each.path;
+    for (std::uint64_t number = 0; number < 3; ++number) EXPECT_NO_THROW(save_shards(step(number), 1000 + number));
+    EXPECT_EQ(names_in(folder / ""), (std::set<std::string>{"step-0", "step-1", "step-2"})) << "and leaves nothing";
+  }
+}
+
+TEST(CheckpointFolder, IsReplacedWhereNamesCannotBeExchangedToo) {
+  const TemporaryFolder folder;
+  const auto path = folder / "step-1";
+  save_shards(path, 1);
+  save_shards(folder / "new", 2);
+  EXPECT_EQ(replace_folder(folder / "new", path, /*can_exchange=*/false), path + ".old");
+  EXPECT_EQ(find_checkpoints(folder / "").size(), 2U);
+  EXPECT_EQ(find_checkpoints(folder / "").front().path, path);
+  // Once there is nothing to rename any more, what is there stays.
+  for (const bool can_exchange : {true, false}) {
+    EXPECT_ERROR(CheckpointError, replace_folder(folder / "new", path, can_exchange), "No such file");
+    EXPECT_EQ(find_checkpoints(folder / "").front().path, path);
+    EXPECT_NO_THROW(verify_checkpoint(path, nullptr));
+  }
+}
+
+TEST(CheckpointFolder, TwoWritersOfOnePathNeverLeaveItWithoutACheckpoint) {
+  const TemporaryFolder folder;
+  const auto path = folder / "step-1";
+  save_shards(path, 1);
+  std::atomic<int> saved = 0;
+  std::atomic<int> writing = 2;
+  const auto write = [&] {
+    for (int i = 0; i < 100; ++i) {
+      try {
+        save_shards(path, 1);
+        ++saved;
+      } catch (const CheckpointError&) {  // NOLINT(bugprone-empty-catch): the two get into each other's way
+      }
+    }
+    --writing;
+  };
+  std::thread first(write);
+  std::thread second(write);
+  int missing = 0;
+  while (writing > 0) missing += fs::exists(path + index_file) ? 0 : 1;
+  first.join();
+  second.join();
+  EXPECT_EQ(missing, 0);
+  EXPECT_GT(saved, 0);
+  EXPECT_NO_THROW(verify_checkpoint(path, nullptr));
+  save_shards(path, 2);
+  EXPECT_EQ(names_in(folder / ""), std::set<std::string>{"step-1"}) << "nothing left behind";
+}
+
+TEST(CheckpointFolder, SerialNumbersOfOthersDoNotCountForWhoeverSigns) {
+  const TemporaryFolder folder;
+  const auto secret = Secret::generate();
+  const auto other = Secret::generate();
+  const auto here = folder / "";
+  constexpr std::uint64_t highest = (std::uint64_t{1} << 53U) - 1;
+  save_shards(folder / "signed", 3, 2, &secret);
+  write_example(folder / "unsigned", nullptr, highest);
+  write_shard(folder / "of another", highest - 1, "\"a\"", 0, 1, &other);
+  ASSERT_EQ(find_checkpoints(here, &secret).size(), 1U);
+  EXPECT_EQ(find_checkpoints(here, &secret).front().path, folder / "signed");
+  EXPECT_TRUE(find_checkpoints(here, &secret).front().is_signed);
+  EXPECT_EQ(next_serial(here, &secret), 4U);
+  // Who has no secret cannot tell, and does not write what nobody would find.
+  EXPECT_EQ(find_checkpoints(here).size(), 3U);
+  EXPECT_ERROR(CheckpointError, next_serial(here, nullptr), "unsigned: has the serial number 9007199254740991, and no");
+  // A proof is of its number alone.
+  EXPECT_TRUE(is_serial_proof(serial_proof(3, secret), 3, secret));
+  EXPECT_FALSE(is_serial_proof(serial_proof(3, secret), 4, secret));
+  EXPECT_FALSE(is_serial_proof("", 3, secret));
+}
+
+TEST(CheckpointFolder, ANameThatGivesATerminalOrdersIsPassedOver) {
+  const TemporaryFolder folder;
+  write_example(folder / "good", nullptr, 1);
+  for (const auto* const name : {"\x1b[2J", "a\nb", "a\x7f", "a\xc2\x9b", "\x9b"}) {
+    EXPECT_TRUE(has_control_characters(name)) << name;
+    write_example(folder / name, nullptr, 2);
+  }
+  for (const auto* const name : {"step-1", "\xc3\xa4\xc3\x9f", "\xe2\x82\xac", "\xf0\x9f\x98\x80"}) {
+    EXPECT_FALSE(has_control_characters(name)) << name;
+  }
+  ASSERT_EQ(find_checkpoints(folder / "").size(), 1U);
+  EXPECT_EQ(find_checkpoints(folder / "").front().path, folder / "good");
 }
 
 /// Whether each element of the shape is in exactly one of the boxes, counted one by one.

@@ -86,12 +86,14 @@ struct CheckpointOptions {
 
 struct CheckpointSaveOptions {
   /// The number of older checkpoints to keep beside the new one; nullopt: all. Only those whose names differ in numbers
-  /// alone are deleted: saving step-300.ckpt may delete step-100.ckpt, but not best.ckpt.
+  /// alone are deleted: saving step-300.ckpt may delete step-100.ckpt, but not best.ckpt. With a secret, those that are
+  /// signed with it count and are deleted alone; without, those that are not signed.
   std::optional<std::size_t> keep{};
-  /// The path becomes a folder with a file for each rank and an index. Each rank writes its own state: add_per_rank's
-  /// objects, its share of a ZeroOptimizer and its parts of distributed tensors, which no rank has to hold as a whole;
-  /// the rest is in rank 0's file. All ranks must see the folder, and all ranks of a mesh save its tensors. Without it,
-  /// a distributed tensor is a CheckpointError unless rank 0 holds all of it.
+  /// The path becomes a folder with a file for each rank and an index. A folder that is there already is replaced if it
+  /// is empty or has a checkpoint in it, whole or torn, and nothing else; otherwise it is a CheckpointError. Each rank
+  /// writes its own state: add_per_rank's objects, its share of a ZeroOptimizer and its parts of distributed tensors,
+  /// which no rank has to hold as a whole; the rest is in rank 0's file. All ranks must see the folder, and all ranks
+  /// of a mesh save its tensors. Without it, a distributed tensor is a CheckpointError unless rank 0 holds all of it.
   bool sharded = false;
   /// How long the other ranks wait while rank 0 writes to disk; default: the group's timeout.
   Timeout timeout{};
@@ -104,8 +106,8 @@ struct CheckpointLoadOptions {
   /// Objects that were added but are not in the file are left as they are; otherwise they are a CheckpointError.
   bool allow_missing = false;
   /// Tensors of another dtype than here are converted; otherwise they are a CheckpointError. Complex ones go into
-  /// complex ones alone: a conversion would drop the imaginary parts. The state of an optimizer keeps the dtype in which
-  /// it was saved.
+  /// complex ones alone: a conversion would drop the imaginary parts. The state of an optimizer keeps the dtype in
+  /// which it was saved.
   bool convert_dtypes = false;
   /// Every rank reads the file itself, and it is checked that all read the same one. Otherwise only rank 0 needs the
   /// file and sends it to the others. A folder is always read by every rank: of its files, those that have something
@@ -137,8 +139,8 @@ class COHORT_API Checkpoint {
             const CheckpointLoadOptions& options = {});
 
   /// The newest intact checkpoint in a folder, in the order in which they were saved; damaged ones, those that do not
-  /// fit into memory, and with a secret those that are not signed with it are skipped with a warning. Reads the file
-  /// once.
+  /// fit into memory, those with control characters in their names, and with a secret those that are not signed with it
+  /// are skipped with a warning. Reads the file once.
   static std::optional<std::string> latest(const std::string& folder, const std::optional<Secret>& secret = {});
 
  private:

@@ -17,13 +17,16 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <random>
 #include <set>
 #include <system_error>
 #include <utility>
 
 #include "core/file_descriptor.h"
 #include "torch/state/checkpoint_file.h"
+#include "torch/state/input_file.h"
 #include "torch/state/saved_parts.h"
+#include "torch/state/seal.h"
 #include "torch/state/value_text.h"
 
 namespace cohort {
@@ -32,7 +35,9 @@ namespace {
 
 constexpr std::string_view index_name = "model.safetensors.index.json";
 constexpr std::string_view single_name = "model.safetensors";
+constexpr std::string_view trash_suffix = ".removed";
 constexpr std::size_t index_depth = 16;
+constexpr std::size_t id_digits = 32;
 /// What no run reaches, so that counting on does not wrap.
 constexpr std::uint64_t serial_limit = std::uint64_t{1} << 53U;
 
@@ -89,8 +94,8 @@ std::set<std::string> parse_index(const std::string& text, const std::string& pa
     throw CheckpointError(path + ": is not an index: it has no weight_map of tensors and files");
   }
   for (const auto& name : reader.files) {
-    // A name with a path could point anywhere.
-    if (name.empty() || name == "." || name == ".." || name.find_first_of(std::string_view("/\0", 2)) != name.npos) {
+    // A name with a path could point anywhere, and errors will have the name.
+    if (name.empty() || name == "." || name == ".." || name.find('/') != name.npos || has_control_characters(name)) {
       throw CheckpointError(fmt::format("{}: {} is not the name of a file in this folder", path, printable(name)));
     }
   }
@@ -102,12 +107,18 @@ std::optional<std::uint64_t> number_in(const std::map<std::string, std::string>&
   return it == metadata.end() ? std::nullopt : text_to_unsigned(it->second);
 }
 
-/// Nothing if it is not a checkpoint of ours.
-std::optional<std::uint64_t> serial_of(const std::string& path) {
-  const auto header = read_header(is_folder(path) ? files_of_folder(path).front() : path);
-  const auto serial = number_in(header.metadata, serial_key);
-  if (!header.metadata.contains(std::string(format_key)) || !serial || *serial >= serial_limit) return std::nullopt;
-  return serial;
+/// Nothing if it is not a checkpoint of ours. A CheckpointError if it is none that this secret signed.
+std::optional<FoundCheckpoint> judge_header(const std::string& path, const Secret* secret) {
+  const auto& metadata = read_header(is_folder(path) ? files_of_folder(path).front() : path).metadata;
+  const auto serial = number_in(metadata, serial_key);
+  if (!metadata.contains(std::string(format_key)) || !serial || *serial >= serial_limit) return std::nullopt;
+  const auto proof = metadata.find(std::string(serial_proof_key));
+  const bool is_signed = proof != metadata.end();
+  if (secret != nullptr &&
+      !(is_signed && is_serial_proof(text_to_string(proof->second).value_or(""), *serial, *secret))) {
+    throw CheckpointError(path + ": its serial number is not signed with this secret");
+  }
+  return FoundCheckpoint{.path = path, .serial = *serial, .is_signed = is_signed};
 }
 
 /// Whether somebody may take it for a checkpoint: a folder with an index, the old format, or a file with a header.
@@ -155,20 +166,136 @@ std::string make_index(const std::string& folder, int ranks, const std::string& 
       total += tensor.end - tensor.begin;
     }
   }
-  return nlohmann::json({{"metadata", {{"total_size", total}}}, {"weight_map", places}}).dump(2) + "\n";
-}
-
-bool is_own_folder(const std::string& path) {
-  try {
-    return is_folder(path) && serial_of(path).has_value();
-  } catch (const CheckpointError&) {
-    return false;
-  }
+  // The format says whose it is, if the files do not any more.
+  const nlohmann::json about{{"total_size", total}, {std::string(format_key), unsigned_text(checkpoint_format)}};
+  return nlohmann::json({{"metadata", about}, {"weight_map", places}}).dump(2) + "\n";
 }
 
 bool exists(const std::string& path) {
   struct stat status {};
   return ::lstat(path.c_str(), &status) == 0;
+}
+
+/// Calls `use` with the names in a folder until it returns false. False if the folder cannot be read.
+template <class F>
+bool each_name_in(const std::string& folder, F&& use) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    if (!use(it->path().filename().string())) return true;
+  }
+  return !error;
+}
+
+/// Whether save() gives this name to a file of a folder, also while the file is written.
+bool is_name_of_save(std::string_view name) {
+  constexpr std::string_view start = "model-";
+  constexpr std::string_view of = "-of-";
+  constexpr std::string_view end = ".safetensors";
+  if (name.ends_with(partial_suffix)) name.remove_suffix(partial_suffix.size());
+  if (name == index_name) return true;
+  if (!name.starts_with(start) || !name.ends_with(end)) return false;
+  name = name.substr(start.size(), name.size() - start.size() - end.size());
+  const auto middle = name.find(of);
+  return middle != name.npos && text_to_unsigned(name.substr(0, middle)).has_value() &&
+         text_to_unsigned(name.substr(middle + of.size())).has_value();
+}
+
+bool is_regular_file(const std::string& path) {
+  struct stat status {};
+  return ::lstat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode);
+}
+
+/// Whether what is left of an index or of a file with tensors says that Cohort wrote it. It need not be whole.
+bool names_format(const std::string& path) {
+  try {
+    const InputFile file(path);
+    std::uint64_t length = 0;
+    const auto start = file.read(0, std::min<std::uint64_t>(file.bytes(), safetensors_length_bytes));
+    start.copy(reinterpret_cast<char*>(&length), sizeof length);
+    length = std::min(length, safetensors_header_limit) + safetensors_length_bytes;
+    const auto text = file.read(0, std::min(file.bytes(), length));
+    return text.find(fmt::format("\"{}\"", format_key)) != text.npos;
+  } catch (const CheckpointError&) {
+    return false;
+  }
+}
+
+bool has_sound_header(const std::string& path) {
+  try {
+    read_header(path);
+    return true;
+  } catch (const CheckpointError&) {
+    return false;
+  }
+}
+
+/// Why something of others would be lost with the folder; empty if nothing would. The folder may be torn: what a broken
+/// disk or a process that was killed has left of a checkpoint can be replaced.
+std::string why_kept(const std::string& path) {
+  if (!is_folder(path)) return "it is not a folder";
+  std::string why;
+  bool is_empty = true;
+  bool is_ours = false;
+  const bool is_read = each_name_in(path, [&](const std::string& name) {
+    is_empty = false;
+    const auto file = inside(path, name);
+    const bool says_so = is_name_of_save(name) && is_regular_file(file) && names_format(file);
+    is_ours = is_ours || says_so;
+    if (says_so || (is_name_of_save(name) && is_regular_file(file) && !has_sound_header(file))) return true;
+    why = fmt::format("no save wrote {} in it", printable(name));
+    return false;
+  });
+  if (!is_read) why = "it cannot be read";
+  if (why.empty() && !is_empty && !is_ours) why = "nothing in it says that a save wrote it";
+  return why;
+}
+
+void require_replaceable(const std::string& path) {
+  if (const auto why = why_kept(path); !why.empty()) {
+    throw CheckpointError(
+        fmt::format("{}: exists and is not a checkpoint alone ({}), so it is not replaced; move it, or save under "
+                    "another name",
+                    path, why));
+  }
+}
+
+/// Deletes files of saves, and the folder if nothing else is in it; false with errno set if it stays.
+bool clear_folder(const std::string& path) {
+  ::unlink(inside(path, index_name).c_str());  // first: without it the rest is no checkpoint
+  each_name_in(path, [&](const std::string& name) {
+    if (is_name_of_save(name)) ::unlink(inside(path, name).c_str());
+    return true;
+  });
+  return ::rmdir(path.c_str()) == 0;
+}
+
+/// Whether everything in the folder may be of a save, judged by the names.
+bool has_names_of_saves_alone(const std::string& path) {
+  bool good = true;
+  const bool is_read = each_name_in(path, [&](const std::string& name) { return good = is_name_of_save(name); });
+  return is_read && good;
+}
+
+/// Renamed before, so that neither a crash nor another save sees half of it.
+bool remove_folder(const std::string& path) {
+  const auto trash = fmt::format("{}.{}{}", path, random_id(), trash_suffix);
+  return std::rename(path.c_str(), trash.c_str()) == 0 && clear_folder(trash);
+}
+
+/// What is in front of a point, what random_id() returns, and this end; nothing for other names.
+std::optional<std::string_view> name_before_id(std::string_view name, std::string_view end) {
+  if (!name.ends_with(end)) return std::nullopt;
+  name.remove_suffix(end.size());
+  if (name.size() < id_digits + 1) return std::nullopt;
+  const auto before = name.substr(0, name.size() - id_digits - 1);
+  const auto id = name.substr(before.size() + 1);
+  if (name[before.size()] != '.' || id.find_first_not_of("0123456789abcdef") != id.npos) return std::nullopt;
+  return before;
+}
+
+/// A folder that a killed process was deleting.
+bool is_trash(std::string_view name) {
+  return name_before_id(name, trash_suffix).has_value();
 }
 
 /// Puts the folder's name in front of what `body` reports of its tensors.
@@ -179,24 +306,6 @@ void naming_folder(const std::string& path, F&& body) {
   } catch (const CheckpointError& e) {
     throw CheckpointError(path + ": " + e.message());
   }
-}
-
-/// Renames; if there is a checkpoint of this name already, exchanges both.
-void replace_folder(const std::string& from, const std::string& to) {
-  if (exists(to)) {
-    if (!is_own_folder(to)) throw CheckpointError(to + ": exists and is not a checkpoint; it is not replaced");
-    if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
-      remove_checkpoint(from);
-      return;
-    }
-  }
-  // Also on a file system that cannot exchange: a crash in between leaves the old one under another name, where
-  // latest() sees it.
-  const auto old = to + ".old";
-  if (is_own_folder(old)) remove_checkpoint(old);
-  if (exists(to) && std::rename(to.c_str(), old.c_str()) != 0) fail_with_errno(to, "cannot be replaced");
-  if (std::rename(from.c_str(), to.c_str()) != 0) fail_with_errno(to, "the folder cannot be given its name");
-  if (is_own_folder(old)) remove_checkpoint(old);
 }
 
 }  // namespace
@@ -218,25 +327,31 @@ std::vector<std::string> files_of_folder(const std::string& path) {
   return files;
 }
 
-std::vector<FoundCheckpoint> find_checkpoints(const std::string& folder, bool warns) {
+std::vector<FoundCheckpoint> find_checkpoints(const std::string& folder, const Secret* secret, bool warns) {
   std::vector<FoundCheckpoint> found;
-  std::error_code error;
-  for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    const auto path = it->path().string();
-    if (path.ends_with(partial_suffix) || !looks_like_checkpoint(path)) continue;
+  each_name_in(folder, [&](const std::string& name) {
+    const auto path = inside(folder, name);
+    if (name.ends_with(partial_suffix) || is_trash(name) || !looks_like_checkpoint(path)) return true;
     try {
-      if (const auto serial = serial_of(path)) found.push_back({.path = path, .serial = *serial});
+      if (has_control_characters(name)) throw CheckpointError(printable(name) + ": has control characters in its name");
+      if (const auto checkpoint = judge_header(path, secret)) found.push_back(*checkpoint);
     } catch (const CheckpointError& e) {
       if (warns) log(LogLevel::warn, fmt::format("checkpoint: passed over: {}", e.message()));
     }
-  }
+    return true;
+  });
   std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.serial > b.serial; });
   return found;
 }
 
-std::uint64_t next_serial(const std::string& folder) {
-  const auto before = find_checkpoints(folder);
-  return before.empty() ? 1 : before.front().serial + 1;
+std::uint64_t next_serial(const std::string& folder, const Secret* secret) {
+  const auto before = find_checkpoints(folder, secret);
+  if (before.empty()) return 1;
+  const auto& newest = before.front();
+  if (newest.serial + 1 < serial_limit) return newest.serial + 1;
+  throw CheckpointError(fmt::format(
+      "{}: has the serial number {}, and no newer checkpoint can have a higher one; move it to another folder",
+      newest.path, newest.serial));
 }
 
 void verify_checkpoint(const std::string& path, const Secret* secret) {
@@ -255,17 +370,8 @@ void verify_checkpoint(const std::string& path, const Secret* secret) {
 
 bool remove_checkpoint(const std::string& path) {
   if (!is_folder(path)) return ::unlink(path.c_str()) == 0;
-  // The index goes first: without it the rest is no checkpoint. Files that others have put there stay, with the folder.
-  std::vector<std::string> files;
-  try {
-    files = files_of_folder(path);
-  } catch (const CheckpointError&) {
-    errno = ENOENT;
-    return false;
-  }
-  ::unlink(inside(path, index_name).c_str());
-  for (const auto& file : files) ::unlink(file.c_str());
-  return ::rmdir(path.c_str()) == 0;
+  // Files that others have put there stay, with the folder.
+  return why_kept(path).empty() ? remove_folder(path) : clear_folder(path);
 }
 
 void SaveCheck::add(const std::map<std::string, std::string>& metadata) {
@@ -292,29 +398,74 @@ std::string rank_file(const std::string& folder, int rank, int ranks) {
   return inside(folder, fmt::format("model-{:05}-of-{:05}.safetensors", rank + 1, ranks));
 }
 
+std::string random_id() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
+}
+
 void begin_folder(const std::string& path) {
-  discard_folder(path);
+  if (exists(path)) require_replaceable(path);
   make_folder(folder_of(path));
-  if (::mkdir(partial_folder(path).c_str(), 0777) != 0) fail_with_errno(path, "no folder can be made");
+  discard_folder(path);
+  const auto partial = partial_folder(path);
+  if (::mkdir(partial.c_str(), 0777) != 0) fail_with_errno(partial, "no folder can be made");
 }
 
 void commit_folder(const std::string& path, int ranks, const std::string& save_id) {
-  const auto partial = partial_folder(path);
-  write_synced(inside(partial, index_name), make_index(partial, ranks, save_id));
-  if (!sync_folder(partial)) fail_with_errno(path, "the folder cannot be brought to the disk");
-  replace_folder(partial, path);
+  // Under a name of its own, so that another job that saves to this path by mistake cannot put its files among those
+  // that are checked here.
+  const auto complete = fmt::format("{}.{}{}", path, random_id(), partial_suffix);
+  if (std::rename(partial_folder(path).c_str(), complete.c_str()) != 0) {
+    fail_with_errno(partial_folder(path), "cannot be renamed; do two jobs write to this folder?");
+  }
+  write_synced(inside(complete, index_name), make_index(complete, ranks, save_id));
+  if (!sync_folder(complete)) fail_with_errno(path, "the folder cannot be brought to the disk");
+  const auto before = replace_folder(complete, path);
   if (!sync_folder(folder_of(path))) fail_with_errno(path, "the folder cannot be brought to the disk");
+  if (!before.empty()) remove_checkpoint(before);
 }
 
 void discard_folder(const std::string& path) {
-  // std::filesystem::remove_all is not used, because the one that PyTorch's builds of libtorch export crashes. There
-  // are files alone in it; if somebody has put a folder there, making a new one fails and says so.
-  const auto partial = partial_folder(path);
-  std::error_code error;
-  for (std::filesystem::directory_iterator it(partial, error), end; !error && it != end; it.increment(error)) {
-    ::unlink(it->path().c_str());
+  const auto folder = folder_of(path);
+  const auto partial = std::filesystem::path(partial_folder(path)).filename().string();
+  const auto own = std::filesystem::path(path).filename().string();
+  std::vector<std::string> left;
+  each_name_in(folder, [&](const std::string& name) {
+    if (name == partial || name_before_id(name, partial_suffix) == own || is_trash(name)) left.push_back(name);
+    return true;
+  });
+  for (const auto& name : left) {
+    const auto each = inside(folder, name);
+    if (!is_folder(each) || !has_names_of_saves_alone(each)) continue;
+    if (is_trash(name)) {
+      clear_folder(each);
+    } else {
+      remove_folder(each);
+    }
   }
-  ::rmdir(partial.c_str());
+}
+
+std::string replace_folder(const std::string& from, const std::string& to, bool can_exchange) {
+  constexpr std::string_view failed = "the folder cannot be given its name";
+  if (std::rename(from.c_str(), to.c_str()) == 0) return {};  // also onto an empty folder
+  if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR) fail_with_errno(to, failed);
+  require_replaceable(to);
+  if (can_exchange && ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return from;
+  if (can_exchange && errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP) fail_with_errno(to, failed);
+  // The file system cannot exchange. A crash in between leaves the old one under another name, where latest() sees it.
+  auto old = to + ".old";
+  if (exists(old)) {
+    require_replaceable(old);
+    remove_checkpoint(old);
+  }
+  if (std::rename(to.c_str(), old.c_str()) != 0) fail_with_errno(to, "cannot be replaced");
+  if (std::rename(from.c_str(), to.c_str()) != 0) {
+    const int why = errno;
+    static_cast<void>(std::rename(old.c_str(), to.c_str()));
+    errno = why;
+    fail_with_errno(to, failed);
+  }
+  return old;
 }
 
 }  // namespace cohort

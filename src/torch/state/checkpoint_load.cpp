@@ -147,9 +147,10 @@ void Checkpoint::load(const std::string& path, ProcessGroupPtr group, const Chec
 }
 
 std::optional<std::string> Checkpoint::latest(const std::string& folder, const std::optional<Secret>& secret) {
-  for (const auto& found : find_checkpoints(folder, /*warns=*/true)) {
+  const auto* const signer = secret.has_value() ? &*secret : nullptr;
+  for (const auto& found : find_checkpoints(folder, signer, /*warns=*/true)) {
     try {
-      verify_checkpoint(found.path, secret.has_value() ? &*secret : nullptr);
+      verify_checkpoint(found.path, signer);
       return found.path;
     } catch (const CheckpointError& e) {
       log(LogLevel::warn, fmt::format("checkpoint: passed over: {}", e.message()));

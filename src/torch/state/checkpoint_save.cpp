@@ -8,9 +8,9 @@
 #include <cctype>
 #include <cerrno>
 #include <filesystem>
-#include <random>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "torch/state/checkpoint_directory.h"
 #include "torch/state/checkpoint_file.h"
@@ -18,6 +18,7 @@
 #include "torch/state/checkpoint_steps.h"
 #include "torch/state/distributed_state.h"
 #include "torch/state/save_plan.h"
+#include "torch/state/seal.h"
 #include "torch/state/state_bytes.h"
 #include "torch/state/value_text.h"
 
@@ -26,10 +27,11 @@ namespace cohort {
 namespace {
 
 /// What every file of a checkpoint says about it.
-StateDict description(std::uint64_t serial, int ranks) {
+StateDict description(std::uint64_t serial, int ranks, const Secret* secret) {
   StateDict state;
   state.set(std::string(format_key), checkpoint_format);
   state.set(std::string(serial_key), serial);
+  if (secret != nullptr) state.set(std::string(serial_proof_key), serial_proof(serial, *secret));
   state.set(std::string(ranks_key), ranks);
   // Hugging Face's loaders want to know which library's conventions the names follow.
   state.set_text("format", "pt");
@@ -44,11 +46,6 @@ void write_file(const std::string& path, const StateDict& state, const std::stri
   file.commit();
 }
 
-std::string random_id() {
-  std::random_device random;
-  return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
-}
-
 /// The file name without its numbers: step-100.ckpt and step-2000.ckpt belong to one series.
 std::string series_of(const std::string& path) {
   std::string series;
@@ -60,11 +57,17 @@ std::string series_of(const std::string& path) {
   return series;
 }
 
-void prune(const std::string& path, std::uint64_t serial, const CheckpointSaveOptions& options) {
+/// Whoever knows no secret deletes nothing that is signed, and nobody else's count beside those that are.
+void prune(const std::string& path, std::uint64_t serial, const CheckpointSaveOptions& options, const Secret* secret) {
   if (!options.keep.has_value()) return;
   std::size_t older = 0;
-  for (const auto& found : find_checkpoints(folder_of(path))) {
-    if (found.serial >= serial || series_of(found.path) != series_of(path) || ++older <= *options.keep) continue;
+  auto last = serial;
+  for (const auto& found : find_checkpoints(folder_of(path), secret)) {
+    if (found.serial >= serial || found.is_signed != (secret != nullptr)) continue;
+    if (series_of(found.path) != series_of(path)) continue;
+    // A copy does not count as another one.
+    if (found.serial != std::exchange(last, found.serial)) ++older;
+    if (older <= *options.keep) continue;
     if (!remove_checkpoint(found.path)) {
       log(LogLevel::warn,
           fmt::format("checkpoint: {} cannot be removed: {}", found.path, std::generic_category().message(errno)));
@@ -119,10 +122,10 @@ void Checkpoint::save_file(const std::string& path, ProcessGroup* group, const C
       for (const auto& [key, text] : theirs.values()) state.set_text(key, text);
     }
     make_folder(folder_of(path));  // a failure shows when the file is created
-    const auto serial = next_serial(folder_of(path));
-    state.add("", description(serial, size_of(group)));
+    const auto serial = next_serial(folder_of(path), secret());
+    state.add("", description(serial, size_of(group), secret()));
     write_file(path, state, std::string(seal_name), secret());
-    prune(path, serial, options);
+    prune(path, serial, options, secret());
   });
 }
 
@@ -136,7 +139,7 @@ void Checkpoint::save_folder(const std::string& path, ProcessGroup* group, const
   std::string plan;  // serial, and the name by which the files of this save recognise each other
   agree(group, options.timeout, [&] {
     if (rank != 0) return;
-    const auto serial = next_serial(folder_of(path));
+    const auto serial = next_serial(folder_of(path), secret());
     begin_folder(path);
     plan = fmt::format("{} {}", serial, random_id());
   });
@@ -179,7 +182,7 @@ void Checkpoint::save_folder(const std::string& path, ProcessGroup* group, const
         add_parts(state, distributed, boxes_to_write(all, rank));
         if (rank == 0) check_held(all);
       });
-      state.add("", description(serial, ranks));
+      state.add("", description(serial, ranks, secret()));
       state.set_text(std::string(save_key), id);
       state.set(std::string(shard_key), rank);
       write_file(rank_file(partial_folder(path), rank, ranks), state, fmt::format("{}.{}", seal_name, rank), secret());
@@ -187,7 +190,7 @@ void Checkpoint::save_folder(const std::string& path, ProcessGroup* group, const
     agree(group, options.timeout, [&] {
       if (rank != 0) return;
       commit_folder(path, ranks, id);
-      prune(path, serial, options);
+      prune(path, serial, options, secret());
     });
   } catch (...) {
     if (rank == 0) discard_folder(path);

@@ -3,6 +3,7 @@
 
 #include <cohort/error.h>
 
+#include <fmt/format.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 
@@ -68,6 +69,20 @@ std::string CheckpointHmac::finish() {
 bool CheckpointHmac::finish_as(std::string_view expected) {
   const auto result = finish();
   return expected.size() == result.size() && ::CRYPTO_memcmp(expected.data(), result.data(), result.size()) == 0;
+}
+
+std::string serial_proof(std::uint64_t serial, const Secret& secret) {
+  CheckpointHmac hmac(secret);
+  const auto text = fmt::format("cohort.serial {}", serial);
+  hmac.add(text.data(), text.size());
+  std::string proof;
+  for (const char byte : hmac.finish()) proof += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  return proof;
+}
+
+bool is_serial_proof(std::string_view proof, std::uint64_t serial, const Secret& secret) {
+  const auto expected = serial_proof(serial, secret);
+  return proof.size() == expected.size() && ::CRYPTO_memcmp(proof.data(), expected.data(), proof.size()) == 0;
 }
 
 std::string crc_text(std::uint64_t crc) {

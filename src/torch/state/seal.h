@@ -64,6 +64,10 @@ class Seal {
   std::unique_ptr<CheckpointHmac> hmac_;
 };
 
+/// Proves that somebody who knows the secret gave this number to a checkpoint; in hexadecimal.
+std::string serial_proof(std::uint64_t serial, const Secret& secret);
+bool is_serial_proof(std::string_view proof, std::uint64_t serial, const Secret& secret);
+
 std::string crc_text(std::uint64_t crc);
 /// The reverse.
 std::uint64_t crc_number(std::string_view text);

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -60,6 +61,20 @@ std::string printable(std::string_view name) {
   constexpr std::size_t longest = 200;
   return nlohmann::json(name.substr(0, longest))
       .dump(-1, ' ', /*ensure_ascii=*/true, nlohmann::json::error_handler_t::replace);
+}
+
+bool has_control_characters(std::string_view name) {
+  int rest = 0;  // bytes that a character in UTF-8 still has
+  for (std::size_t i = 0; i < name.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(name[i]);
+    if (byte < 0x20U || byte == 0x7fU) return true;
+    // U+0080 to U+009F, as UTF-8 and as bytes of their own.
+    const auto is_high = [](unsigned char each) { return each >= 0x80U && each < 0xa0U; };
+    if (rest == 0 && is_high(byte)) return true;
+    if (byte == 0xc2U && i + 1 < name.size() && is_high(static_cast<unsigned char>(name[i + 1]))) return true;
+    rest = byte >= 0xf0U ? 3 : byte >= 0xe0U ? 2 : byte >= 0xc0U ? 1 : byte >= 0x80U ? std::max(rest - 1, 0) : 0;
+  }
+  return false;
 }
 
 std::optional<bool> text_to_bool(std::string_view text) {

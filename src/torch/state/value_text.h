@@ -23,6 +23,8 @@ std::string string_text(const std::string& value);
 std::string list_text(const std::vector<std::int64_t>& values);
 /// A name from a file as it can be shown on a terminal: quoted, in ASCII without control characters, and not too long.
 std::string printable(std::string_view name);
+/// Whether a terminal would take something in it for an order.
+bool has_control_characters(std::string_view name);
 
 // Nothing if the text is of another type or out of range.
 std::optional<bool> text_to_bool(std::string_view text);
