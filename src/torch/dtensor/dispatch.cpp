@@ -56,6 +56,7 @@ void dispatch(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   if (info.rule == nullptr) {
     call.refuse(fmt::format("the operator has no rule for distributed tensors; {}", advice_without_rule(call.name())));
   }
+  if (info.rule->check != nullptr) info.rule->check(call);
   // A view of a tensor made outside inference mode shares its version counter, which tensors made inside do not have.
   std::optional<c10::InferenceMode> outside;
   if (info.returns_view && c10::InferenceMode::is_enabled() && !call.is_inference()) outside.emplace(false);

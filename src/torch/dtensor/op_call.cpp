@@ -243,14 +243,22 @@ void OpCall::finish(std::vector<c10::IValue> results) {
   for (auto& each : results) stack_.push_back(std::move(each));
 }
 
-void OpCall::refuse(std::string_view why) const {
+std::string OpCall::described(std::string_view why) const {
   std::vector<std::string> lie;
   for (const auto& each : tensors_) {
     lie.push_back(fmt::format("{} of sizes [{}]",
                               each.impl == nullptr ? "plain" : to_string(each.impl->layout()->placements),
                               fmt::join(each.sizes.begin(), each.sizes.end(), ", ")));
   }
-  throw NotSupportedError(fmt::format("{}({}): {}", name(), fmt::join(lie, "; "), why));
+  return fmt::format("{}({}): {}", name(), fmt::join(lie, "; "), why);
+}
+
+void OpCall::refuse(std::string_view why) const {
+  throw NotSupportedError(described(why));
+}
+
+void OpCall::refuse_sizes(std::string_view why) const {
+  throw ValueError(described(why));
 }
 
 }  // namespace cohort::dtensor

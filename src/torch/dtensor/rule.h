@@ -129,8 +129,13 @@ class OpCall {
   at::Tensor local_of(const TensorArgument& argument, const LayoutPtr& target) const;
   /// Throws NotSupportedError with the operator's name, the arguments' placements, and `why`.
   [[noreturn]] void refuse(std::string_view why) const;
+  /// The same as a ValueError: the arguments would not fit either if they were dense.
+  [[noreturn]] void refuse_sizes(std::string_view why) const;
 
  private:
+  std::string described(std::string_view why) const;
+  /// Puts a plain tensor in the place of an argument. A list on the stack is ours by then.
+  void put(const TensorArgument& argument, at::Tensor tensor);
   /// Fills in tensors_. Returns the sizes of a plain tensor that cannot be among the arguments, if there is one.
   std::optional<at::IntArrayRef> collect();
 
@@ -150,10 +155,12 @@ class OpCall {
 };
 
 using RuleFunction = std::function<void(OpCall&)>;
+using SizeCheck = void (*)(const OpCall&);
 
 struct Rule {
   std::string_view family;  ///< as in the table of docs/dtensor.md
   RuleFunction run;
+  SizeCheck check = nullptr;  ///< called before it; may be null (rules/sizes.h)
 };
 
 // --- what most rules are made of --------------------------------------------------------------------------------------

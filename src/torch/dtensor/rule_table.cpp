@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "core/immortal.h"
+#include "torch/dtensor/rules/sizes.h"
 
 namespace cohort::dtensor {
 
@@ -40,7 +41,9 @@ OpInfo info_from_schema(const c10::OperatorHandle& op, const Rule* rule) {
 
 void RuleTable::add(std::string op, std::string_view family, RuleFunction run) {
   const std::lock_guard lock(mutex_);
-  const auto [rule, is_new] = rules_.try_emplace(std::move(op), Rule{.family = family, .run = std::move(run)});
+  const auto check = size_check_of(op);
+  const auto [rule, is_new] =
+      rules_.try_emplace(std::move(op), Rule{.family = family, .run = std::move(run), .check = check});
   if (!is_new) throw ValueError(fmt::format("{} has a rule for distributed tensors already", rule->first));
   generation_.fetch_add(1, std::memory_order_release);
 }

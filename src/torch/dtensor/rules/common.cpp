@@ -8,14 +8,21 @@ namespace cohort::dtensor {
 
 c10::DimVector broadcast_sizes(const OpCall& call) {
   c10::DimVector result;
+  const auto& arguments = call.op().schema().arguments();
   for (const auto& each : call.tensors()) {
     const auto& sizes = each.sizes;
+    if (each.is_written && arguments[each.position].kwarg_only()) continue;
     if (sizes.size() > result.size()) result.insert(result.begin(), sizes.size() - result.size(), 1);
     const auto shift = result.size() - sizes.size();
     for (std::size_t d = 0; d < sizes.size(); ++d) {
       auto& size = result[d + shift];
       if (size == 1) size = sizes[d];
-      if (sizes[d] != 1 && sizes[d] != size) call.refuse("the sizes do not broadcast to one another");
+      if (sizes[d] != 1 && sizes[d] != size) call.refuse_sizes("the sizes do not broadcast to one another");
+    }
+  }
+  for (const auto& each : call.tensors()) {
+    if (each.is_written && each.sizes != at::IntArrayRef(result)) {
+      call.refuse_sizes("the tensor that is written has not the sizes of the result");
     }
   }
   return result;

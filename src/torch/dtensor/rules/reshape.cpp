@@ -116,7 +116,8 @@ std::optional<c10::DimVector> inferred_sizes(at::IntArrayRef from, at::IntArrayR
     if (others == 0 || elements % others != 0) return std::nullopt;
     *open = elements / others;
   }
-  if (product(sizes) != elements) return std::nullopt;
+  const bool is_negative = std::any_of(sizes.begin(), sizes.end(), [](std::int64_t size) { return size < 0; });
+  if (is_negative || product(sizes) != elements) return std::nullopt;
   return sizes;
 }
 

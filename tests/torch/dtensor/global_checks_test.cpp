@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// What is wrong with a tensor as a whole is an error on all ranks alike, before any of them waits for another. And what the
+// parts alone would get wrong: sums in half precision, gradients that are missing, errors between two collectives.
+#include <cohort/error.h>
+#include <cohort/torch/dtensor.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "torch/dtensor/laid_out.h"
+#include "torch/torch_ranks.h"
+
+namespace cohort::test {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+void on_ranks_of_mesh(const std::vector<std::int64_t>& shape, const std::function<void(const DeviceMesh&)>& body) {
+  const auto ranks = static_cast<int>(c10::multiply_integers(shape));
+  with_torch_threads(
+      ranks, [&](const ProcessGroupPtr& group) { body(init_device_mesh("cpu", shape, {}, {.process_group = group})); });
+}
+
+struct Misfit {
+  std::string name;
+  Tensors tensors;
+  std::function<void(const Tensors&)> run;
+};
+
+at::Tensor ones_of(std::vector<std::int64_t> sizes) {
+  return torch::ones(sizes);
+}
+at::Tensor zero_indices(std::vector<std::int64_t> sizes) {
+  return torch::zeros(sizes, torch::kLong);
+}
+
+/// Parts of some of these fit together on some ranks, or on all.
+std::vector<Misfit> misfits() {
+  using X = const Tensors&;
+  return {
+      {"mm", {ones_of({4, 255}), ones_of({256, 4})}, [](X x) { x[0].mm(x[1]); }},
+      {"mm_of_a_vector", {ones_of({4, 3}), ones_of({3})}, [](X x) { x[0].mm(x[1]); }},
+      {"bmm_batches", {ones_of({3, 4, 2}), ones_of({4, 2, 5})}, [](X x) { x[0].bmm(x[1]); }},
+      {"bmm", {ones_of({3, 4, 3}), ones_of({3, 4, 5})}, [](X x) { x[0].bmm(x[1]); }},
+      {"addmm", {ones_of({2}), ones_of({5, 3}), ones_of({3, 4})}, [](X x) { at::addmm(x[0], x[1], x[2]); }},
+      {"linear", {ones_of({5, 3}), ones_of({4, 3}), ones_of({2})}, [](X x) { at::linear(x[0], x[1], x[2]); }},
+      {"baddbmm",
+       {ones_of({3, 5, 2}), ones_of({3, 5, 2}), ones_of({3, 2, 4})},
+       [](X x) { at::baddbmm(x[0], x[1], x[2]); }},
+      {"dot", {ones_of({7}), ones_of({8})}, [](X x) { x[0].dot(x[1]); }},
+      {"mv", {ones_of({5, 3}), ones_of({4})}, [](X x) { x[0].mv(x[1]); }},
+      {"cat",
+       {ones_of({5, 4}), ones_of({3, 3})},
+       [](X x) {
+         at::cat({x[0], x[1]}, 0);
+       }},
+      {"stack",
+       {ones_of({5, 4}), ones_of({6, 4})},
+       [](X x) {
+         at::stack({x[0], x[1]});
+       }},
+      {"index_select", {ones_of({5, 4}), zero_indices({2, 2})}, [](X x) { x[0].index_select(0, x[1]); }},
+      {"gather", {ones_of({5, 4}), zero_indices({6, 2})}, [](X x) { x[0].gather(1, x[1]); }},
+      {"gather_dims", {ones_of({5, 4}), zero_indices({5})}, [](X x) { x[0].gather(0, x[1]); }},
+      {"scatter_add",
+       {ones_of({5, 4}), zero_indices({5, 3}), ones_of({4, 4})},
+       [](X x) { x[0].scatter_add_(1, x[1], x[2]); }},
+      {"index_add", {ones_of({5, 4}), zero_indices({3}), ones_of({2, 4})}, [](X x) { x[0].index_add_(0, x[1], x[2]); }},
+      {"embedding", {ones_of({5}), zero_indices({3})}, [](X x) { at::embedding(x[0], x[1]); }},
+      {"embedding_backward",
+       {ones_of({5, 4}), zero_indices({6})},
+       [](X x) { at::embedding_dense_backward(x[0], x[1], 7, -1, false); }},
+      {"nll_loss", {ones_of({5, 7}), zero_indices({3})}, [](X x) { at::nll_loss(x[0], x[1]); }},
+      {"nll_loss_weights",
+       {ones_of({5, 7}), zero_indices({5}), ones_of({4})},
+       [](X x) { at::nll_loss(x[0], x[1], x[2]); }},
+      {"mse_loss", {ones_of({5, 4}), ones_of({6, 4})}, [](X x) { at::mse_loss(x[0], x[1]); }},
+      {"layer_norm", {ones_of({5, 4}), ones_of({3})}, [](X x) { at::layer_norm(x[0], {4}, x[1]); }},
+      {"layer_norm_sizes",
+       {ones_of({5, 4})},
+       [](X x) {
+         at::native_layer_norm(x[0], {1, 5, 4}, {}, {}, 0.1);
+       }},
+      {"add", {ones_of({4, 3}), ones_of({2, 3})}, [](X x) { at::add(x[0], x[1]); }},
+      {"add_in_place", {ones_of({1, 4}), ones_of({3, 4})}, [](X x) { x[0].add_(x[1]); }},
+      {"permute", {ones_of({4, 3})}, [](X x) { x[0].permute({0}); }},
+      {"permute_twice",
+       {ones_of({4, 3})},
+       [](X x) {
+         x[0].permute({0, 0});
+       }},
+      {"expand", {ones_of({4, 3})}, [](X x) { x[0].expand({3}); }},
+      {"expand_more",
+       {ones_of({4, 3})},
+       [](X x) {
+         x[0].expand({4, 6});
+       }},
+      {"slice", {ones_of({4, 3})}, [](X x) { x[0].slice(1, 0, 3, 0); }},
+      {"split_with_sizes",
+       {ones_of({4, 3})},
+       [](X x) {
+         x[0].split_with_sizes({1, 1}, 1);
+       }},
+      {"select", {ones_of({4, 3})}, [](X x) { x[0].select(1, 3); }},
+  };
+}
+
+/// The error, and nothing if there is none.
+std::string error_of(const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const ValueError& error) {
+    return error.what();
+  } catch (const c10::IndexError& error) {
+    return error.what_without_backtrace();
+  }
+  return {};
+}
+
+TEST(GlobalSizes, AreCheckedOnAllRanksAlike) {
+  for (const std::int64_t ranks : {2, 3}) {
+    on_ranks_of_mesh({ranks}, [](const DeviceMesh& mesh) {
+      for (const auto& what : misfits()) {
+        EXPECT_ANY_THROW(what.run(what.tensors)) << what.name << " of dense tensors";
+        for (const auto& placements : combinations(what.tensors, 1, true, 30, 1)) {
+          Tensors distributed;
+          for (std::size_t i = 0; i < placements.size(); ++i) {
+            distributed.push_back(laid_out(what.tensors[i], mesh, placements[i]));
+          }
+          const auto error = error_of([&] { what.run(distributed); });
+          EXPECT_FALSE(error.empty()) << what.name;
+          const auto all = mesh.group()->all_gather_bytes(error);  // nobody waits elsewhere
+          for (const auto& each : all) EXPECT_EQ(each, error) << what.name;
+          if (HasFailure()) return;
+        }
+      }
+      auto out = laid_out(ones_of({3, 4}), mesh, {Shard(0)});
+      const auto row = laid_out(ones_of({4}), mesh, {Replicate()});
+      EXPECT_ERROR(ValueError, at::add_out(out, row, row), "the tensor that is written");
+    });
+  }
+}
+
+}  // namespace
+}  // namespace cohort::test
