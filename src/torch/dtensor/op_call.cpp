@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
 #include <cohort/error.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -166,12 +167,19 @@ void OpCall::localize(std::span<const LayoutPtr> targets) {
       auto copy = value.isTensorList() ? c10::IValue(value.toTensorList().copy()) : c10::IValue(value.toList().copy());
       given_.push_back({.position = each.position, .value = std::exchange(value, std::move(copy))});
     }
-    const auto index = static_cast<std::size_t>(each.in_list);
-    if (value.isTensorList()) {
-      value.toTensorList().set(index, std::move(local));
-    } else {
-      value.toList().set(index, std::move(local));
-    }
+    put(each, std::move(local));
+  }
+}
+
+void OpCall::put(const TensorArgument& argument, at::Tensor tensor) {
+  auto& value = this->argument(argument.position);
+  const auto index = static_cast<std::size_t>(std::max(argument.in_list, 0));
+  if (argument.in_list < 0) {
+    value = std::move(tensor);
+  } else if (value.isTensorList()) {
+    value.toTensorList().set(index, std::move(tensor));
+  } else {
+    value.toList().set(index, std::move(tensor));
   }
 }
 
@@ -183,8 +191,37 @@ void OpCall::localize_as_they_are() {
 
 void OpCall::run_local() {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  if (mesh().coordinate() != nullptr) return op_.callBoxed(&stack_);
-  finish(std::vector<c10::IValue>(info_.results, first_->local().new_empty({0})));
+  if (mesh().coordinate() != nullptr) [[likely]]
+    return op_.callBoxed(&stack_);
+  const auto& same = info_.result_is_argument;
+  const bool is_in_place = std::none_of(same.begin(), same.end(), [](int argument) { return argument < 0; });
+  if (is_in_place || info_.rule->family == "view" || info_.rule->family == "user") {
+    return finish(std::vector<c10::IValue>(info_.results, first_->local().new_empty({0})));
+  }
+  SizesList sizes;
+  for (const auto& each : tensors_) {
+    sizes.emplace_back(each.sizes);
+    for (auto& size : sizes.back()) size = std::min<std::int64_t>(size, 1);
+  }
+  run_on_zeros(sizes);
+  empty_results();
+}
+
+void OpCall::run_on_zeros(std::span<const c10::DimVector> sizes) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const auto& each = tensors_[i];
+    if (each.impl != nullptr) put(each, at::zeros(sizes[i], each.impl->local().options()));
+  }
+  op_.callBoxed(&stack_);
+}
+
+void OpCall::empty_results() {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  for (auto i = stack_.size() - info_.results; i < stack_.size(); ++i) {
+    auto& value = stack_[i];
+    if (value.isTensor() && value.toTensor().defined()) value = value.toTensor().new_empty({0});
+  }
 }
 
 const c10::IValue& OpCall::given(std::size_t position) const {

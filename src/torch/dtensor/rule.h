@@ -104,8 +104,14 @@ class OpCall {
   void localize(std::span<const LayoutPtr> targets);
   /// The same without any redistribution.
   void localize_as_they_are();
-  /// Runs the operator on what is on the stack. On a rank outside the mesh the results are empty tensors.
+  /// Runs the operator on what is on the stack. On a rank outside the mesh the results are empty tensors; their dtypes are
+  /// found by running the operator on tensors of one element, unless it is a view, in place or of a rule of the user's.
   void run_local();
+  /// On a rank outside the mesh: runs the operator on zeros of these sizes, one list for each tensor. Where the sizes of the
+  /// results follow from what the operator computes, it says so.
+  void run_on_zeros(std::span<const c10::DimVector> sizes);
+  /// Outside the mesh: makes the results empty.
+  void empty_results();
   /// Puts a tensor with the local result `i` in its place. A result that is a written argument becomes that argument.
   /// Results are row-major.
   void wrap_results(std::span<const LayoutPtr> layouts, std::span<const c10::DimVector> sizes);

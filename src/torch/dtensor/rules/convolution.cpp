@@ -8,6 +8,16 @@ namespace cohort::dtensor {
 
 namespace {
 
+/// Outside the mesh one sample of zeros says what sizes the results have.
+void run_one_sample(OpCall& call, std::size_t batched) {
+  SizesList sizes;
+  for (const auto& each : call.tensors()) {
+    sizes.emplace_back(each.sizes);
+    if (sizes.size() <= batched) sizes.back()[0] = std::min<std::int64_t>(sizes.back()[0], 1);
+  }
+  call.run_on_zeros(sizes);
+}
+
 /// Runs with the batch (dimension 0) of the first `batched` tensors sharded, or with everything replicated. Results
 /// lie as `results` says where the batch is sharded. The sizes of a result are those of its local part, but for the
 /// batch.
@@ -20,7 +30,7 @@ void run_batched(OpCall& call, std::size_t batched, const PlacementVector& resul
   strategies.push_back(std::move(sharded));
   const auto decision = choose(call, strategies);
   call.localize(decision.arguments);
-  call.run_local();
+  takes_part(call) ? call.run_local() : run_one_sample(call, batched);
   SizesList sizes;
   for (std::size_t i = 0; i < results.size(); ++i) {
     const auto& local = call.result(i);
@@ -28,6 +38,7 @@ void run_batched(OpCall& call, std::size_t batched, const PlacementVector& resul
     if (results[i].is_shard() && !each.empty()) each[0] = batch;
     sizes.push_back(std::move(each));
   }
+  if (!takes_part(call)) call.empty_results();
   call.wrap_results(decision.results, sizes);
 }
 

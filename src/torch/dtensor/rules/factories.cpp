@@ -56,7 +56,7 @@ void run_new_strided(OpCall& call) {
   const auto layout = is_like ? without_partial(call.layout_pointer()) : replicated_layout(call.mesh());
   auto parts = local_sizes(sizes, *layout);
   call.localize_as_they_are();
-  call.argument(2) = at::IntArrayRef(dense_strides(parts, strides)).vec();
+  call.argument(2) = at::IntArrayRef(takes_part(call) ? dense_strides(parts, strides) : dense_strides(parts)).vec();
   call.argument(1) = std::move(parts);
   call.run_local();
   call.wrap_result(layout, sizes, dense_strides(sizes, strides));

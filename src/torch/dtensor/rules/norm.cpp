@@ -14,6 +14,12 @@ bool has_leading_dims(const TensorArgument& tensor, std::size_t dims) {
   return tensor.sizes.size() == dims;
 }
 
+/// Outside the mesh the operator runs on tensors of one element (OpCall::run_local()).
+void adjust_outside(OpCall& call, std::size_t normalized) {
+  if (takes_part(call)) return;
+  call.argument(normalized) = std::vector<std::int64_t>(call.argument(normalized).toIntVector().size(), 1);
+}
+
 /// native_layer_norm(input, normalized_shape, weight?, bias?, eps) -> (output, mean, rstd)
 void run_layer_norm(OpCall& call) {
   const c10::DimVector sizes(call.tensors()[0].sizes);
@@ -29,6 +35,7 @@ void run_layer_norm(OpCall& call) {
   }
   c10::DimVector statistics(sizes);
   std::fill(statistics.begin() + static_cast<std::ptrdiff_t>(leading), statistics.end(), 1);
+  adjust_outside(call, 1);
   run_by_strategies(call, strategies, {sizes, statistics, statistics});
 }
 
@@ -53,6 +60,7 @@ void run_layer_norm_backward(OpCall& call) {
     }
     strategies.push_back(std::move(strategy));
   }
+  adjust_outside(call, 2);
   run_by_strategies(call, strategies, {sizes, normalized, normalized});
 }
 

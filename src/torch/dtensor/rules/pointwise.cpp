@@ -215,7 +215,7 @@ void add_pointwise_rules(RuleTable& table) {
       {"eq", "ne", "lt", "le", "gt", "ge", "remainder", "fmod", "floor_divide", "bitwise_and", "bitwise_or",
        "bitwise_xor"},
       {".Tensor", "_.Tensor", ".Scalar", "_.Scalar", ".Tensor_out", ".Scalar_out"}, Linear::nowhere);
-  add(table, {"floor_divide"}, {"", "_"}, Linear::nowhere);
+  add(table, {"floor_divide"}, {"", "_", ".out"}, Linear::nowhere);
   add(table, {"xlogy", "copysign"}, {".Tensor", "_.Tensor"}, Linear::nowhere);
   add(table, {"addcmul", "addcdiv"}, {"", "_", ".out"}, Linear::nowhere);
   add(table, {"lerp"}, {".Scalar", "_.Scalar", ".Tensor", "_.Tensor"}, Linear::nowhere);

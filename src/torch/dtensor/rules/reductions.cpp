@@ -97,7 +97,7 @@ void run_mean(OpCall& call, bool has_dims) {
     return each.is_shard() && reduced.dims[static_cast<std::size_t>(each.dim())];
   });
   call.localize(decision.arguments);
-  if (!is_split) {
+  if (!is_split || !takes_part(call)) {
     call.run_local();
     return call.wrap_results(decision.results, SizesList{sizes});
   }

@@ -212,6 +212,17 @@ void run_select(OpCall& call) {
            shape);
 }
 
+/// The sizes of the parts of a dimension, by the size of each but the last or by a list.
+std::vector<std::int64_t> part_sizes(const c10::IValue& given, std::int64_t size) {
+  if (!given.isInt()) return given.toIntVector();
+  std::vector<std::int64_t> parts;
+  for (std::int64_t begin = 0; begin < size; begin += given.toInt()) {
+    parts.push_back(std::min(given.toInt(), size - begin));
+  }
+  if (parts.empty()) parts.push_back(0);
+  return parts;
+}
+
 /// split.Tensor, split_with_sizes, unbind.int: a list of views along a dimension that must be whole on every rank.
 void run_split(OpCall& call, std::size_t dim_position, bool removes_dim) {
   const Shape whole(call.tensors()[0]);
@@ -220,19 +231,27 @@ void run_split(OpCall& call, std::size_t dim_position, bool removes_dim) {
     if (each == dim) return std::nullopt;
     return removes_dim && each > dim ? each - 1 : each;
   });
+  const auto size = whole.sizes[static_cast<std::size_t>(dim)];
+  const auto sizes =
+      removes_dim ? std::vector<std::int64_t>(static_cast<std::size_t>(size)) : part_sizes(call.argument(1), size);
   call.localize_as_they_are();
-  call.run_local();
+  std::vector<at::Tensor> locals;
+  if (takes_part(call)) {
+    call.run_local();
+    // As a vector: what a List's iterator refers to differs between versions of libtorch.
+    locals = call.take_list_result().vec();
+  } else {
+    locals.assign(sizes.size(), call.argument(0).toTensor().detach());
+  }
   c10::List<at::Tensor> parts;
-  // As a vector: what a List's iterator refers to differs between versions of libtorch.
-  const auto locals = call.take_list_result().vec();
-  for (const auto& local : locals) {
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
     auto part = whole;
     if (removes_dim) {
       part.erase(dim);
-    } else if (takes_part(call)) {
-      part.sizes[static_cast<std::size_t>(dim)] = local.size(dim);
+    } else {
+      part.sizes[static_cast<std::size_t>(dim)] = sizes[i];
     }
-    parts.push_back(wrap(local, layout, part.sizes, part.strides));
+    parts.push_back(wrap(std::move(locals[i]), layout, part.sizes, part.strides));
   }
   call.finish({parts});
 }
