@@ -145,5 +145,67 @@ TEST(GlobalSizes, AreCheckedOnAllRanksAlike) {
   }
 }
 
+TEST(GlobalValues, IndicesOfNoRowAreErrorsAsOfADenseTable) {
+  for (const std::int64_t rows : {7, 2}) {  // on the last rank there are some, or none
+    on_ranks_of_mesh({3}, [rows](const DeviceMesh& mesh) {
+      const auto dense = torch::arange(rows * 4, torch::kFloat).view({rows, 4});
+      const auto table = distribute_tensor(dense, mesh, {Shard(0)});
+      const auto look_up = [&](std::vector<std::int64_t> which) {
+        return DTensor(at::embedding(table, distribute_tensor(torch::tensor(which), mesh))).full_tensor();
+      };
+      EXPECT_TRUE(at::equal(look_up({0, rows - 1, 1}), at::embedding(dense, torch::tensor({0L, rows - 1, 1L}))));
+      for (const std::int64_t wrong : {rows, rows + 1, rows + 50, std::int64_t{-1}, std::int64_t{-50}}) {
+        EXPECT_THROW(look_up({0, wrong}), c10::Error) << wrong;
+      }
+    });
+  }
+}
+
+TEST(GlobalValues, TargetsOfNoClassAreErrorsAsOfDenseScores) {
+  for (const std::int64_t classes : {7, 2}) {
+    on_ranks_of_mesh({3}, [classes](const DeviceMesh& mesh) {
+      const auto dense = torch::arange(3 * classes, torch::kFloat).view({3, classes});
+      const auto scores = distribute_tensor(dense, mesh, {Shard(1)});
+      const auto loss = [&](const at::Tensor& of, const std::vector<std::int64_t>& which, std::int64_t reduction) {
+        auto targets = torch::tensor(which);
+        if (is_dtensor(of)) targets = distribute_tensor(targets, mesh);
+        return at::nll_loss(of, targets, {}, reduction, -100);
+      };
+      const std::vector<std::int64_t> right{0, -100, classes - 1};
+      for (const auto reduction : {at::Reduction::None, at::Reduction::Mean, at::Reduction::Sum}) {
+        EXPECT_TRUE(at::allclose(DTensor(loss(scores, right, reduction)).full_tensor(), loss(dense, right, reduction)));
+        for (const std::int64_t wrong : {classes, classes + 1, classes + 50, std::int64_t{-1}, std::int64_t{-50}}) {
+          EXPECT_THROW(loss(scores, {0, wrong, 1}, reduction), c10::Error) << wrong;
+        }
+      }
+    });
+  }
+}
+
+/// The sums would be infinite in half precision, the results are not.
+TEST(HalfPrecision, IsSummedUpInSingle) {
+  on_ranks_of_mesh({2}, [](const DeviceMesh& mesh) {
+    const auto of = [&](std::vector<std::int64_t> sizes, double value) {
+      return distribute_tensor(torch::full(sizes, value).to(torch::kHalf), mesh, {Shard(0)});
+    };
+    const auto expect = [](const at::Tensor& result, double value, const char* what) {
+      EXPECT_EQ(result.scalar_type(), torch::kHalf) << what;
+      EXPECT_NEAR(DTensor(result).full_tensor().to(torch::kFloat).mean().item<double>(), value, value / 500) << what;
+    };
+    const auto x = of({8192, 2}, 30);
+    expect(x.mean(), 30, "mean");
+    expect(x.mean(0), 30, "mean of a dimension");
+    expect(at::mse_loss(x, of({8192, 2}, 10)), 400, "mse_loss");
+    expect(x.norm(), 3840, "norm");
+    expect(at::linalg_vector_norm(x, 2, at::IntArrayRef({0})), 2715, "norm of a dimension");
+    expect(at::linalg_vector_norm(x, 2, at::IntArrayRef({0}), false, torch::kHalf), 2715, "norm with a dtype");
+    expect(at::linalg_vector_norm(x, INFINITY), 30, "greatest");
+    const auto targets = distribute_tensor(torch::zeros({8192}, torch::kLong), mesh, {Shard(0)});
+    expect(at::nll_loss(-x, targets), 30, "nll_loss");
+    const auto by_class = distribute_tensor(torch::full({8192, 2}, -30).to(torch::kHalf), mesh, {Shard(1)});
+    expect(at::nll_loss(by_class, targets), 30, "nll_loss by classes");
+  });
+}
+
 }  // namespace
 }  // namespace cohort::test

@@ -43,6 +43,11 @@ inline bool is_contiguous_format(const c10::IValue& format) {
   return !format.isNone() && format.toMemoryFormat() == at::MemoryFormat::Contiguous;
 }
 
+/// The dtype in which numbers of this one are summed up: kernels sum half precision in single.
+inline at::ScalarType sum_dtype(at::ScalarType dtype) {
+  return dtype == at::kHalf || dtype == at::kBFloat16 ? at::kFloat : dtype;
+}
+
 /// Whether this rank is in the mesh: outside, the parts are empty and nothing is computed.
 inline bool takes_part(const OpCall& call) {
   return call.mesh().coordinate() != nullptr;

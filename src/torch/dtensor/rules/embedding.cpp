@@ -2,7 +2,9 @@
 //
 // Embeddings. The table may be sharded by columns (the result is then sharded in its last dimension) or by rows: then
 // every rank looks up the indices that fall into its rows and has zeros for the others, and the result is their sum,
-// Partial. The zeros are written at once, so no mask has to be kept until the sum is made.
+// Partial. The zeros are written at once, so no mask has to be kept until the sum is made. An index that is no row of the
+// whole table is left to libtorch's kernel, on every rank: it throws, or on a GPU stops with a device-side assertion, as for
+// a dense table.
 #include <ATen/ATen.h>
 
 #include "torch/dtensor/redistribute_local.h"
@@ -41,17 +43,15 @@ void run_embedding(OpCall& call) {
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const auto rows = call.argument(0).toTensor();
-  auto index = call.argument(1).toTensor() - first_row;
-  at::Tensor result;
-  if (rows.size(0) == 0) {
-    auto local = index.sizes().vec();
-    local.push_back(rows.size(1));
-    result = at::zeros(local, rows.options());
-  } else {
-    const auto is_elsewhere = (index < 0).logical_or_(index >= rows.size(0));
-    result = at::embedding(rows, index.masked_fill_(is_elsewhere, 0));
-    result.masked_fill_(is_elsewhere.unsqueeze(-1), 0);
-  }
+  const auto count = rows.size(0);
+  // Without a row, one of zeros stands in for it; an index behind the last row must not find it.
+  const auto offset = count == 0 ? first_row - 1 : first_row;
+  auto index = call.argument(1).toTensor() - offset;
+  const auto is_row = index.ge(-offset).logical_and_(index.lt(weight.sizes[0] - offset));
+  const auto is_elsewhere = index.lt(0).logical_or_(index.ge(count)).logical_and_(is_row);
+  const auto known = count == 0 ? at::zeros({1, rows.size(1)}, rows.options()) : rows;
+  auto result = at::embedding(known, index.masked_fill_(is_elsewhere, 0));
+  result.masked_fill_(is_elsewhere.unsqueeze(-1), 0);
   call.finish({wrap(std::move(result), decision.results[0], sizes)});
 }
 

@@ -32,18 +32,32 @@ Strategies nll_strategies(const OpCall& call, std::size_t scores, std::size_t ta
   return strategies;
 }
 
+/// Which of all classes the columns of this rank's scores are.
+struct LocalClasses {
+  std::int64_t first;
+  std::int64_t count;
+  std::int64_t total;
+
+  /// Of a class among the columns. Without a class, a column of zeros stands in, and a target behind the last class must not
+  /// find it.
+  std::int64_t offset() const { return count == 0 ? first - 1 : first; }
+};
+
 /// The targets as columns of this rank's scores, and which of them are there and count.
 struct LocalTargets {
-  at::Tensor column;  ///< 0 where they are elsewhere
+  /// 0 where they are elsewhere or do not count. What is no class at all stays none: the kernel that looks the column up
+  /// throws, or on a GPU stops with a device-side assertion, as for dense scores.
+  at::Tensor column;
   at::Tensor is_here;
   at::Tensor weight;  ///< of each row; 0 where the target is ignored
 
-  LocalTargets(const at::Tensor& targets, const at::Tensor& weights, std::int64_t ignored, std::int64_t first,
-               std::int64_t count, const at::TensorOptions& options) {
+  LocalTargets(const at::Tensor& targets, const at::Tensor& weights, std::int64_t ignored, const LocalClasses& classes,
+               const at::TensorOptions& options) {
     const auto counts = targets.ne(ignored);
-    column = targets - first;
-    is_here = column.ge(0).logical_and_(column.lt(count)).logical_and_(counts);
-    column.masked_fill_(is_here.logical_not(), 0);
+    const auto is_class = targets.ge(0).logical_and_(targets.lt(classes.total));
+    column = targets - classes.offset();
+    is_here = column.ge(0).logical_and_(column.lt(classes.count)).logical_and_(counts);
+    column.masked_fill_(is_here.logical_not().logical_and_(is_class.logical_or_(counts.logical_not())), 0);
     weight = weights.defined() ? weights.index_select(0, targets.masked_fill(counts.logical_not(), 0)).mul_(counts)
                                : counts.to(options.dtype());
   }
@@ -72,16 +86,18 @@ struct Loss {
   at::Tensor total_weight;
 };
 
-/// The loss of this rank's rows and classes; `first` is the first class.
-Loss loss_in_classes(const OpCall& call, std::int64_t first, bool keeps_batch) {
+/// The loss of this rank's rows and classes; `first` is the first class, of `total`.
+Loss loss_in_classes(const OpCall& call, std::int64_t first, std::int64_t total, bool keeps_batch) {
   const auto& local = call.argument(0).toTensor();
   const LocalTargets targets(call.argument(1).toTensor(), tensor_or_undefined(call.argument(2)),
-                             call.argument(4).toInt(), first, local.size(1), local.options());
-  auto value = local.size(1) == 0 ? at::zeros({local.size(0)}, local.options())
-                                  : local.gather(1, targets.column.unsqueeze(1)).squeeze(1).neg_();
+                             call.argument(4).toInt(), {.first = first, .count = local.size(1), .total = total},
+                             local.options());
+  const auto scores = local.size(1) == 0 ? at::zeros({local.size(0), 1}, local.options()) : local;
+  auto value = scores.gather(1, targets.column.unsqueeze(1)).squeeze(1).neg_();
   value = at::where(targets.is_here, value * targets.weight, at::zeros({}, value.options()));
   if (keeps_batch) return {value, at::zeros({}, local.options())};
-  return {value.sum(), targets.weight.sum()};
+  const auto dtype = sum_dtype(local.scalar_type());
+  return {value.sum(dtype), targets.weight.sum(dtype)};
 }
 
 /// The summed loss of this rank's rows, for which it has all classes.
@@ -112,8 +128,12 @@ void run_nll_loss(OpCall& call) {
     return call.wrap_results(decision.results, sizes);
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const auto dtype = call.argument(0).toTensor().scalar_type();
+  // The kernel's sum would have the dtype of the scores.
   auto [loss, total] =
-      has_all_classes ? loss_in_rows(call) : loss_in_classes(call, local_offsets(scores.sizes, layout)[1], keeps_batch);
+      has_all_classes && sum_dtype(dtype) == dtype
+          ? loss_in_rows(call)
+          : loss_in_classes(call, local_offsets(scores.sizes, layout)[1], scores.sizes[1], keeps_batch);
   if (!keeps_batch) {
     // Every rank of a row of classes has the same targets: only the batch is summed over.
     for (const auto dim : batch_dims) {
@@ -122,7 +142,7 @@ void run_nll_loss(OpCall& call) {
     if (reduction == at::Reduction::Mean) loss = loss / total;
   }
   call.finish(
-      {wrap(std::move(loss), decision.results[0], sizes[0]), wrap(std::move(total), decision.results[1], sizes[1])});
+      {wrap(loss.to(dtype), decision.results[0], sizes[0]), wrap(total.to(dtype), decision.results[1], sizes[1])});
 }
 
 /// nll_loss_backward(grad_output, self, target, weight?, reduction, ignore_index, total_weight) -> grad of self
@@ -134,8 +154,8 @@ void run_nll_loss_backward(OpCall& call) {
   auto strategies = nll_strategies(call, 1, 2, {Shard(0)}, {Shard(1)});
   if (reduction == at::Reduction::None) strategies[1].arguments[0] = Shard(0);
   const auto decision = choose_for_nll(call, strategies, 1);
-  const auto first = local_offsets(sizes, *decision.arguments[1])[1];
-  const bool has_all_classes = mesh_dims_that_cut(*decision.arguments[1], 1).empty();
+  const auto& layout = decision.arguments[1];
+  const bool has_all_classes = mesh_dims_that_cut(*layout, 1).empty();
   call.localize(decision.arguments);
   // The total weight is that of the whole batch.
   if (has_all_classes || !takes_part(call)) {
@@ -145,8 +165,9 @@ void run_nll_loss_backward(OpCall& call) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   auto grad = call.argument(0).toTensor();
   const auto local = call.argument(1).toTensor();
-  const LocalTargets targets(call.argument(2).toTensor(), tensor_or_undefined(call.argument(3)),
-                             call.argument(5).toInt(), first, local.size(1), local.options());
+  const LocalTargets targets(
+      call.argument(2).toTensor(), tensor_or_undefined(call.argument(3)), call.argument(5).toInt(),
+      {.first = local_offsets(sizes, *layout)[1], .count = local.size(1), .total = sizes[1]}, local.options());
   if (reduction == at::Reduction::Mean) grad = grad / call.argument(6).toTensor();
   auto result = at::zeros_like(local);
   if (local.size(1) > 0) {
@@ -172,13 +193,15 @@ void run_mse_loss(OpCall& call) {
     return call.wrap_results(decision.results, SizesList{c10::DimVector{}});
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  auto loss = at::mse_loss(call.argument(0).toTensor(), call.argument(1).toTensor(), at::Reduction::Sum);
+  const auto dtype = at::result_type(call.argument(0).toTensor(), call.argument(1).toTensor());
+  const auto widened = [&](std::size_t i) { return call.argument(i).toTensor().to(sum_dtype(dtype)); };
+  auto loss = at::mse_loss(widened(0), widened(1), at::Reduction::Sum);
   if (reduction == at::Reduction::Mean) {
     std::int64_t elements = 1;
     for (const auto size : sizes) elements *= size;
     loss.div_(elements);
   }
-  call.finish({wrap(std::move(loss), decision.results[0], {})});
+  call.finish({wrap(loss.to(dtype), decision.results[0], {})});
 }
 
 /// mse_loss_backward(grad_output, self, target, reduction)

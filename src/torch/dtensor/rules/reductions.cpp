@@ -108,10 +108,11 @@ void run_mean(OpCall& call, bool has_dims) {
     elements *= tensor.sizes[d];
     dims.push_back(static_cast<std::int64_t>(d));
   }
-  const auto dtype = call.argument(has_dims ? 3 : 1).toOptional<at::ScalarType>();
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  auto sum = at::sum(call.argument(0).toTensor(), dims, reduced.keeps_dims, dtype).div_(elements);
-  call.finish({wrap(std::move(sum), decision.results[0], sizes)});
+  const auto local = call.argument(0).toTensor();
+  const auto dtype = call.argument(has_dims ? 3 : 1).toOptional<at::ScalarType>().value_or(local.scalar_type());
+  const auto sum = at::sum(local, dims, reduced.keeps_dims, sum_dtype(dtype)).div_(elements);
+  call.finish({wrap(sum.to(dtype), decision.results[0], sizes)});
 }
 
 /// linalg_vector_norm(self, ord, dim, keepdim, dtype) and norm.ScalarOpt_dim(self, p, dim, keepdim): the norm of the
@@ -134,13 +135,23 @@ void run_norm(OpCall& call, bool has_dims) {
                    strategies.end());
   const auto decision = choose(call, strategies);
   auto placements = decision.results[0]->placements;
+  const bool is_combined = takes_part(call) && std::any_of(placements.begin(), placements.end(),
+                                                           [](const Placement& each) { return each.is_partial(); });
   call.localize(decision.arguments);
+  // In half precision the powers of norms may be too large.
+  const auto dtype = call.argument(0).toTensor().scalar_type();
+  const bool has_dtype = call.arguments() > 4 && !call.argument(4).isNone();
+  const bool is_widened =
+      is_combined && sum_dtype(dtype) != dtype && !(has_dtype && call.argument(4).toScalarType() != dtype);
+  if (is_widened) {
+    call.argument(0) = call.argument(0).toTensor().to(sum_dtype(dtype));
+    if (has_dtype) call.argument(4) = c10::IValue();
+  }
   call.run_local();
   auto result = call.take_result();
   {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    const auto partial = [](const Placement& each) { return each.is_partial(); };
-    if (takes_part(call) && std::any_of(placements.begin(), placements.end(), partial)) {
+    if (is_combined) {
       const bool is_power = !is_extreme && p != 0;  // the norm of order 0 counts elements
       if (is_power) result = result.pow(p);
       for (std::size_t dim = 0; dim < placements.size(); ++dim) {
@@ -149,6 +160,7 @@ void run_norm(OpCall& call, bool has_dims) {
         placements[dim] = Replicate();
       }
       if (is_power) result = result.pow(1 / p);
+      if (is_widened) result = result.to(dtype);
     }
   }
   const auto layout = std::make_shared<const Layout>(Layout{.mesh = call.mesh(), .placements = std::move(placements)});

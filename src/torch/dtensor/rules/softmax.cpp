@@ -77,7 +77,8 @@ void run_softmax_backward(OpCall& call, bool is_log) {
     const auto grad = call.argument(0).toTensor();
     const auto output = call.argument(1).toTensor();
     const auto weighted = is_log ? grad : grad * output;
-    const auto sum = reduced(weighted.sum(dim, true), ReduceOp::Kind::sum, call.mesh(), mesh_dims);
+    const auto local_sum = weighted.sum(dim, true, sum_dtype(weighted.scalar_type()));
+    const auto sum = reduced(local_sum, ReduceOp::Kind::sum, call.mesh(), mesh_dims);
     const auto result = is_log ? grad - output.exp() * sum : weighted - output * sum;
     return result.to(call.argument(3).toScalarType());
   });
