@@ -25,6 +25,7 @@
 #include <cohort/export.h>
 #include <cohort/torch/mesh.h>
 #include <cohort/torch/placement.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <cstdint>
 #include <iosfwd>
@@ -64,7 +65,8 @@ struct RedistributeOptions {
   std::optional<at::ScalarType> backward_dtype{};
 };
 
-/// A tensor that is known to be distributed. It adds no state: a DTensor can be passed as an at::Tensor, and back.
+/// A tensor that is known to be distributed. It adds no state: a DTensor can be passed as an at::Tensor, and back. So also
+/// to torch::autograd::Function::apply().
 class COHORT_API DTensor : public at::Tensor {
  public:
   /// Throws TypeError if the tensor is not distributed.
@@ -146,3 +148,10 @@ COHORT_API void manual_seed(std::uint64_t seed, const DeviceMesh& mesh);
 }  // namespace dtensor
 
 }  // namespace cohort
+
+/// What Function::apply() finds its variables with: by itself it takes at::Tensor alone, and an argument of a derived type
+/// would have no gradient.
+template <>
+inline void torch::autograd::ExtractVariables::operator()(const cohort::DTensor& x) {
+  (*this)(static_cast<const at::Tensor&>(x));
+}

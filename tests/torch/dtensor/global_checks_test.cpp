@@ -207,5 +207,26 @@ TEST(HalfPrecision, IsSummedUpInSingle) {
   });
 }
 
+struct Twice : torch::autograd::Function<Twice> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x * 2; }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list gradients) {
+    return {gradients[0] * 2};
+  }
+};
+
+TEST(FunctionsOfTheUsers, HaveGradientsOfAVariableOfTypeDTensor) {
+  on_ranks_of_mesh({2}, [](const DeviceMesh& mesh) {
+    at::Tensor leaf = distribute_tensor(ones_of({4, 3}), mesh, {Shard(0)});
+    leaf.requires_grad_();
+    const DTensor variable(leaf);
+    const auto result = Twice::apply(variable);
+    ASSERT_TRUE(result.requires_grad());
+    result.sum().backward();
+    EXPECT_TRUE(at::equal(DTensor(leaf.grad()).full_tensor(), torch::full({4, 3}, 2.0)));
+    EXPECT_TRUE(Twice::apply(DTensor(leaf)).requires_grad());
+  });
+}
+
 }  // namespace
 }  // namespace cohort::test
