@@ -7,7 +7,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +18,7 @@
 #include "torch/capture/distributed_call.h"
 #include "torch/dtensor/impl.h"
 #include "torch/dtensor/redistribute_local.h"
+#include "torch/dtensor/rules/common.h"
 
 namespace cohort::dtensor {
 
@@ -138,6 +142,36 @@ struct RedistributeFunction : torch::autograd::Function<RedistributeFunction> {
   }
 };
 
+/// Runs before the backward of a split() or unbind(), on the gradients of its parts.
+class ReplaceMissingGradients final : public torch::autograd::FunctionPreHook {
+ public:
+  /// The node owns the hook.
+  ReplaceMissingGradients(const torch::autograd::Node& node, const DeviceMesh& mesh)
+      : node_(node), zeros_(replicated_layout(mesh)) {}
+
+  variable_list operator()(const variable_list& gradients) override {
+    auto replaced = gradients;
+    const bool is_needed =
+        std::any_of(gradients.begin(), gradients.end(), [](const at::Tensor& each) { return each.defined(); });
+    for (std::size_t i = 0; is_needed && i < replaced.size(); ++i) {
+      if (replaced[i].defined()) continue;
+      const auto zeros = node_.input_metadata(i).zeros_like();
+      replaced[i] = wrap(zeros, zeros_, zeros.sizes());
+    }
+    return replaced;
+  }
+
+ private:
+  const torch::autograd::Node& node_;
+  LayoutPtr zeros_;
+};
+
+/// The function that has made the tensor. Null for a leaf.
+torch::autograd::Node* maker_of(const at::Tensor& tensor) {
+  const auto* const meta = torch::autograd::impl::get_autograd_meta(tensor);
+  return meta == nullptr ? nullptr : meta->grad_fn_.get();
+}
+
 GraphOperand constant(std::string name, std::string text) {
   return {.name = std::move(name), .text = std::move(text)};
 }
@@ -160,6 +194,17 @@ void redistribute_gradients_of(const at::Tensor& tensor) {
   });
 }
 
+void replace_missing_gradients_of(const at::Tensor& tensor) {
+  auto* const node = maker_of(tensor);
+  if (node == nullptr || node->num_inputs() < 2) return;
+  const auto is_there = [](const auto& hook) { return dynamic_cast<ReplaceMissingGradients*>(hook.get()) != nullptr; };
+  const auto& hooks = node->pre_hooks();
+  if (std::any_of(hooks.begin(), hooks.end(), is_there)) return;
+  const auto name = node->name();
+  if (!name.starts_with("Split") && !name.starts_with("Unbind")) return;
+  node->add_pre_hook(std::make_unique<ReplaceMissingGradients>(*node, find_impl(tensor)->layout()->mesh));
+}
+
 at::Tensor from_local(const at::Tensor& local, const LayoutPtr& layout, at::IntArrayRef sizes) {
   const DistributedCallScope call("from_local", local, [&] {
     return std::vector{constant("placements", layout), constant("sizes", fmt::format("[{}]", fmt::join(sizes, ", ")))};
@@ -171,6 +216,7 @@ at::Tensor to_local(const at::Tensor& tensor, const LayoutPtr& gradient) {
   const auto& impl = *find_impl(tensor);
   const DistributedCallScope call("to_local", tensor,
                                   [&] { return std::vector{constant("placements", impl.layout())}; });
+  replace_missing_gradients_of(tensor);
   if (!at::GradMode::is_enabled()) return impl.local();
   redistribute_gradients_of(tensor);
   return ToLocal::apply(tensor, gradient);
@@ -180,6 +226,7 @@ at::Tensor redistribute(const at::Tensor& tensor, const LayoutPtr& target, const
   const DistributedCallScope call("redistribute", tensor, [&] {
     return std::vector{constant("from", find_impl(tensor)->layout()), constant("to", target)};
   });
+  replace_missing_gradients_of(tensor);
   return RedistributeFunction::apply(tensor, target, options);
 }
 

@@ -27,4 +27,9 @@ at::Tensor redistribute(const at::Tensor& tensor, const LayoutPtr& target, const
 /// used, because nothing tells when requires_grad_() is called.
 void redistribute_gradients_of(const at::Tensor& tensor);
 
+/// If the tensor is a part that split() or unbind() returned: has the gradients of parts that were not used be distributed
+/// zeros in backward. Where a gradient is missing libtorch makes plain ones, which nothing tells from a tensor that differs
+/// between the ranks. Does nothing the second time.
+void replace_missing_gradients_of(const at::Tensor& tensor);
+
 }  // namespace cohort::dtensor

@@ -26,20 +26,15 @@ bool is_replicable(const at::Tensor& tensor) {
   return tensor.defined() && tensor.dim() > 0 && find_impl(tensor) == nullptr && !tensor.requires_grad();
 }
 
-/// Puts a replicated tensor in place of each plain one that has dimensions, also in lists, where `may_replace` says so, which
-/// gets the position of the argument and the tensor.
-template <class MayReplace>
-void replicate_plain(std::span<c10::IValue> arguments, const DeviceMesh& mesh, MayReplace&& may_replace) {
+/// Puts a replicated tensor in place of each plain one that has dimensions, also in lists.
+void replicate_plain(std::span<c10::IValue> arguments, const DeviceMesh& mesh) {
   LayoutPtr layout;
   const auto as_replicated = [&](const at::Tensor& tensor) {
     if (layout == nullptr) layout = replicated_layout(mesh);
     return wrap(tensor, layout, tensor.sizes(), tensor.strides());
   };
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const auto is_wanted = [&](const c10::IValue& value) {
-      return value.isTensor() && is_replicable(value.toTensor()) && may_replace(i, value.toTensor());
-    };
-    auto& argument = arguments[i];
+  const auto is_wanted = [](const c10::IValue& value) { return value.isTensor() && is_replicable(value.toTensor()); };
+  for (auto& argument : arguments) {
     if (is_wanted(argument)) argument = as_replicated(argument.toTensor());
     if (!argument.isTensorList() && !argument.isOptionalTensorList()) continue;
     const auto items = argument.toListRef().vec();
@@ -56,31 +51,25 @@ bool is_in_backward() {
   return ::torch::autograd::get_current_graph_task_exec_info() != nullptr;
 }
 
-/// What libtorch, in the backward of split() and unbind(), puts in place of the gradient of a part that was not used.
-bool is_missing_gradient(const at::Tensor& tensor) {
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return is_in_backward() && !tensor.any().item<bool>();
-}
-
 }  // namespace
 
 OpCall::OpCall(const c10::OperatorHandle& op, const OpInfo& info, torch::jit::Stack& stack)
     : op_(op), info_(info), stack_(stack), begin_(stack.size() - info.arguments), arguments_(info.arguments) {
   auto plain = collect();
   if (info.rule == nullptr) return;  // only to be refused, and that should not be for a plain tensor
-  if (plain && (replicates_plain_tensors() || is_in_backward())) {
-    const auto may_replace = [&](std::size_t position, const at::Tensor& tensor) {
-      return replicates_plain_tensors() || (!info_.writes[position] && is_missing_gradient(tensor));
-    };
-    replicate_plain({stack_.data() + begin_, arguments_}, mesh(), may_replace);
+  if (plain && replicates_plain_tensors()) {
+    replicate_plain({stack_.data() + begin_, arguments_}, mesh());
     tensors_.clear();
     plain = collect();
   }
   if (plain) {
     refuse(
         fmt::format("a plain tensor of sizes [{}] is among the arguments: make it distributed with "
-                    "distribute_tensor() or DTensor::from_local(), or see ImplicitReplication",
-                    fmt::join(plain->begin(), plain->end(), ", ")));
+                    "distribute_tensor() or DTensor::from_local(), or see ImplicitReplication{}",
+                    fmt::join(plain->begin(), plain->end(), ", "),
+                    is_in_backward() ? "; if backward began at a part of split() or unbind() itself, begin it at "
+                                       "something that was computed from the part"
+                                     : ""));
   }
   for (const auto& each : tensors_) {
     if (each.impl != nullptr && each.impl->layout() != first_->layout() && !(each.impl->layout()->mesh == mesh())) {
@@ -98,7 +87,10 @@ std::optional<at::IntArrayRef> OpCall::collect() {
     const bool has_gradient = impl == nullptr && tensor.requires_grad() && at::GradMode::is_enabled();
     if (impl == nullptr && (tensor.dim() > 0 || info_.writes[position] || has_gradient)) plain = tensor.sizes();
     if (impl != nullptr && first_ == nullptr) first_ = impl;
-    if (impl != nullptr && impl->requires_grad() && at::GradMode::is_enabled()) redistribute_gradients_of(tensor);
+    if (impl != nullptr && impl->requires_grad()) {
+      if (at::GradMode::is_enabled()) redistribute_gradients_of(tensor);
+      replace_missing_gradients_of(tensor);
+    }
     tensors_.push_back({.position = position,
                         .in_list = in_list,
                         .impl = impl,

@@ -228,5 +228,64 @@ TEST(FunctionsOfTheUsers, HaveGradientsOfAVariableOfTypeDTensor) {
   });
 }
 
+/// A plain tensor whose values happen to be those of a missing gradient, on one rank.
+TEST(MissingGradients, AreNotRecognisedByTheirValues) {
+  struct Mixes : torch::autograd::Function<Mixes> {
+    static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, double value) {
+      context->saved_data["value"] = value;
+      return x.clone();
+    }
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                   torch::autograd::variable_list gradients) {
+      return {gradients[0] * torch::full({3, 2}, context->saved_data["value"].toDouble()), at::Tensor()};
+    }
+  };
+  on_ranks_of_mesh({2}, [](const DeviceMesh& mesh) {
+    at::Tensor leaf = distribute_tensor(ones_of({3, 2}), mesh);
+    leaf.requires_grad_();
+    const double mask = mesh.rank() == 0 ? 0 : 1;
+    EXPECT_ERROR(NotSupportedError, Mixes::apply(leaf, mask).sum().backward(), "a plain tensor of sizes [3, 2]");
+  });
+}
+
+TEST(MissingGradients, AreZerosHoweverTheOtherPartsWereUsed) {
+  using Use = std::function<at::Tensor(const at::Tensor&)>;
+  const std::vector<Use> uses{
+      [](const at::Tensor& part) { return part * 3; },
+      [](const at::Tensor& part) { return DTensor(part).redistribute({Shard(0)}) * 3; },
+      [](const at::Tensor& part) { return DTensor(part).full_tensor() * 3; },
+      [](const at::Tensor& part) { return Twice::apply(part) * 1.5; },
+      [](const at::Tensor& part) { return part.t() * 3; },
+  };
+  on_ranks_of_mesh({2}, [&](const DeviceMesh& mesh) {
+    for (const auto& placement : placements_of(2, true)) {
+      if (placement.is_shard(1)) continue;  // cut
+      for (const auto& use : uses) {
+        auto leaf = laid_out(ones_of({3, 5}), mesh, {placement}).detach();
+        leaf.requires_grad_();
+        const auto expected = at::cat({torch::zeros({3, 2}), torch::full({3, 2}, 3.0), torch::zeros({3, 1})}, 1);
+        const auto used = use(leaf.split(2, 1)[1]).sum();
+        used.backward({}, true);
+        EXPECT_TRUE(at::equal(DTensor(leaf.grad()).full_tensor(), expected));
+        used.backward();
+        EXPECT_TRUE(at::equal(DTensor(leaf.grad()).full_tensor(), expected * 2));
+      }
+      auto leaf = laid_out(ones_of({3, 5}), mesh, {placement}).detach();
+      leaf.requires_grad_();
+      (leaf.unbind(1)[4] + leaf.split_with_sizes({1, 4}, 1)[0].squeeze(1)).sum().backward();
+      EXPECT_TRUE(at::equal(DTensor(leaf.grad()).full_tensor().sum(0), torch::tensor({3.0F, 0.0F, 0.0F, 0.0F, 3.0F})));
+    }
+  });
+}
+
+TEST(MissingGradients, OfPartsAtWhichBackwardBeginsAreRefused) {
+  on_ranks_of_mesh({2}, [](const DeviceMesh& mesh) {
+    at::Tensor leaf = distribute_tensor(ones_of({3, 4}), mesh);
+    leaf.requires_grad_();
+    const auto gradient = distribute_tensor(ones_of({3, 2}), mesh);
+    EXPECT_ERROR(NotSupportedError, leaf.chunk(2, 1)[0].backward(gradient), "begin it at something");
+  });
+}
+
 }  // namespace
 }  // namespace cohort::test
