@@ -2,11 +2,13 @@
 #include "torch/dtensor/redistribute_local.h"
 
 #include <cohort/debug_level.h>
+#include <cohort/error.h>
 #include <cohort/log.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <string>
 
 #include "torch/dtensor/plan.h"
@@ -27,6 +29,23 @@ std::int64_t elements_at(const Transition& step, at::IntArrayRef sizes, const De
     elements = shard_size(cut.shard, elements, mesh.size(cut.mesh_dim), rank);
   }
   return elements;
+}
+
+bool communicates(const Transition& step) {
+  return !step.from.is_replicate();
+}
+
+/// After an error behind the first collective of a redistribution: the peers are in the next ones, or will be, and this rank
+/// will not come. A group whose own operation has failed has told them already.
+void tell_peers(const std::exception& error, const Plan& steps, Plan::const_iterator failed, const DeviceMesh& mesh) {
+  const auto* const of_a_group = dynamic_cast<const DistributedError*>(&error);
+  for (auto step = failed; step != steps.end(); ++step) {
+    const auto& group = mesh.group(step->mesh_dim);
+    const bool has_told = of_a_group != nullptr && of_a_group->context().group == group->id();
+    if (!communicates(*step) || has_told || !group->why_closed().empty()) continue;
+    group->abort(fmt::format("rank {} failed within a redistribution, after other collectives of it: {}", group->rank(),
+                             error.what()));
+  }
 }
 
 void log_redistribution(std::string_view why, const at::Tensor& local, const Plan& steps, const Layout& from,
@@ -52,15 +71,21 @@ at::Tensor redistribute_local(const at::Tensor& local, at::IntArrayRef sizes, co
   auto result = local;
   std::size_t moved = 0;
   bool is_own = false;  // whether the result has memory of its own
-  const auto last_collective =
-      std::find_if(steps->rbegin(), steps->rend(), [](const Transition& step) { return !step.from.is_replicate(); });
-  for (const auto& step : *steps) {
-    const auto before = result.nbytes();
-    const bool is_awaited = last_collective == steps->rend() || &step != &*last_collective;
-    result = perform(step.from, step.to, result, elements_at(step, sizes, mesh), mesh.group(step.mesh_dim),
-                     is_awaited ? Completion::blocking : completion);
-    is_own = !step.from.is_replicate() || !step.to.is_shard() || !is_consecutive(step.to);
-    if (!step.from.is_replicate()) moved += std::max(before, result.nbytes());
+  const auto last_collective = std::find_if(steps->rbegin(), steps->rend(), communicates);
+  const auto begin = steps->begin();
+  auto step = begin;
+  try {
+    for (; step != steps->end(); ++step) {
+      const auto before = result.nbytes();
+      const bool is_awaited = last_collective == steps->rend() || &*step != &*last_collective;
+      result = perform(step->from, step->to, result, elements_at(*step, sizes, mesh), mesh.group(step->mesh_dim),
+                       is_awaited ? Completion::blocking : completion);
+      is_own = !step->from.is_replicate() || !step->to.is_shard() || !is_consecutive(step->to);
+      if (!step->from.is_replicate()) moved += std::max(before, result.nbytes());
+    }
+  } catch (const std::exception& error) {
+    if (std::any_of(begin, step, communicates)) tell_peers(error, *steps, step, mesh);
+    throw;
   }
   if (!why.empty() && debug_level() == DebugLevel::detail) log_redistribution(why, local, *steps, from, to, moved);
   return is_own ? result : functional::copy_of(result);

@@ -287,5 +287,18 @@ TEST(MissingGradients, OfPartsAtWhichBackwardBeginsAreRefused) {
   });
 }
 
+/// Half of the ranks have fewer rows than they should, which is seen after the columns have been exchanged.
+TEST(ErrorsBetweenCollectives, AreToldToThePeersAtOnce) {
+  on_ranks_of_mesh({2, 2}, [](const DeviceMesh& mesh) {
+    const bool is_short = mesh.local_rank(1) == 1;
+    const auto part = torch::ones({is_short ? 1 : 2, 2});
+    const dtensor::Layout from{.mesh = mesh, .placements = {Shard(1), Shard(0)}};
+    const dtensor::Layout to{.mesh = mesh, .placements = {Replicate(), Replicate()}};
+    const auto* const said = is_short ? "holds 1 elements of dimension 0" : "failed within a redistribution";
+    EXPECT_ERROR(Error, dtensor::redistribute_local(part, {4, 4}, from, to), said);
+    mesh.group(0)->barrier();  // this one has not failed
+  });
+}
+
 }  // namespace
 }  // namespace cohort::test
