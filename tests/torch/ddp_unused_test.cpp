@@ -240,7 +240,91 @@ TEST(DdpUnused, BucketsOfUnusedParametersCanBeSkipped) {
   });
 }
 
+// The bucket holds nothing of this backward, but of the one before.
+TEST(DdpUnused, SkippedBucketsAreThoseThatNoSyncHasNotUsedEither) {
+  for (const bool as_view : {true, false}) {
+    with_torch_threads(2, [as_view](const ProcessGroupPtr& group) {
+      Branches net;
+      DistributedDataParallel ddp(net, {.process_group = group,
+                                        .bucket_cap_mb = 0.000001,
+                                        .find_unused_parameters = true,
+                                        .gradient_as_bucket_view = as_view,
+                                        .skip_all_reduce_unused_params = true});
+      const auto x = torch::full({1}, group->rank() + 1.0, torch::kDouble);
+      for (int i = 0; i < 3; ++i) {
+        ddp.zero_grad();
+        {
+          const auto local = ddp.no_sync();
+          ddp.forward(x, true).sum().backward();
+        }
+        ddp.forward(x, false).sum().backward();
+        EXPECT_EQ(grad_of(net->a), 3.0);
+        EXPECT_EQ(grad_of(net->b), 1.5) << "from no_sync";
+        ddp.forward(x, false).sum().backward();
+        EXPECT_EQ(grad_of(net->b), 1.5) << "skipped";
+      }
+      ddp.forward(x, false);
+      EXPECT_EQ(ddp.logging_data().integer("num_buckets_reduced"), 3 * (2 + 1));
+    });
+  }
+}
+
 // --- static graphs
+
+/// Three branches: rank 0 uses `b`, nobody uses `c`.
+struct ThirdBranch : BranchesImpl {
+  ThirdBranch() { c = register_parameter("c", torch::ones({1}, torch::kDouble)); }
+  at::Tensor c;
+};
+
+TEST(DdpStatic, RanksMayHaveUnusedParametersOfTheirOwn) {
+  for (const bool as_view : {true, false}) {
+    for (const bool skips : {true, false}) {
+      with_torch_threads(2, [&](const ProcessGroupPtr& group) {
+        const auto net = std::make_shared<ThirdBranch>();
+        DistributedDataParallel ddp(net, {.process_group = group,
+                                          .bucket_cap_mb = 0.000001,
+                                          .gradient_as_bucket_view = as_view,
+                                          .static_graph = true,
+                                          .skip_all_reduce_unused_params = skips});
+        const auto x = torch::full({1}, group->rank() + 3.0, torch::kDouble);
+        for (int i = 0; i < 4; ++i) {
+          for (auto& each : ddp.parameters()) each.mutable_grad() = at::Tensor();
+          ddp.forward(x, group->rank() == 0).sum().backward();
+          EXPECT_EQ(grad_of(net->a), 3.5);
+          EXPECT_EQ(grad_of(net->b), 1.5) << "the average of 3 and 0 on rank " << group->rank();
+          EXPECT_FALSE(net->c.grad().defined()) << "nobody used it";
+          ddp.forward(x, group->rank() == 0).sum().backward();
+          EXPECT_EQ(grad_of(net->b), 3.0) << "added to the average";
+        }
+      });
+    }
+  }
+}
+
+TEST(DdpStatic, WhatNobodyUsedAtFirstIsAnErrorLater) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    Branches net;
+    DistributedDataParallel ddp(net, {.process_group = group, .static_graph = true});
+    const auto x = torch::ones({1}, torch::kDouble);
+    for (int i = 0; i < 3; ++i) ddp.forward(x, false).sum().backward();
+    const auto local = ddp.no_sync();
+    ddp.forward(x, false).sum().backward();
+    EXPECT_ERROR(Error, ddp.forward(x, true).sum().backward(), "1 (b) got a gradient in no_sync");
+  });
+  // Rank 0 has no input while the other one learns.
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    Branches net;
+    DistributedDataParallel ddp(net, {.process_group = group, .static_graph = true});
+    const auto x = torch::ones({1}, torch::kDouble);
+    join({&ddp}, [&] {
+      if (group->rank() == 1) ddp.forward(x, false).sum().backward();
+    });
+    if (group->rank() == 1) return;
+    EXPECT_ERROR(Error, ddp.forward(x, true).sum().backward(), "1 (b) is used on this rank, which had no input");
+    EXPECT_ERROR(Error, ddp.forward(x, false), "the last backward failed");
+  });
+}
 
 TEST(DdpStatic, ReentrantBackwardsAreFine) {
   with_torch_threads(2, [](const ProcessGroupPtr& group) {

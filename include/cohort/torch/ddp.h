@@ -74,8 +74,8 @@ struct DdpOptions {
   bool find_unused_parameters = false;
   /// Gradients are views of the buckets: nothing is copied after the reduction, and there is one set of gradients.
   bool gradient_as_bucket_view = true;
-  /// Promises that every iteration uses the same parameters equally often. It allows unused parameters, several uses of
-  /// a parameter and re-entrant backwards without searching. The first iteration does not overlap.
+  /// Promises that every iteration uses the same parameters equally often. It allows unused parameters (each rank its
+  /// own), several uses of one and re-entrant backwards without searching. The first iteration does not overlap.
   bool static_graph = false;
   /// Rank 0's buffers are sent to all ranks: at construction and before each forward with gradients outside no_sync.
   /// The end of a join sends those of the rank that ended last. Sending raises the buffers' autograd versions: if the
@@ -90,7 +90,7 @@ struct DdpOptions {
   std::optional<bool> batched_grad_copy{};
   /// false: the caller has made parameters and buffers equal, and construction does not communicate.
   bool init_sync = true;
-  /// Buckets that hold unused parameters only are not reduced. All ranks must have the same unused parameters.
+  /// Buckets of unused parameters are not reduced. Without static_graph all ranks must leave the same ones unused.
   bool skip_all_reduce_unused_params = false;
   /// The CUDA device to which forward's arguments are moved; empty for modules on the host or on several devices.
   std::vector<at::Device> device_ids{};

@@ -138,6 +138,7 @@ void Reducer::prepare_for_backward(std::span<const at::Tensor> outputs, bool has
   const std::lock_guard lock(mutex_);
   state_ = State::forward_done;
   has_sink_ = has_sink;
+  is_local_ = false;
   // Still set if the last backward threw: what it queued for its end never ran.
   is_after_backward_queued_ = false;
   is_in_graph_ = false;
@@ -150,6 +151,7 @@ void Reducer::prepare_for_backward(std::span<const at::Tensor> outputs, bool has
 void Reducer::skip_backward() {
   const std::lock_guard lock(mutex_);
   state_ = State::idle;
+  is_local_ = true;
   is_after_backward_queued_ = false;
   is_in_graph_ = false;
 }
@@ -167,7 +169,7 @@ void Reducer::guarded(Run&& run) {
     run();
   } catch (const std::exception& e) {
     const std::lock_guard lock(mutex_);
-    if (state_ == State::backward_running || state_ == State::finalising) {
+    if (state_ == State::learning || state_ == State::backward_running || state_ == State::finalising) {
       state_ = State::failed;
       failure_ = e.what();
     }
@@ -187,6 +189,7 @@ void Reducer::on_gradient(std::size_t parameter) {
   const std::lock_guard lock(mutex_);
   if (after_backward_ && !std::exchange(is_after_backward_queued_, true)) queue_after_backward();
   if (state_ == State::idle && is_in_graph_ && !buckets_.has_graph()) refuse_unexpected(parameter);
+  if (state_ == State::idle && is_local_) usage_.check_is_reduced(parameter);
   usage_.mark_used(parameter);
   if (state_ != State::forward_done && state_ != State::learning && state_ != State::backward_running) return;
   if (!times_.backward_start) times_.backward_start = IterationTimes::Clock::now();
@@ -234,7 +237,7 @@ void Reducer::queue_learning() {
       reducer.state_ = State::forward_done;
       return;
     }
-    reducer.usage_.finish_learning();
+    reducer.usage_.finish_learning(*reducer.group_);
     reducer.start_backward();
     for (std::size_t i = 0; i < reducer.parameters_.size(); ++i) {
       if (!reducer.usage_.is_unused(i)) reducer.mark_ready(i);
@@ -274,7 +277,7 @@ void Reducer::launch_full_buckets() {
 
 void Reducer::launch(Bucket& bucket, std::size_t index) {
   if (!times_.comm_start) times_.comm_start = IterationTimes::Clock::now();
-  if (skip_all_reduce_unused_ && usage_.are_all_unused(bucket.parameters)) {
+  if (skip_all_reduce_unused_ && usage_.have_nothing_to_reduce(bucket.parameters)) {
     bucket.is_skipped = true;
     return;
   }
@@ -441,6 +444,7 @@ void Reducer::shadow_backward() {
   const std::lock_guard lock(mutex_);
   ++iterations_;
   resolve_divisor();
+  usage_.follow_learning(*group_);
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < buckets_.size(); ++i) {
     // In memory of their own: the real buckets hold this rank's last gradients.

@@ -180,6 +180,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::size_t next_bucket_ = 0;
   bool has_sink_ = false;
   bool is_in_graph_ = false;  ///< since enter_graph(), until that backward ends
+  bool is_local_ = false;     ///< the last forward was one in no_sync
   double divisor_ = 1;        ///< valid from start_backward() on
   std::map<std::size_t, at::Tensor> sparse_ids_;
   std::vector<Future<void>> futures_;

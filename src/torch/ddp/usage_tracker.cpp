@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <cohort/error.h>
+#include <cohort/issue_observer.h>
 #include <cohort/log.h>
 #include <cohort/torch/tensor.h>
 #include <torch/csrc/autograd/function.h>
@@ -15,6 +16,7 @@
 #include <utility>
 
 #include "torch/capture/recorder.h"
+#include "torch/host_numbers.h"
 
 namespace cohort::ddp {
 
@@ -83,20 +85,48 @@ bool UsageTracker::has_counted_uses() const {
   return std::any_of(uses_.begin(), uses_.end(), [](int count) { return count > 0; });
 }
 
-void UsageTracker::finish_learning() {
+void UsageTracker::exchange_used(ProcessGroup& group, std::vector<std::int32_t> mine) {
+  const IssueObserver unobserved({});  // no part of a captured step, which is recorded anew once this is known
+  sum_numbers(group, mine);
+  ranks_using_ = std::move(mine);
+}
+
+void UsageTracker::finish_learning(ProcessGroup& group) {
+  if (ranks_using_.empty()) {
+    exchange_used(group, used_);
+  } else {
+    for (std::size_t i = 0; i < used_.size(); ++i) {
+      if (used_[i] != 0 && ranks_using_[i] == 0) {
+        refuse_change(i, "is used on this rank, which had no input in the first iteration; no other rank used it");
+      }
+    }
+  }
   has_learnt_ = true;
   for (std::size_t i = 0; i < uses_.size(); ++i) {
     if (uses_[i] == 0) unused_.push_back(i);
   }
 }
 
+void UsageTracker::follow_learning(ProcessGroup& group) {
+  if (mode_ != UsageMode::static_graph || !ranks_using_.empty()) return;
+  exchange_used(group, std::vector<std::int32_t>(used_.size()));
+}
+
+void UsageTracker::check_is_reduced(std::size_t parameter) const {
+  if (!has_learnt_ || ranks_using_[parameter] != 0 || !parameters_.tensors[parameter].grad().defined()) return;
+  refuse_change(parameter, "got a gradient in no_sync, but no rank used it in the first iteration");
+}
+
+void UsageTracker::refuse_change(std::size_t parameter, const char* what) const {
+  throw Error(fmt::format(
+      "the training graph has changed: parameter {} {}, and static_graph promises that the graph stays the same",
+      parameters_.describe(parameter), what));
+}
+
 bool UsageTracker::is_last_use(std::size_t parameter) {
   if (mode_ != UsageMode::static_graph) return true;
   if (uses_left_[parameter] == 0) {
-    throw Error(
-        fmt::format("the training graph has changed: parameter {} got more gradients than in the first iteration, but "
-                    "static_graph promises that the graph stays the same",
-                    parameters_.describe(parameter)));
+    refuse_change(parameter, "got more gradients than in the first iteration");
   }
   return --uses_left_[parameter] == 0;
 }
@@ -105,8 +135,10 @@ bool UsageTracker::is_unused(std::size_t parameter) const {
   return std::binary_search(unused_.begin(), unused_.end(), parameter);
 }
 
-bool UsageTracker::are_all_unused(std::span<const std::size_t> parameters) const {
-  return std::all_of(parameters.begin(), parameters.end(), [&](std::size_t each) { return is_unused(each); });
+bool UsageTracker::have_nothing_to_reduce(std::span<const std::size_t> parameters) const {
+  return std::all_of(parameters.begin(), parameters.end(), [&](std::size_t each) {
+    return mode_ == UsageMode::static_graph ? ranks_using_[each] == 0 : is_unused(each) && used_[each] == 0;
+  });
 }
 
 /// A copy, so that `used_` can be cleared meanwhile. It is on the parameters' device, for which the group has a
@@ -129,8 +161,8 @@ void UsageTracker::reduce_nothing(ProcessGroup& group) const {
 }
 
 bool UsageTracker::is_globally_unused(std::size_t parameter) {
+  if (mode_ == UsageMode::static_graph) return ranks_using_[parameter] == 0;
   if (mode_ == UsageMode::all_used || used_[parameter] != 0) return false;
-  if (mode_ == UsageMode::static_graph) return is_unused(parameter);  // all ranks have the same graph
   if (reduction_) {
     reduction_->wait_on(current_stream(reduced_used_));
     reduction_.reset();
@@ -151,6 +183,7 @@ void UsageTracker::reset() {
   reduction_.reset();
   std::fill(used_.begin(), used_.end(), 0);
   has_learnt_ = false;
+  ranks_using_.clear();
   unused_.clear();
 }
 

@@ -46,7 +46,13 @@ class UsageTracker {
   bool is_learning() const { return mode_ == UsageMode::static_graph && !has_learnt_; }
   void count_use(std::size_t parameter) { ++uses_[parameter]; }
   bool has_counted_uses() const;
-  void finish_learning();
+  /// Collective in the group's first backward that is reduced: tells which parameters any rank uses, which need not be
+  /// the same on all ranks. An Error if that was while this rank had no input, and it uses others.
+  void finish_learning(ProcessGroup& group);
+  /// The same for a rank that has no input: it uses nothing.
+  void follow_learning(ProcessGroup& group);
+  /// Before a gradient that is kept for a later reduction: an Error if a static graph has it left out of all of them.
+  void check_is_reduced(std::size_t parameter) const;
 
   /// Whether the gradient that has just arrived is the parameter's last one of this backward. An Error if a static
   /// graph gives it more gradients than the first iteration did.
@@ -55,7 +61,9 @@ class UsageTracker {
   /// The parameters that this rank does not use in this iteration, ascending.
   const std::vector<std::size_t>& unused() const { return unused_; }
   bool is_unused(std::size_t parameter) const;
-  bool are_all_unused(std::span<const std::size_t> parameters) const;
+  /// Whether none of them has anything to reduce: nobody uses them in a static graph, or this rank has not used them
+  /// since the last reduction and has promised that the others have not, either.
+  bool have_nothing_to_reduce(std::span<const std::size_t> parameters) const;
 
   /// Starts the reduction that tells which parameters any rank used; in mode `searched` only.
   void start_reduction(ProcessGroup& group);
@@ -72,6 +80,8 @@ class UsageTracker {
   std::size_t unused_bytes() const;
 
  private:
+  void exchange_used(ProcessGroup& group, std::vector<std::int32_t> mine);
+  [[noreturn]] void refuse_change(std::size_t parameter, const char* what) const;
   at::Tensor used_tensor(std::vector<std::int32_t> used) const;
 
   const Parameters& parameters_;
@@ -84,6 +94,8 @@ class UsageTracker {
   bool has_learnt_ = false;
   std::vector<int> uses_;       ///< in the first iteration of a static graph
   std::vector<int> uses_left_;  ///< in the current one
+  /// On how many ranks the parameters of a static graph are used; empty until the first reduction.
+  std::vector<std::int32_t> ranks_using_;
 
   std::optional<std::vector<std::size_t>> last_unused_;
   bool looks_static_ = true;
