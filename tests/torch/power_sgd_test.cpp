@@ -5,6 +5,7 @@
 #include <cohort/torch/power_sgd.h>
 
 #include <cmath>
+#include <limits>
 #include <sstream>
 
 #include "torch/hook_buckets.h"
@@ -249,20 +250,102 @@ TEST(PowerSgd, WorksInHalves) {
   });
 }
 
-TEST(PowerSgd, EpsilonSavesGradientsThatAreAllZeros) {
+// A parameter that is not used at first, and one of which other columns are used from some step on, as an embedding's.
+TEST(PowerSgd, GradientsThatBeginWithZerosAreSentOnceTheyAreThere) {
   with_torch_threads(2, [](const ProcessGroupPtr& group) {
-    const auto result = [&](double epsilon) {
-      auto options = at_once(group);
-      options.orthogonalization_epsilon = epsilon;
-      HookBucket bucket({at::zeros({12, 12})});
-      return bucket.through(hooks::power_sgd(power(options)));
-    };
-    EXPECT_TRUE(at::equal(result(1e-8), at::zeros({144})));
-    EXPECT_TRUE(result(0).isnan().all().item<bool>());
+    for (const double epsilon : {0.0, 1e-8}) {
+      for (const std::int64_t r : {1, 3}) {  // Gram–Schmidt, and QR for floats
+        for (const auto type : {at::kFloat, at::kBFloat16}) {
+          for (const bool batched : {false, true}) {
+            const auto state = power({.process_group = group,
+                                      .matrix_approximation_rank = r,
+                                      .start_power_sgd_iter = 2,
+                                      .orthogonalization_epsilon = epsilon});
+            const auto hook = batched ? hooks::batched_power_sgd(state) : hooks::power_sgd(state);
+            const auto step = [&](std::int64_t first_column) {
+              auto gradient = at::zeros({20, 20}, type);
+              // Neither in the first rows, which QR would begin with.
+              if (first_column >= 0) gradient.narrow(0, 10, 10).narrow(1, first_column, 5).fill_(group->rank() + 1);
+              HookBucket bucket({gradient});
+              return bucket.through(hook).view({20, 20}).clone();
+            };
+            const auto expect_sent = [&](std::int64_t first_column) {
+              auto expected = at::zeros({20, 20});
+              expected.narrow(0, 10, 10).narrow(1, first_column, 5).fill_(1.5);
+              const auto result = step(first_column).to(at::kFloat);
+              EXPECT_TRUE(at::allclose(result, expected, 0.05, 0.05))
+                  << epsilon << " " << r << " " << type << " " << batched << "\n" << result;
+            };
+            for (int i = 0; i < 5; ++i) EXPECT_TRUE(at::equal(step(-1), at::zeros({20, 20}, type)));
+            expect_sent(5);
+            for (int i = 0; i < 3; ++i) expect_sent(5);
+            for (int i = 0; i < 3; ++i) step(-1);
+            // All that was left out is made up for, in some steps.
+            auto sum = at::zeros({20, 20});
+            for (int i = 0; i < 40; ++i) sum += step(i < 20 ? 12 : -1).to(at::kFloat);
+            auto expected = at::zeros({20, 20});
+            expected.narrow(0, 10, 10).narrow(1, 12, 5).fill_(20 * 1.5);
+            EXPECT_TRUE(at::allclose(sum, expected, 0.05, 0.5))
+                << epsilon << " " << r << " " << type << " " << batched << "\n" << sum;
+          }
+        }
+      }
+    }
   });
 }
 
-// Each column is divided by its norm plus epsilon, once: PyTorch's formula, in which the columns are not quite of norm 1.
+// Two columns for a matrix of rank 1: the second column of P is rounding errors, and must not be the first one again.
+TEST(PowerSgd, EqualRowsAreNotSentTwice) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    for (std::uint64_t seed = 0; seed < 40; ++seed) {
+      for (const double epsilon : {0.0, 1e-8}) {
+        for (const double size : {1e-6, 1.0, 1e6}) {
+          auto options = at_once(group, 2);
+          options.random_seed = seed;
+          options.orthogonalization_epsilon = epsilon;
+          const auto row = [&](int rank) { return random({1, 24}, 7 * seed + seed_of(rank)) * size; };
+          HookBucket bucket({row(group->rank()).expand({16, 24}).to(at::kFloat)});
+          const auto result = bucket.through(hooks::power_sgd(power(options))).view({16, 24});
+          const auto expected = ((row(0) + row(1)) / 2).expand({16, 24}).to(at::kFloat);
+          const auto difference = ((result - expected).norm() / expected.norm()).item<double>();
+          EXPECT_LT(difference, epsilon > 0 && size < 1 ? 0.2 : 1e-4) << seed << " " << epsilon << " " << size;
+        }
+      }
+    }
+  });
+}
+
+TEST(PowerSgd, GradientsThatAreNotFiniteAreNotHidden) {
+  with_torch_threads(1, [](const ProcessGroupPtr& group) {
+    for (const double bad : {std::numeric_limits<double>::infinity(), std::nan("")}) {
+      auto gradient = at::ones({16, 16});
+      gradient[3][4] = bad;
+      HookBucket bucket({gradient});
+      EXPECT_TRUE(bucket.through(hooks::power_sgd(power(at_once(group, 2)))).isnan().any().item<bool>());
+    }
+  });
+}
+
+TEST(PowerSgd, ColumnsAreOrthonormalOrZero) {
+  for (const auto type : {at::kFloat, at::kDouble}) {
+    const auto first = random({50, 1}, 1, type);
+    const auto second = random({50, 1}, 2, type);
+    const double near = type == at::kFloat ? 1e-5 : 1e-12;
+    for (const double size : {1e-30, 1.0, 1e30}) {
+      const auto all = at::stack({at::hstack({first, second}), at::hstack({first, 3 * first}),
+                                  at::hstack({first, first + near * second}), at::hstack({0 * first, second})})
+                           .mul_(size);
+      hooks::orthogonalize(all, 0);
+      const auto products = at::bmm(all.transpose(1, 2), all);
+      const auto expected = at::eye(2, type).expand({4, 2, 2}).clone();
+      expected[1][1][1].copy_(products[1][1][1].round());  // by chance what is left is a direction of its own
+      expected[3][0][0] = 0;
+      EXPECT_TRUE(at::allclose(products, expected, 1e-5, 1e-5)) << size << products;
+    }
+  }
+}
+
+// Each column is divided by its norm plus epsilon, once, after those before it have been taken out of it.
 TEST(PowerSgd, AnEpsilonIsAddedToEachNormOnce) {
   const double epsilon = 1e-2;
   const auto given = random({2, 7, 2}, 3).to(at::kDouble);
@@ -270,8 +353,9 @@ TEST(PowerSgd, AnEpsilonIsAddedToEachNormOnce) {
   for (std::int64_t matrix = 0; matrix < 2; ++matrix) {
     const auto first = expected[matrix].select(1, 0);
     const auto second = expected[matrix].select(1, 1);
+    const auto direction = first / first.norm();
     first.div_(first.norm() + epsilon);
-    second.sub_(first.dot(second) * first);
+    second.sub_(direction.dot(second) * direction);
     second.div_(second.norm() + epsilon);
   }
   const auto ours = given.clone();

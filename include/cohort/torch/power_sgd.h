@@ -50,7 +50,8 @@ struct PowerSgdOptions {
   bool use_error_feedback = true;
   /// Starts from the Q of the last step instead of a random one.
   bool warm_start = true;
-  /// Added to norms before dividing by them. With 0 a gradient of zeros becomes NaN; use 1e-8 if that happens.
+  /// Added to the norms by which the columns of P are divided, if there are one or two, or halves: the parts of
+  /// gradients that are smaller than this wait in the error feedback. Gradients of zeros do not need it.
   double orthogonalization_epsilon = 0;
   /// The seed of the random first Q; the same on all ranks.
   std::uint64_t random_seed = 0;

@@ -163,7 +163,10 @@ void PowerSgdStep::prepare_factors(std::vector<Group>& groups, Memory& memory) {
       each.q.copy_(at::randn(each.q.sizes(), generator, at::TensorOptions(type)));
     }
   }
-  for (const auto& each : groups) hooks::orthogonalize(each.q, state_.options_.orthogonalization_epsilon);
+  for (const auto& each : groups) {
+    if (has_last) hooks::fill_zero_columns(each.q, state_.iteration_);
+    hooks::orthogonalize(each.q, 0);
+  }
 }
 
 void PowerSgdStep::count(std::int64_t before, std::int64_t after) {
