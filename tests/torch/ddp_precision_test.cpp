@@ -4,6 +4,8 @@
 #include <torch/nn/utils/rnn.h>
 
 #include <map>
+#include <memory>
+#include <sstream>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -125,6 +127,127 @@ TEST(DdpMixedPrecision, AForwardWithoutGradientsMayComeBetween) {
       const auto all = all_gather_async(*group, weight.grad()).value();
       EXPECT_TRUE(torch::equal(all[0], all[1])) << "averaged";
     }
+  });
+}
+
+/// A weight that bfloat16 does not have, and something in backward that may fail.
+struct Fine : torch::nn::Module {
+  static constexpr float value = 1.001F;
+  struct Fails : torch::autograd::Function<Fails> {
+    static at::Tensor forward(torch::autograd::AutogradContext* /*context*/, const at::Tensor& x) { return x.clone(); }
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext* /*context*/,
+                                                   const torch::autograd::variable_list& /*gradients*/) {
+      throw ValueError("on the way");
+    }
+  };
+  Fine() { weight = register_parameter("weight", torch::full({2}, value)); }
+  at::Tensor forward(const at::Tensor& x, bool fails = false) {
+    seen = weight.scalar_type();
+    const auto y = weight * x;
+    return weight * (fails ? Fails::apply(y) : y);
+  }
+  bool is_master() const {
+    return weight.scalar_type() == at::kFloat && torch::equal(weight, torch::full({2}, value));
+  }
+  at::Tensor weight;
+  at::ScalarType seen = at::kFloat;
+};
+
+TEST(DdpMixedPrecision, SavingLoadingAndSteppingBehindAForwardWorkOnTheMasters) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    const auto net = std::make_shared<Fine>();
+    DistributedDataParallel ddp(
+        net, {.process_group = group, .mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16}});
+    torch::optim::SGD optimizer(ddp.parameters(), 1.0 / 1024);
+    const auto x = torch::ones({2});
+    for (const bool syncs : {true, false}) {
+      const auto scope = syncs ? nullptr : std::make_unique<ddp::NoSync>(ddp.no_sync());
+      ddp.zero_grad();
+      const auto y = ddp.forward(x);  // its backward may still come
+      EXPECT_EQ(net->seen, at::kBFloat16);
+      EXPECT_TRUE(net->is_master());
+      std::stringstream file;
+      torch::save(net, file);
+      Fine saved;
+      torch::serialize::InputArchive archive;
+      archive.load_from(file);
+      saved.load(archive);
+      EXPECT_TRUE(saved.is_master());
+      y.sum().backward();
+      EXPECT_TRUE(net->is_master());
+      EXPECT_TRUE(torch::equal(net->weight.grad(), torch::full({2}, 2.0F))) << "of the copy, which is 1";
+
+      ddp.forward(x);
+      optimizer.step();
+      EXPECT_TRUE(torch::equal(net->weight, torch::full({2}, Fine::value - 2.0F / 1024)));
+      ddp.forward(x);
+      EXPECT_TRUE(torch::equal(net->weight, torch::full({2}, Fine::value - 2.0F / 1024))) << "a step that lasts";
+
+      const auto before = ddp.forward(x);
+      {
+        const torch::NoGradGuard no_grad;
+        net->weight.fill_(Fine::value);
+      }
+      EXPECT_THAT([&] { before.sum().backward(); },
+                  ::testing::ThrowsMessage<c10::Error>(::testing::HasSubstr("modified by an inplace operation")));
+      EXPECT_TRUE(net->is_master()) << "also after a backward that failed";
+      ddp.update_process_group(group);
+    }
+  });
+}
+
+TEST(DdpMixedPrecision, ParametersAreCopiesDuringBackwardsAlone) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    const auto net = std::make_shared<Fine>();
+    DistributedDataParallel ddp(
+        net, {.process_group = group,
+              .mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat}});
+    const auto x = torch::ones({2});
+    // The copy is 1, so each term of the product rule is.
+    const auto expected = torch::full({2}, 2.0F);
+    EXPECT_ERROR(ValueError, ddp.forward(x, true).sum().backward(), "on the way");
+    EXPECT_TRUE(net->is_master());
+    ddp.update_process_group(group);
+    ddp.zero_grad();
+
+    (ddp.forward(x) + ddp.forward(x)).sum().backward();
+    EXPECT_TRUE(torch::equal(net->weight.grad(), 2 * expected)) << "two forwards";
+    ddp.zero_grad();
+    {
+      const auto local = ddp.no_sync();
+      const auto y = ddp.forward(x).sum();
+      y.backward({}, /*retain_graph=*/true);
+      EXPECT_TRUE(net->is_master());
+      y.backward();
+      EXPECT_TRUE(torch::equal(net->weight.grad(), 2 * expected)) << "two backwards";
+    }
+    ddp.zero_grad();
+    auto input = torch::ones({2}, torch::requires_grad());
+    const auto y = ddp.forward(input).sum();
+    const auto of_input = torch::autograd::grad({y}, {input}, {}, /*retain_graph=*/true);
+    EXPECT_TRUE(torch::equal(of_input[0], torch::ones({2})));
+    EXPECT_TRUE(net->is_master());
+    y.backward();
+    EXPECT_TRUE(torch::equal(net->weight.grad(), expected)) << "behind a gradient of the input";
+    ddp.zero_grad();
+    // A penalty is computed from the masters, whose square's gradient is 2.002.
+    const auto loss = ddp.forward(x).sum();
+    (loss + net->weight.square().sum()).backward();
+    EXPECT_TRUE(torch::allclose(net->weight.grad(), torch::full({2}, 4.002F), 1e-6, 0)) << net->weight.grad();
+  });
+}
+
+TEST(DdpMixedPrecision, NeedsTheTensorsInForwardsResult) {
+  struct Hides : torch::nn::Module {
+    Hides() { weight = register_parameter("weight", torch::ones({2})); }
+    void forward(const at::Tensor& x) { loss = (weight * x).sum(); }
+    at::Tensor weight, loss;
+  };
+  with_torch_threads(1, [](const ProcessGroupPtr& group) {
+    DistributedDataParallel hides(
+        std::make_shared<Hides>(),
+        {.process_group = group, .mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16}});
+    EXPECT_ERROR(ValueError, hides.forward(torch::ones({2})), "mixed_precision need the tensors");
   });
 }
 

@@ -51,9 +51,9 @@ namespace cohort {
 
 class ZeroOptimizerBase;
 
-/// The dtypes to compute in; those that are not given stay as they are. From a forward with gradients until the end of
-/// its backward the parameters are cast copies, and changes to them are lost. Run forwards that have no backward under
-/// torch::NoGradGuard. Backwards inside a backward (activation checkpointing) are not supported.
+/// The dtypes to compute in; those that are not given stay as they are. While forward and its backward run, parameters
+/// are cast copies; at all other times they are the masters, to save, load and step. The backward is found through the
+/// tensors in forward's result (outputs.h). Backwards inside a backward (activation checkpointing) are not supported.
 struct MixedPrecision {
   std::optional<at::ScalarType> param_dtype{};   ///< of parameters and inputs during forward and backward
   std::optional<at::ScalarType> reduce_dtype{};  ///< of gradients while they are reduced; nullopt: param_dtype

@@ -103,14 +103,19 @@ Selection check_arguments(const ::torch::nn::Module* module, DdpOptions& options
   }
   check_devices(selection.parameters, options);
   if (!options.device_ids.empty() && !options.output_device) options.output_device = options.device_ids.front();
-  if ((options.find_unused_parameters || options.static_graph) && sees_outputs == false) {
-    throw ValueError(
-        "find_unused_parameters and static_graph need the tensors in forward's result, which are not found in its "
-        "type: return tensors, tuples, vectors, maps or optionals of them, or give the type a visit_tensors "
-        "(outputs.h)");
+  const bool casts_parameters = options.mixed_precision && options.mixed_precision->param_dtype;
+  if ((options.find_unused_parameters || options.static_graph || casts_parameters) && sees_outputs == false) {
+    refuse_hidden_outputs();
   }
   check_bucket_caps(options);
   return selection;
+}
+
+void refuse_hidden_outputs() {
+  throw ValueError(
+      "find_unused_parameters, static_graph and mixed_precision need the tensors in forward's result, which are not "
+      "found in its type: return tensors, tuples, vectors, maps or optionals of them, or give the type a visit_tensors "
+      "(outputs.h)");
 }
 
 std::set<std::string> ignored_names(const DdpOptions& options) {

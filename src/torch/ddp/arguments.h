@@ -15,6 +15,9 @@ namespace cohort::ddp {
 /// is reported, and fills in the options that depend on others. Returns the module's parameters.
 Selection check_arguments(const ::torch::nn::Module* module, DdpOptions& options, std::optional<bool> sees_outputs);
 
+/// The ValueError for a forward in whose result tensors are not found although some option needs them.
+[[noreturn]] void refuse_hidden_outputs();
+
 /// Names of tensors that the buckets and broadcasts leave alone.
 std::set<std::string> ignored_names(const DdpOptions& options);
 

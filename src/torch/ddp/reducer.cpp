@@ -29,8 +29,7 @@ Reducer::Reducer(ReducerOptions options)
       group_(std::move(options.process_group)),
       buckets_(parameters_, std::move(options.buckets), *group_),
       usage_(parameters_, options.usage),
-      on_error_(std::move(options.on_error)),
-      after_backward_(std::move(options.after_backward)) {}
+      on_error_(std::move(options.on_error)) {}
 
 void Reducer::attach() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -140,7 +139,6 @@ void Reducer::prepare_for_backward(std::span<const at::Tensor> outputs, bool has
   has_sink_ = has_sink;
   is_local_ = false;
   // Still set if the last backward threw: what it queued for its end never ran.
-  is_after_backward_queued_ = false;
   is_in_graph_ = false;
   next_bucket_ = 0;
   ready_order_.clear();
@@ -152,7 +150,6 @@ void Reducer::skip_backward() {
   const std::lock_guard lock(mutex_);
   state_ = State::idle;
   is_local_ = true;
-  is_after_backward_queued_ = false;
   is_in_graph_ = false;
 }
 
@@ -187,7 +184,6 @@ void Reducer::queue(Run run) {
 
 void Reducer::on_gradient(std::size_t parameter) {
   const std::lock_guard lock(mutex_);
-  if (after_backward_ && !std::exchange(is_after_backward_queued_, true)) queue_after_backward();
   if (state_ == State::idle && is_in_graph_ && !buckets_.has_graph()) refuse_unexpected(parameter);
   if (state_ == State::idle && is_local_) usage_.check_is_reduced(parameter);
   usage_.mark_used(parameter);
@@ -203,14 +199,6 @@ void Reducer::on_gradient(std::size_t parameter) {
   if (!usage_.is_last_use(parameter)) return;
   if (wants_rebuild()) buckets_.record_order(parameter);
   mark_ready(parameter);
-}
-
-void Reducer::queue_after_backward() {
-  queue([](Reducer& reducer) {
-    reducer.after_backward_();
-    const std::lock_guard lock(reducer.mutex_);
-    reducer.is_after_backward_queued_ = false;
-  });
 }
 
 void Reducer::enter_graph() {

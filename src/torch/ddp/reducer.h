@@ -41,8 +41,6 @@ struct ReducerOptions {
   bool skip_all_reduce_unused = false;
   /// Called with every error that leaves backward.
   std::function<void(const char* what, std::uint64_t iteration)> on_error{};
-  /// Called at the end of each backward that reached any of the parameters, reduced or not.
-  std::function<void()> after_backward{};
 };
 
 struct ReducerStatistics {
@@ -149,7 +147,6 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   Work all_reduce(const Bucket& bucket, bool async_op);
   at::Tensor all_reduce_sparse(std::size_t parameter, const at::Tensor& gradient);
   void queue_learning();
-  void queue_after_backward();
   void finalise();
   void finish(Bucket& bucket, std::size_t index);
   at::Tensor wait_for(Bucket& bucket, std::size_t index);
@@ -190,8 +187,6 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::function<double()> divisor_source_;
   std::function<void(const Bucket& bucket)> after_bucket_;
   const std::function<void(const char* what, std::uint64_t iteration)> on_error_;
-  const std::function<void()> after_backward_;
-  bool is_after_backward_queued_ = false;
 
   std::uint64_t iterations_ = 0;
   std::uint64_t reductions_ = 0;  ///< backwards that were reduced, including those of other ranks only

@@ -86,11 +86,6 @@ void Wrapper::Impl::make_reducer() {
                                                 : UsageMode::all_used,
       .skip_all_reduce_unused = options.skip_all_reduce_unused_params,
       .on_error = [log_to = logger](const char* what, std::uint64_t iteration) { log_to->set_error(what, iteration); }};
-  if (low_precision) {
-    with.after_backward = [weak = std::weak_ptr(low_precision)] {
-      if (const auto low = weak.lock()) low->swap_out();
-    };
-  }
   reducer = Reducer::make(std::move(with));
   logger->describe(module->name(), options, selection, *reducer, limits.back());
 }
@@ -204,9 +199,7 @@ void Wrapper::set_static_graph() {
     log(LogLevel::warn, "static_graph was set before");
     return;
   }
-  if (impl_->sees_outputs == false) {
-    throw ValueError("static_graph needs the tensors in forward's result, which are not found: see outputs.h");
-  }
+  if (impl_->sees_outputs == false) refuse_hidden_outputs();
   impl_->logged([&] { impl_->reducer->set_static_graph(); });
   options.static_graph = true;
   if (std::exchange(options.find_unused_parameters, false)) warn_search_is_redundant();
@@ -250,7 +243,7 @@ const ProcessGroupPtr& Wrapper::process_group() const {
 }
 
 void Wrapper::update_process_group(ProcessGroupPtr process_group) {
-  if (impl_->low_precision) impl_->low_precision->swap_out();  // buckets have the dtype of the masters
+  if (impl_->low_precision) impl_->low_precision->end_backward();  // buckets have the dtype of the masters
   if (process_group != nullptr) {
     impl_->options.process_group = process_group;
     impl_->logger->set("world_size", std::int64_t{process_group->size()});

@@ -72,11 +72,6 @@ void Wrapper::before_forward() {
   const bool has_gradients = at::GradMode::is_enabled();
   if (impl.delayed && has_gradients) impl.delayed->set_sync(impl.syncs);
   if (impl.reducer == nullptr) return;
-  auto* const low_precision = impl.low_precision.get();
-  // The graph of an earlier forward, whose backward is still to come, has the parameters as they are now.
-  impl.keeps_low_precision = !has_gradients && low_precision != nullptr && low_precision->is_swapped_in();
-  // If the last forward had no backward, the cast copies are still there, but buckets are made for the masters.
-  if (low_precision != nullptr && has_gradients) low_precision->swap_out();
   impl.logged([&] {
     if (has_gradients && impl.syncs) {
       impl.logger->sample(*impl.reducer);
@@ -91,15 +86,18 @@ void Wrapper::before_forward() {
     }
     impl.sync_buffers(BufferSync::before_forward);
   });
-  if (low_precision != nullptr) low_precision->swap_in();
 }
 
 Wrapper::ForwardScope::ForwardScope(const Wrapper& wrapper) : wrapper_(wrapper) {
-  if (wrapper.impl_->local_parameters) wrapper.impl_->local_parameters->distribute();
+  const auto& impl = *wrapper.impl_;
+  if (impl.local_parameters) impl.local_parameters->distribute();
+  if (impl.low_precision && impl.reducer) impl.low_precision->begin_forward();
 }
 
 Wrapper::ForwardScope::~ForwardScope() {
-  if (wrapper_.impl_->local_parameters) wrapper_.impl_->local_parameters->localize();
+  const auto& impl = *wrapper_.impl_;
+  if (impl.low_precision && impl.reducer) impl.low_precision->end_forward(at::GradMode::is_enabled());
+  if (impl.local_parameters) impl.local_parameters->localize();
 }
 
 void Wrapper::after_forward(const std::vector<at::Tensor*>& outputs, bool sees_outputs) {
@@ -108,22 +106,18 @@ void Wrapper::after_forward(const std::vector<at::Tensor*>& outputs, bool sees_o
   if (impl.reducer == nullptr) return;
   impl.logged([&] {
     impl.sync_buffers(BufferSync::after_forward);
-    if (!at::GradMode::is_enabled()) {
-      // Nothing else: the backward of an earlier forward may still be to come.
-      if (impl.low_precision && !impl.keeps_low_precision) impl.low_precision->swap_out();
-      return;
-    }
+    // The backward of an earlier forward may still be to come.
+    if (!at::GradMode::is_enabled()) return;
+    // Backward begins at the outputs.
+    const bool casts_parameters = impl.low_precision != nullptr && impl.low_precision->casts_parameters();
+    if (casts_parameters && (!sees_outputs || outputs.empty())) refuse_hidden_outputs();
     if (!impl.syncs) {
       impl.reducer->skip_backward();
+      if (casts_parameters) impl.low_precision->watch_backwards_of(outputs);
       return;
     }
     const bool needs_outputs = impl.options.find_unused_parameters || impl.reducer->is_learning();
-    if (needs_outputs && !sees_outputs) {
-      throw ValueError(
-          "find_unused_parameters and static_graph need the tensors in forward's result, which are not found in its "
-          "type: return tensors, tuples, vectors, maps or optionals of them, or give the type a visit_tensors "
-          "(outputs.h)");
-    }
+    if (needs_outputs && !sees_outputs) refuse_hidden_outputs();
     std::vector<at::Tensor> searched;
     if (impl.options.find_unused_parameters) {
       for (const auto* const each : outputs) searched.push_back(*each);
@@ -131,6 +125,7 @@ void Wrapper::after_forward(const std::vector<at::Tensor*>& outputs, bool sees_o
     const bool has_sink = needs_outputs && pass_through_sink(outputs, impl.reducer, impl.clones_outputs);
     impl.reducer->prepare_for_backward(searched, has_sink);
     watch_backwards_of(outputs, impl.reducer);
+    if (casts_parameters) impl.low_precision->watch_backwards_of(outputs);
   });
 }
 

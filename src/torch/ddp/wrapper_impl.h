@@ -70,7 +70,6 @@ struct Wrapper::Impl {
   bool has_fused_optimizer = false;         ///< or a ZeRO step
   std::shared_ptr<FusedSteps> fused_steps;  ///< by parameter; shared with the reducer
   bool has_zero_step = false;
-  bool keeps_low_precision = false;  ///< this forward runs between another one and its backward
   BufferHook buffer_hook;
   BufferSync buffer_hook_when = BufferSync::after_forward;
   std::size_t buffer_hooks = 0;  ///< that were registered so far
