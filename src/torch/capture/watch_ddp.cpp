@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "torch/capture/watch_ddp.h"
 
+#include <cohort/torch/zero_optimizer.h>
+
 #include <fmt/format.h>
 
 #include <string_view>
 
+#include "torch/capture/watch_optimizer.h"
 #include "torch/ddp/wrapper_impl.h"
 
 namespace cohort::recording {
@@ -27,7 +30,10 @@ std::string_view reduction_change(const ddp::ReductionMode& then, const ddp::Red
 }  // namespace
 
 DdpState::DdpState(const ddp::Wrapper& wrapper)
-    : wrapper_(wrapper), group_(wrapper.process_group()), then_(settings()) {}
+    : wrapper_(wrapper), group_(wrapper.process_group()), then_(settings()) {
+  const auto& optimizer = ddp::WrapperAccess::impl(wrapper_).zero_step;
+  if (optimizer != nullptr) zero_step_ = snapshot_of(*optimizer);
+}
 
 DdpState::Settings DdpState::settings() const {
   const auto& impl = ddp::WrapperAccess::impl(wrapper_);
@@ -35,7 +41,7 @@ DdpState::Settings DdpState::settings() const {
           .is_in_join = impl.join != nullptr,
           .static_graph = impl.options.static_graph,
           .clones_outputs = impl.clones_outputs,
-          .has_zero_step = impl.has_zero_step,
+          .has_zero_step = impl.zero_step != nullptr,
           .fused_parameters = impl.fused_steps != nullptr ? impl.fused_steps->size() : 0,
           .buffer_hooks = impl.buffer_hooks,
           .reduction = impl.reducer != nullptr ? std::optional(impl.reducer->mode()) : std::nullopt};
@@ -47,7 +53,10 @@ std::optional<std::string> DdpState::change() const {
     return fmt::format("DDP's group was {} and is {}", group_->id(), group != nullptr ? group->id() : "none");
   }
   const auto now = settings();
-  if (now == then_) return std::nullopt;
+  if (now == then_) {
+    const auto text = zero_step_ != nullptr ? zero_step_->change() : std::nullopt;
+    return text ? std::optional(fmt::format("DDP's ZeRO step: {}", *text)) : std::nullopt;
+  }
   if (now.syncs != then_.syncs) {
     return now.syncs ? "DDP: the step was recorded in no_sync() and is not"
                      : "DDP: the step is in no_sync() and was not";

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cohort/process_group.h>
+#include <cohort/torch/capture_watch.h>
 #include <cohort/torch/ddp.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -35,6 +37,7 @@ class DdpState {
   const ddp::Wrapper& wrapper_;
   ProcessGroupPtr group_;
   Settings then_;
+  std::unique_ptr<WatchSnapshot> zero_step_;  ///< of its optimizer; null without one
 };
 
 }  // namespace cohort::recording

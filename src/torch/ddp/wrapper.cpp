@@ -169,7 +169,7 @@ void Wrapper::register_zero_step(std::shared_ptr<ZeroOptimizerBase> optimizer) {
   for (const auto& each : managed) optimizer->owner_of(each);  // a ValueError for a parameter it does not have
   impl_->claim_steps();
   optimizer->share_over_own_group();
-  impl_->has_zero_step = true;
+  impl_->zero_step = optimizer;
   impl_->logger->set("comm_hook", std::string("ZeRO step"));
   impl_->reducer->set_after_bucket([optimizer = std::move(optimizer), all = managed](const Bucket& bucket) {
     std::vector<at::Tensor> some;

@@ -158,7 +158,7 @@ void Wrapper::begin_join(JoinScope& scope) {
   if (impl_->delayed) {
     throw ValueError("join: a rank without input cannot follow the reduction of delay_all_reduce_named_params");
   }
-  if (impl_->has_zero_step) {
+  if (impl_->zero_step) {
     throw ValueError("join: a rank without input does not step, but register_zero_step has all ranks step together");
   }
   // The hook of mixed_precision is our own, and asks for the divisor.

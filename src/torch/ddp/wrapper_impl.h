@@ -69,7 +69,7 @@ struct Wrapper::Impl {
   bool clones_outputs = true;
   bool has_fused_optimizer = false;         ///< or a ZeRO step
   std::shared_ptr<FusedSteps> fused_steps;  ///< by parameter; shared with the reducer
-  bool has_zero_step = false;
+  std::shared_ptr<ZeroOptimizerBase> zero_step;  ///< null without register_zero_step
   BufferHook buffer_hook;
   BufferSync buffer_hook_when = BufferSync::after_forward;
   std::size_t buffer_hooks = 0;  ///< that were registered so far

@@ -194,13 +194,15 @@ at::Tensor ZeroOptimizerBase::step(LossClosure closure) {
 }
 
 void ZeroOptimizerBase::step_parameters(std::span<const at::Tensor> parameters) {
+  on_host([this] {
+    whole_.reset();  // also where nothing is stepped: other ranks step
+    copy_options();
+  });
   std::unordered_set<c10::TensorImpl*> wanted;
   for (const auto& each : parameters) {
     if (is_mine(each)) wanted.insert(each.unsafeGetTensorImpl());
   }
   if (wanted.empty()) return;
-  whole_.reset();
-  copy_options();
   // The inner optimizer steps the parameters in its groups and keeps state by parameter, so for this step the groups
   // list these parameters only.
   auto& groups = local_->param_groups();

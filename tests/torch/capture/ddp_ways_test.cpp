@@ -194,7 +194,7 @@ TEST(CapturedDdpRefuses, LossScalesInTheStep) {
   EXPECT_ERROR(CaptureError, step(at::ones({5, 6})), "GradScaler::scale()");
 }
 
-/// Between forward and the end of backward the parameters are cast copies.
+/// While forward and backward run the parameters are cast copies.
 TEST(CapturedMixedPrecision, HasTheBitsOfEagerTraining) {
   with_torch_threads(2, [](const ProcessGroupPtr& group) {
     const Way way{.name = "MixedPrecision", .options = [](DdpOptions& it) {
@@ -212,6 +212,56 @@ TEST(CapturedZeroOptimizer, HasTheBitsOfEagerTraining) {
       };
       const Way way{.name = "ZeRO"};
       expect_same_training(train(way, group, true, make), train(way, group, false, make));
+    });
+  }
+}
+
+/// Trains with steps inside backward and the wrapper alone watched, while the learning rate changes and is 0 at times.
+template <class Inner>
+Trained train_in_backward(const ProcessGroupPtr& group, bool is_captured,
+                          typename OptimizerTypes<Inner>::Options options) {
+  auto net = make_net();
+  Ddp ddp(net.ptr(), {.process_group = group, .bucket_cap_mb = 0.0005});
+  const auto zero = std::make_shared<ZeroOptimizer<Inner>>(ddp.parameters(), options, group);
+  ddp.register_zero_step(zero);
+  Trained result;
+  const auto body = [&](const at::Tensor& x, const at::Tensor& y) {
+    ++result.runs;
+    ddp.zero_grad();
+    auto loss = torch::mse_loss(ddp.forward(x), y);
+    loss.backward();
+    return loss;
+  };
+  auto step = capture(body, {.watch = {ddp}});
+  Numbers numbers(group->rank());
+  const auto train = [&] {
+    const auto x = numbers({5, 6});
+    const auto y = numbers({5, 3});
+    result.losses.push_back(is_captured ? step(x, y) : body(x, y).detach());
+  };
+  for (int i = 0; i < 24; ++i) {
+    zero->param_groups()[0].options().set_lr(i % 8 == 7 ? 0 : 0.05 / (1 + i / 8));
+    train();
+  }
+  zero->consolidate_state(0);
+  train();
+  EXPECT_ERROR(Error, zero->state_dict(), "consolidate_state");
+  result.left = left_in(*net);
+  if (is_captured) {
+    EXPECT_LT(result.runs, 20) << step.explain();
+  }
+  return result;
+}
+
+TEST(CapturedZeroOptimizer, StepsInBackwardWithTheRatesOfEagerTraining) {
+  for (const int ranks : {1, 2, 3}) {
+    with_torch_threads(ranks, [](const ProcessGroupPtr& group) {
+      const auto sgd = torch::optim::SGDOptions(0.05).momentum(0.9);
+      expect_same_training(train_in_backward<torch::optim::SGD>(group, true, sgd),
+                           train_in_backward<torch::optim::SGD>(group, false, sgd));
+      const torch::optim::AdamWOptions adam(0.05);
+      expect_same_training(train_in_backward<optim::AdamW>(group, true, adam),
+                           train_in_backward<optim::AdamW>(group, false, adam));
     });
   }
 }
