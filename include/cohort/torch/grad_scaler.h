@@ -12,8 +12,10 @@
 //   scaler.update();
 //
 // All ranks must skip the same steps, or their weights drift apart. With DistributedDataParallel all ranks have the
-// same gradients and come to the same result. If they do not (sharded parameters, local steps), pass the group: an
-// overflow on one rank then counts for all ranks, at the cost of one small all_reduce per step.
+// same gradients and come to the same result. Of distributed tensors (dtensor.h), and of the parts of a wrapped
+// tensor-parallel module, each rank of the mesh has others: an overflow on one rank counts for all, at the cost of one
+// all_reduce of one number per step and mesh dimension. If plain gradients differ (parameters that are sharded by hand,
+// local steps), pass the group, for one more.
 //
 // The rules, the defaults and the errors for calls out of order are PyTorch's. save() and load() are for
 // libtorch's archives, state_dict() and load_state_dict() make it part of a Checkpoint.
@@ -45,7 +47,7 @@ struct GradScalerOptions {
   std::int64_t growth_interval = 2000;
   /// false: scale() returns its argument and step() always steps.
   bool enabled = true;
-  /// The ranks that detect overflows together; null: each rank by itself.
+  /// The ranks that detect overflows together, beside those of the parameters' meshes.
   ProcessGroupPtr process_group{};
 };
 

@@ -14,7 +14,7 @@ namespace cohort::dtensor {
 namespace {
 
 struct Whole {
-  LayoutPtr layout{};
+  LayoutPtr layout{};  ///< null: there is none
   c10::DimVector sizes{};
 };
 
@@ -27,6 +27,13 @@ struct KnownParts {
 KnownParts& known_parts() {
   static Immortal<KnownParts> parts;
   return *parts;
+}
+
+Whole find_whole(const at::Tensor& part) {
+  auto& all = known_parts();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.wholes.find(part.unsafeGetTensorImpl());
+  return found == all.wholes.end() ? Whole() : found->second;
 }
 
 }  // namespace
@@ -44,15 +51,14 @@ KnownPart::~KnownPart() {
   all.wholes.erase(local_.unsafeGetTensorImpl());
 }
 
+LayoutPtr layout_of(const at::Tensor& tensor) {
+  if (const auto* const distributed = find_impl(tensor)) return distributed->layout();
+  return find_whole(tensor).layout;
+}
+
 at::Tensor whole_of(const at::Tensor& tensor, const at::Tensor& known) {
-  Whole whole;
-  {
-    auto& all = known_parts();
-    const std::lock_guard lock(all.mutex);
-    const auto found = all.wholes.find(known.unsafeGetTensorImpl());
-    if (found == all.wholes.end() || tensor.sizes() != known.sizes()) return tensor;
-    whole = found->second;
-  }
+  auto whole = find_whole(known);
+  if (whole.layout == nullptr || tensor.sizes() != known.sizes()) return tensor;
   return wrap(tensor.detach(), std::move(whole.layout), whole.sizes);
 }
 

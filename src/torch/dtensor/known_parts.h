@@ -2,7 +2,8 @@
 //
 // Plain tensors that are known to be this rank's part of a distributed tensor. While DistributedDataParallel wraps a
 // module with distributed parameters, the module's parameters are such parts (torch/ddp/local_parameters.h), and so are
-// the tensors that an optimizer keeps for them; a checkpoint has to know what they are parts of.
+// the tensors that an optimizer keeps for them; a checkpoint has to know what they are parts of, and so has
+// what is computed from all gradients together.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,6 +26,9 @@ class KnownPart {
  private:
   at::Tensor local_;  ///< undefined after it was moved from
 };
+
+/// How a distributed tensor lies, or the one of which the tensor is a known part; null for other tensors.
+LayoutPtr layout_of(const at::Tensor& tensor);
 
 /// The distributed tensor whose part on this rank is `tensor`, or like `known` if that is a part of which `tensor` is
 /// an image, as an optimizer's moments are. It shares memory with it. What is no part is returned as it is.

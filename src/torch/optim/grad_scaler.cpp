@@ -11,13 +11,13 @@
 
 #include <cmath>
 #include <limits>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "torch/archive.h"
 #include "torch/capture/recorder.h"
 #include "torch/host_numbers.h"
+#include "torch/optim/local_gradients.h"
 
 namespace cohort {
 
@@ -61,30 +61,35 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   }
   if (progress.stage == Stage::stepped) throw Error("GradScaler: unscale_ after step");
 
-  std::vector<at::Tensor> values;
-  std::unordered_set<c10::TensorImpl*> seen;
-  at::Device device = options_.process_group ? device_without_tensors(*options_.process_group) : at::Device(at::kCPU);
-  bool is_first = true;
+  std::vector<at::Tensor> parameters;
   for (const auto& group : optimizer.param_groups()) {
-    for (const auto& parameter : group.params()) {
-      if (std::exchange(is_first, false)) device = parameter.device();
-      const auto& gradient = parameter.grad();
-      if (!gradient.defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
-      if (gradient.scalar_type() == at::kHalf) {
-        throw ValueError("GradScaler: a gradient in half precision cannot be unscaled: keep the parameters in float");
-      }
-      values.push_back(gradient.is_sparse() ? gradient._values() : gradient);
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  }
+  auto gradients = local_gradients(parameters, "GradScaler");
+  for (const auto& each : gradients) {
+    if (each.gradient.defined() && each.gradient.scalar_type() == at::kHalf) {
+      throw ValueError("GradScaler: a gradient in half precision cannot be unscaled: keep the parameters in float");
     }
   }
   const at::NoGradGuard no_grad;
   const double inverse = 1 / scale_;
+  const auto& own_group = options_.process_group;
+  const auto device = !gradients.empty()     ? gradients.front().device
+                      : own_group != nullptr ? device_without_tensors(*own_group)
+                                             : at::Device(at::kCPU);
   auto found = at::zeros({1}, at::TensorOptions(at::kFloat).device(device));
-  for (auto& each : values) {
-    if (each.numel() > 0) found += largest_of(each).isfinite().logical_not().to(found.options());
-    each.mul_(inverse);
+  std::vector<ProcessGroupPtr> groups;  // also those whose ranks hold the same elements, so that all decide alike
+  for (auto& each : gradients) {
+    if (each.layout != nullptr) {
+      for (const auto& group : each.layout->mesh.all_groups()) add_group(groups, group);
+    }
+    if (!each.gradient.defined()) continue;
+    if (each.part.numel() > 0) found += largest_of(each.part).isfinite().logical_not().to(found.options());
+    each.gradient.mul_(inverse);
   }
-  if (options_.process_group != nullptr) {
-    options_.process_group->all_reduce(buffer_of(found), {.op = ReduceOp::max(), .stream = current_stream(found)});
+  if (own_group != nullptr) add_group(groups, own_group);
+  for (const auto& group : groups) {
+    group->all_reduce(buffer_of(found), {.op = ReduceOp::max(), .stream = current_stream(found)});
   }
   progress.found = found.item<float>() > 0;
   progress.stage = Stage::unscaled;

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "torch/optim/local_gradients.h"
+
+#include <ATen/ATen.h>
+#include <cohort/error.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+
+#include "torch/dtensor/impl.h"
+#include "torch/dtensor/known_parts.h"
+
+namespace cohort {
+
+namespace {
+
+void check_layout(const dtensor::Layout& layout, std::string_view caller) {
+  const auto& mesh = layout.mesh;
+  if (mesh.coordinate() == nullptr) {
+    throw Error(
+        fmt::format("{}: rank {} is not on {}, where a parameter lies, and cannot learn what its gradient is: "
+                    "call it on the ranks of the mesh",
+                    caller, mesh.rank(), to_string(mesh)));
+  }
+  if (std::any_of(layout.placements.begin(), layout.placements.end(), [](const auto& x) { return x.is_partial(); })) {
+    throw ValueError(
+        fmt::format("{}: on rank {} a gradient lies as {} on {}, and is the sum of what the ranks hold: "
+                    "redistribute it as its parameter",
+                    caller, mesh.rank(), to_string(layout.placements), to_string(mesh)));
+  }
+}
+
+}  // namespace
+
+std::vector<LocalGradient> local_gradients(const std::vector<at::Tensor>& parameters, std::string_view caller) {
+  std::vector<LocalGradient> all;
+  std::unordered_set<c10::TensorImpl*> seen;
+  for (const auto& parameter : parameters) {
+    if (!parameter.defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+    LocalGradient each{
+        .gradient = parameter.grad(), .layout = dtensor::layout_of(parameter), .device = parameter.device()};
+    if (each.gradient.defined() && each.gradient.is_sparse()) {
+      if (!each.gradient.is_coalesced()) parameter.mutable_grad() = each.gradient = each.gradient.coalesce();
+      each.gradient = each.gradient._values();
+    }
+    each.part = each.gradient;
+    if (const auto* const distributed = dtensor::find_impl(each.gradient)) {
+      each.part = distributed->local();
+      each.layout = distributed->layout();
+    }
+    if (each.layout != nullptr) check_layout(*each.layout, caller);
+    all.push_back(std::move(each));
+  }
+  return all;
+}
+
+void add_group(std::vector<ProcessGroupPtr>& groups, const ProcessGroupPtr& group) {
+  if (group->size() > 1 && std::find(groups.begin(), groups.end(), group) == groups.end()) groups.push_back(group);
+}
+
+}  // namespace cohort
