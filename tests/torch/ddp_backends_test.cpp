@@ -5,6 +5,7 @@
 #include <cohort/torch/ddp.h>
 #include <cohort/torch/hooks.h>
 #include <cohort/torch/join.h>
+#include <cohort/torch/optimizer_in_backward.h>
 #include <cohort/torch/sync_batch_norm.h>
 #include <cohort/torch/zero_optimizer.h>
 #include <gtest/gtest.h>
@@ -149,6 +150,32 @@ TEST_P(DdpOnBackend, ShardedOptimizersStepAsTheWholeOneDoes) {
     }
     for (std::size_t i = 0; i < net->parameters().size(); ++i) {
       EXPECT_TRUE(torch::equal(net->parameters()[i], whole->parameters()[i])) << "parameter " << i;
+    }
+    expect_equal_replicas(group, *net);
+  });
+}
+
+TEST_P(DdpOnBackend, OptimizersStepInBackward) {
+  run([](const ProcessGroupPtr& group) {
+    Mlp net;
+    Mlp plain;
+    fill(*net, 1);
+    fill(*plain, 1);
+    torch::optim::AdamW attached(net->parameters(), torch::optim::AdamWOptions(0.01));
+    torch::optim::AdamW after(plain->parameters(), torch::optim::AdamWOptions(0.01));
+    const OptimizerInBackward in_backward(attached);
+    DistributedDataParallel a(net, {.process_group = group, .bucket_cap_mb = 0.0001});
+    DistributedDataParallel b(plain, {.process_group = group, .bucket_cap_mb = 0.0001});
+    for (int step = 0; step < 10; ++step) {
+      const auto x = random_batch(10 * step + group->rank(), {3, 4});
+      a.forward(x).pow(2).mean().backward();
+      b.zero_grad();
+      b.forward(x).pow(2).mean().backward();
+      after.step();
+    }
+    for (std::size_t i = 0; i < net->parameters().size(); ++i) {
+      EXPECT_TRUE(torch::equal(net->parameters()[i], plain->parameters()[i])) << "parameter " << i;
+      EXPECT_FALSE(net->parameters()[i].grad().defined());
     }
     expect_equal_replicas(group, *net);
   });

@@ -144,10 +144,10 @@ class COHORT_API Wrapper : public ::torch::nn::Module, public Joinable {
   std::vector<at::Tensor> parameters(bool recurse = true) const;
   /// To be called before the first forward; a model can have one hook.
   void register_comm_hook(CommHook hook);
-  /// Steps parameters at the end of backward, those of each bucket as soon as it is reduced, while later buckets are
-  /// still under way: all parameters, or those given. A model can have several for different parameters, but no
-  /// communication hook beside them. Gradients cannot be accumulated over several backwards. `clears_gradients` drops
-  /// each gradient after its step.
+  /// Steps parameters in backward, those of each bucket once it is reduced, while later gradients are still computed: all
+  /// parameters, or those given. A model can have several for different parameters, but no communication hook beside
+  /// them. Gradients can be accumulated with no_sync only. `clears_gradients` drops each gradient after its step. For
+  /// libtorch's optimizers and your own see optimizer_in_backward.h.
   void register_fused_optimizer(FunctionalOptimizerPtr optimizer, std::vector<at::Tensor> parameters = {},
                                 bool clears_gradients = false);
   /// The same with an optimizer whose state is sharded over the ranks (zero_optimizer.h) and that has the same

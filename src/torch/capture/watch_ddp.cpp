@@ -9,6 +9,7 @@
 
 #include "torch/capture/watch_optimizer.h"
 #include "torch/ddp/wrapper_impl.h"
+#include "torch/optim/in_backward.h"
 
 namespace cohort::recording {
 
@@ -43,6 +44,7 @@ DdpState::Settings DdpState::settings() const {
           .clones_outputs = impl.clones_outputs,
           .has_zero_step = impl.zero_step != nullptr,
           .fused_parameters = impl.fused_steps != nullptr ? impl.fused_steps->size() : 0,
+          .optimizers_in_backward = in_backward::changes(),
           .buffer_hooks = impl.buffer_hooks,
           .reduction = impl.reducer != nullptr ? std::optional(impl.reducer->mode()) : std::nullopt};
 }
@@ -71,6 +73,9 @@ std::optional<std::string> DdpState::change() const {
   if (now.fused_parameters != then_.fused_parameters) {
     return fmt::format("DDP: fused optimizers had {} parameters and have {}", then_.fused_parameters,
                        now.fused_parameters);
+  }
+  if (now.optimizers_in_backward != then_.optimizers_in_backward) {
+    return "DDP: an optimizer in backward was attached or detached";
   }
   if (now.buffer_hooks != then_.buffer_hooks) return "DDP: another buffer hook was registered";
   return fmt::format("DDP: {}", reduction_change(*then_.reduction, *now.reduction));

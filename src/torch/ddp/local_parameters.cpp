@@ -10,6 +10,7 @@
 
 #include "torch/dtensor/autograd.h"
 #include "torch/dtensor/impl.h"
+#include "torch/optim/in_backward.h"
 #include "torch/parallelize/module_tensors.h"
 
 namespace cohort::ddp {
@@ -42,6 +43,12 @@ std::unique_ptr<LocalParameters> LocalParameters::make(::torch::nn::Module& modu
   std::vector<Parameter> parameters;
   for (auto& each : parameters_of(module, options.members)) {
     if (!is_dtensor(*each.handles.front())) continue;
+    if (in_backward::is_stepped(*each.handles.front())) {
+      throw Error(fmt::format(
+          "parameter \"{}\" is a distributed tensor, and an OptimizerInBackward steps it: make optimizers for "
+          "ddp.parameters(), and attach them after wrapping",
+          each.name));
+    }
     const DTensor distributed(*each.handles.front());
     if (group != nullptr) check_ranks(each.name, distributed.device_mesh(), *group, distributed.device_mesh().rank());
     auto local = distributed.to_local().detach();

@@ -13,6 +13,7 @@
 
 #include <utility>
 
+#include "torch/capture/recorder.h"
 #include "torch/ddp/sparse_rows.h"
 
 namespace cohort::ddp {
@@ -38,9 +39,11 @@ void Reducer::attach() {
     });
     accumulators_.emplace(hooks_.back().node(), i);
   }
+  averaged_.emplace(parameters_.tensors);
 }
 
 void Reducer::detach() {
+  averaged_.reset();
   hooks_.clear();
   accumulators_.clear();
 }
@@ -54,6 +57,7 @@ void Reducer::reset(ProcessGroupPtr process_group) {
   state_ = State::idle;
   is_in_graph_ = false;
   next_bucket_ = 0;
+  finished_ = 0;
   futures_.clear();
   reductions_ = 0;
   is_hook_replaceable_ = true;
@@ -86,9 +90,10 @@ void Reducer::set_divisor(std::function<double()> divisor) {
   divisor_source_ = std::move(divisor);
 }
 
-void Reducer::set_after_bucket(std::function<void(const Bucket& bucket)> call) {
+void Reducer::set_after_bucket(std::function<void(const Bucket& bucket)> call, When when) {
   const std::lock_guard lock(mutex_);
   after_bucket_ = std::move(call);
+  when_after_bucket_ = when;
   ++hooks_set_;
 }
 
@@ -141,6 +146,7 @@ void Reducer::prepare_for_backward(std::span<const at::Tensor> outputs, bool has
   // Still set if the last backward threw: what it queued for its end never ran.
   is_in_graph_ = false;
   next_bucket_ = 0;
+  finished_ = 0;
   ready_order_.clear();
   buckets_.clear();
   usage_.start_iteration(outputs, accumulators_);
@@ -199,6 +205,7 @@ void Reducer::on_gradient(std::size_t parameter) {
   if (!usage_.is_last_use(parameter)) return;
   if (wants_rebuild()) buckets_.record_order(parameter);
   mark_ready(parameter);
+  finish_reduced(parameter);
 }
 
 void Reducer::enter_graph() {
@@ -316,11 +323,26 @@ at::Tensor Reducer::all_reduce_sparse(std::size_t parameter, const at::Tensor& g
   return all_reduce_rows(*group_, gradient, known->second, parameters_.describe(parameter));
 }
 
+/// While gradients are still to come. On the thread and stream of the bucket's own gradients, which the end of backward
+/// puts before what comes next. A recorded step does it at the end, like every other rank's.
+void Reducer::finish_reduced(std::size_t parameter) {
+  if (!after_bucket_ || when_after_bucket_ == When::at_end || recording::Recorder::active() != nullptr) return;
+  for (; finished_ < next_bucket_ && next_bucket_ < buckets_.size(); ++finished_) {
+    auto& bucket = buckets_[finished_];
+    const bool is_reduced = bucket.is_sparse || bucket.is_skipped || (bucket.work && bucket.work->is_completed());
+    if (!is_reduced || bucket.stream != current_stream(parameters_.tensors[parameter])) return;
+    for (const auto each : bucket.parameters) {
+      if (!usage_.knows_use_of(each)) return;
+    }
+    finish(bucket, finished_);
+  }
+}
+
 // --- the end of backward
 
 void Reducer::finalise() {
   state_ = State::finalising;
-  for (std::size_t i = 0; i < buckets_.size(); ++i) finish(buckets_[i], i);
+  for (; finished_ < buckets_.size(); ++finished_) finish(buckets_[finished_], finished_);
   // The gradients are complete: an error from here on is reported, but the next iteration can go on.
   state_ = State::idle;
   for (const auto& each : std::exchange(futures_, {})) each.value(group_->timeout());

@@ -4,6 +4,9 @@
 // bucket is reduced as soon as all buckets before it are; when the outermost backward ends, the reductions that are
 // still under way are waited for.
 //
+// If parameters are stepped in backward, a bucket whose reduction has ended is handed out when the next gradient
+// arrives: its parameters have all been used then, so that they may change while backward still computes.
+//
 // The reduction divides by the number of ranks itself where the backend can (premul_sum). The last bucket is reduced by
 // the thread that would wait for it anyway.
 //
@@ -30,6 +33,7 @@
 #include "torch/ddp/parameters.h"
 #include "torch/ddp/timeline.h"
 #include "torch/ddp/usage_tracker.h"
+#include "torch/optim/in_backward.h"
 
 namespace cohort::ddp {
 
@@ -104,8 +108,12 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void set_static_graph();
   /// Called once for each backward if gradients are not to be divided by the number of ranks; null: they are.
   void set_divisor(std::function<double()> divisor);
-  /// Called for each bucket once its parameters have their reduced gradients.
-  void set_after_bucket(std::function<void(const Bucket& bucket)> call);
+  enum class When {
+    as_reduced,  ///< perhaps while backward computes, and at another time on each rank
+    at_end,      ///< of backward
+  };
+  /// Called for each bucket, in order, once its parameters have their reduced gradients; null: nothing is.
+  void set_after_bucket(std::function<void(const Bucket& bucket)> call, When when);
   /// Waited for at the end of backward.
   void add_future(Future<void> future);
   /// The rows that sparse gradients can have in the next backward, by parameter.
@@ -147,6 +155,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   Work all_reduce(const Bucket& bucket, bool async_op);
   at::Tensor all_reduce_sparse(std::size_t parameter, const at::Tensor& gradient);
   void queue_learning();
+  void finish_reduced(std::size_t parameter);
   void finalise();
   void finish(Bucket& bucket, std::size_t index);
   at::Tensor wait_for(Bucket& bucket, std::size_t index);
@@ -167,6 +176,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   const bool skip_all_reduce_unused_;
   ProcessGroupPtr group_;
   std::vector<AccumulationHook> hooks_;
+  std::optional<in_backward::Averaged> averaged_;  ///< while there are hooks
   UsageTracker::Accumulators accumulators_;
 
   mutable std::mutex mutex_;
@@ -175,6 +185,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   State state_ = State::idle;
   std::string failure_;  ///< what the failed backward threw
   std::size_t next_bucket_ = 0;
+  std::size_t finished_ = 0;  ///< buckets whose parameters have their reduced gradients
   bool has_sink_ = false;
   bool is_in_graph_ = false;  ///< since enter_graph(), until that backward ends
   bool is_local_ = false;     ///< the last forward was one in no_sync
@@ -186,6 +197,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   bool is_hook_replaceable_ = false;  ///< since reset(): the hook has the old group
   std::function<double()> divisor_source_;
   std::function<void(const Bucket& bucket)> after_bucket_;
+  When when_after_bucket_ = When::at_end;
   const std::function<void(const char* what, std::uint64_t iteration)> on_error_;
 
   std::uint64_t iterations_ = 0;

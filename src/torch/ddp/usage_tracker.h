@@ -69,6 +69,8 @@ class UsageTracker {
   void start_reduction(ProcessGroup& group);
   /// The same for a rank that has no input: it used nothing.
   void reduce_nothing(ProcessGroup& group) const;
+  /// Whether this rank alone can tell whether no rank used it.
+  bool knows_use_of(std::size_t parameter) const { return mode_ != UsageMode::searched || used_[parameter] != 0; }
   /// Whether no rank used it. Waits for the reduction.
   bool is_globally_unused(std::size_t parameter);
   void finish_iteration();

@@ -16,6 +16,7 @@
 #include "torch/ddp/arguments.h"
 #include "torch/ddp/replicas.h"
 #include "torch/ddp/wrapper_impl.h"
+#include "torch/optim/in_backward.h"
 
 namespace cohort::ddp {
 
@@ -26,6 +27,10 @@ constexpr std::size_t default_first_cap = std::size_t{1} << 20U;
 
 std::size_t bytes_of_mb(double mb) {
   return static_cast<std::size_t>(std::trunc(mb * 1048576.0));
+}
+
+bool any_stepped(const std::vector<at::Tensor>& parameters) {
+  return std::any_of(parameters.begin(), parameters.end(), in_backward::is_stepped);
 }
 
 void warn_search_is_redundant() {
@@ -140,21 +145,15 @@ void Wrapper::register_fused_optimizer(FunctionalOptimizerPtr optimizer, std::ve
     if (steps != nullptr && steps->contains(each.unsafeGetTensorImpl())) {
       throw Error("register_fused_optimizer: a parameter has a fused optimizer already");
     }
+    if (in_backward::is_stepped(each)) {
+      throw Error("register_fused_optimizer: a parameter has an OptimizerInBackward already");
+    }
   }
   const bool is_first = steps == nullptr;
   if (is_first) {
     impl_->claim_steps();
     steps = std::make_shared<FusedSteps>();
-    impl_->reducer->set_after_bucket([steps = steps, all = managed](const Bucket& bucket) {
-      for (const auto index : bucket.parameters) {
-        const auto& parameter = all[index];
-        auto& gradient = parameter.mutable_grad();
-        const auto step = steps->find(parameter.unsafeGetTensorImpl());
-        if (!gradient.defined() || step == steps->end()) continue;
-        step->second.optimizer->step(parameter, gradient);
-        if (step->second.clears_gradients) gradient = at::Tensor();
-      }
-    });
+    impl_->step_as_reduced();
   }
   const auto before = is_first ? "fused" : impl_->logger->data(nullptr).text("comm_hook") + ",";
   impl_->logger->set("comm_hook", fmt::format("{} {}", before, optimizer->name()));
@@ -171,12 +170,58 @@ void Wrapper::register_zero_step(std::shared_ptr<ZeroOptimizerBase> optimizer) {
   optimizer->share_over_own_group();
   impl_->zero_step = optimizer;
   impl_->logger->set("comm_hook", std::string("ZeRO step"));
-  impl_->reducer->set_after_bucket([optimizer = std::move(optimizer), all = managed](const Bucket& bucket) {
-    std::vector<at::Tensor> some;
-    for (const auto index : bucket.parameters) some.push_back(all[index]);
-    optimizer->step_parameters(some);
-    optimizer->share_parameters(some);
-  });
+  impl_->reducer->set_after_bucket(
+      [optimizer = std::move(optimizer), all = managed](const Bucket& bucket) {
+        std::vector<at::Tensor> some;
+        for (const auto index : bucket.parameters) some.push_back(all[index]);
+        optimizer->step_parameters(some);
+        optimizer->share_parameters(some);
+      },
+      Reducer::When::at_end);  // all ranks send in the same order then, over both groups
+}
+
+void Wrapper::Impl::step_as_reduced() {
+  reducer->set_after_bucket(
+      [fused = fused_steps, all = selection.parameters.tensors](const Bucket& bucket) {
+        std::vector<at::Tensor> some;
+        for (const auto index : bucket.parameters) {
+          const auto& parameter = some.emplace_back(all[index]);
+          auto& gradient = parameter.mutable_grad();
+          if (fused == nullptr || !gradient.defined()) continue;
+          const auto step = fused->find(parameter.unsafeGetTensorImpl());
+          if (step == fused->end()) continue;
+          step->second.optimizer->step(parameter, gradient);
+          if (step->second.clears_gradients) gradient = at::Tensor();
+        }
+        in_backward::step(some);
+      },
+      Reducer::When::as_reduced);
+}
+
+void Wrapper::Impl::adopt_optimizers() {
+  const auto changes = in_backward::changes();
+  if (adopted_changes != changes) {
+    if (delayed && any_stepped(delayed->parameters())) {
+      throw Error("OptimizerInBackward: delay_all_reduce_named_params are averaged too late to be stepped in backward");
+    }
+    const bool before = std::exchange(steps_in_backward, any_stepped(selection.parameters.tensors));
+    for (const auto& each : selection.parameters.tensors) {
+      if (fused_steps != nullptr && fused_steps->contains(each.unsafeGetTensorImpl()) &&
+          in_backward::is_stepped(each)) {
+        throw Error("OptimizerInBackward: a parameter has a fused optimizer already");
+      }
+    }
+    if (steps_in_backward && !before && !has_fused_optimizer) step_as_reduced();
+    if (!steps_in_backward && before && !has_fused_optimizer) reducer->set_after_bucket(nullptr, Reducer::When::at_end);
+    adopted_changes = changes;
+  }
+  if (!steps_in_backward) return;
+  if (zero_step != nullptr) throw Error("OptimizerInBackward: this model has a ZeRO step, which steps all parameters");
+  if (reducer->has_comm_hook()) {
+    throw Error(
+        "OptimizerInBackward steps averaged gradients of full precision: this model has a communication hook, or "
+        "mixed_precision");
+  }
 }
 
 void Wrapper::register_buffer_hook(BufferHook hook, BufferSync when) {

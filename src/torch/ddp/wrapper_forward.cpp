@@ -70,6 +70,7 @@ void refuse_to_capture_joins() {
 void Wrapper::before_forward() {
   auto& impl = *impl_;
   const bool has_gradients = at::GradMode::is_enabled();
+  if (has_gradients) impl.logged([&] { impl.adopt_optimizers(); });
   if (impl.delayed && has_gradients) impl.delayed->set_sync(impl.syncs);
   if (impl.reducer == nullptr) return;
   impl.logged([&] {

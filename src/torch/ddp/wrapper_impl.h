@@ -7,6 +7,7 @@
 #include <cohort/torch/ddp.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -45,6 +46,10 @@ struct Wrapper::Impl {
   static void refuse_hook_in(const JoinScope& scope);
   /// Before something registers that steps parameters itself: an Error if that is not possible.
   void claim_steps();
+  /// Before each forward: steps what an OptimizerInBackward steps by now. An Error if that is not possible.
+  void adopt_optimizers();
+  /// Has the reducer step what fused_steps and OptimizerInBackward step.
+  void step_as_reduced();
   /// Runs `run`; an error is recorded in the logging data before it goes on.
   template <class Run>
   void logged(Run&& run) {
@@ -70,6 +75,8 @@ struct Wrapper::Impl {
   bool has_fused_optimizer = false;         ///< or a ZeRO step
   std::shared_ptr<FusedSteps> fused_steps;  ///< by parameter; shared with the reducer
   std::shared_ptr<ZeroOptimizerBase> zero_step;  ///< null without register_zero_step
+  std::uint64_t adopted_changes = 0;        ///< in_backward::changes() when the steps were set
+  bool steps_in_backward = false;           ///< some parameter has an OptimizerInBackward
   BufferHook buffer_hook;
   BufferSync buffer_hook_when = BufferSync::after_forward;
   std::size_t buffer_hooks = 0;  ///< that were registered so far

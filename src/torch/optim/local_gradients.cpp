@@ -12,6 +12,7 @@
 
 #include "torch/dtensor/impl.h"
 #include "torch/dtensor/known_parts.h"
+#include "torch/optim/in_backward.h"
 
 namespace cohort {
 
@@ -40,6 +41,12 @@ std::vector<LocalGradient> local_gradients(const std::vector<at::Tensor>& parame
   std::unordered_set<c10::TensorImpl*> seen;
   for (const auto& parameter : parameters) {
     if (!parameter.defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+    if (in_backward::is_stepped(parameter)) {
+      throw Error(
+          fmt::format("{}: a parameter has an OptimizerInBackward, which has stepped it and dropped the gradient "
+                      "before all gradients are known",
+                      caller));
+    }
     LocalGradient each{
         .gradient = parameter.grad(), .layout = dtensor::layout_of(parameter), .device = parameter.device()};
     if (each.gradient.defined() && each.gradient.is_sparse()) {

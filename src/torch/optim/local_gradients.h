@@ -25,7 +25,7 @@ struct LocalGradient {
 
 /// Each parameter once, those without gradients as well, since what is decided by this list has to be the same on all
 /// ranks. Coalesces sparse gradients, because rows that occur twice would count twice. Throws Error if a parameter lies
-/// on a mesh without this rank, and ValueError for a gradient that is Partial.
+/// on a mesh without this rank or is stepped in backward, and ValueError for a gradient that is Partial.
 std::vector<LocalGradient> local_gradients(const std::vector<at::Tensor>& parameters, std::string_view caller);
 
 /// Adds the group unless it is there already, or this rank is alone in it.

@@ -20,6 +20,7 @@
 
 #include "torch/compat/state_key.h"
 #include "torch/flatten.h"
+#include "torch/optim/step_some.h"
 #include "torch/state/crc64.h"
 #include "torch/state/optimizer_state.h"
 #include "torch/state/value_text.h"
@@ -198,29 +199,11 @@ void ZeroOptimizerBase::step_parameters(std::span<const at::Tensor> parameters) 
     whole_.reset();  // also where nothing is stepped: other ranks step
     copy_options();
   });
-  std::unordered_set<c10::TensorImpl*> wanted;
+  std::vector<at::Tensor> mine;
   for (const auto& each : parameters) {
-    if (is_mine(each)) wanted.insert(each.unsafeGetTensorImpl());
+    if (is_mine(each)) mine.push_back(each);
   }
-  if (wanted.empty()) return;
-  // The inner optimizer steps the parameters in its groups and keeps state by parameter, so for this step the groups
-  // list these parameters only.
-  auto& groups = local_->param_groups();
-  std::vector<std::vector<at::Tensor>> lists;
-  for (auto& each : groups) {
-    lists.push_back(each.params());
-    std::erase_if(each.params(), [&](const at::Tensor& x) { return !wanted.contains(x.unsafeGetTensorImpl()); });
-  }
-  const auto restore = [&] {
-    for (std::size_t i = 0; i < groups.size(); ++i) groups[i].params() = std::move(lists[i]);
-  };
-  try {
-    local_->step();
-  } catch (...) {
-    restore();
-    throw;
-  }
-  restore();
+  if (!mine.empty()) step_some(*local_, mine);
 }
 
 void ZeroOptimizerBase::share_over_own_group() {

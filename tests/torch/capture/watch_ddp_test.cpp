@@ -4,7 +4,9 @@
 #include <ATen/ATen.h>
 #include <cohort/error.h>
 #include <cohort/torch/ddp.h>
+#include <cohort/torch/optimizer_in_backward.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
 
 #include <functional>
 #include <ostream>
@@ -65,6 +67,12 @@ INSTANTIATE_TEST_SUITE_P(
                 "DDP: another buffer hook was registered"},
         DdpCase{"CommHook", [](Ddp& ddp) { ddp.register_comm_hook(local_hook()); },
                 "DDP: another communication hook was registered"},
+        DdpCase{"OptimizerInBackward",
+                [](Ddp& ddp) {
+                  torch::optim::SGD optimizer(ddp.parameters(), 0.1);
+                  const OptimizerInBackward in_backward(optimizer);
+                },
+                "DDP: an optimizer in backward was attached or detached"},
         DdpCase{"NoHooks", [](Ddp& ddp) { ddp.remove_autograd_hooks(); }, "DDP: remove_autograd_hooks() was called"}),
     [](const auto& it) { return it.param.name; });
 
