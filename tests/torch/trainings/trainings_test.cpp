@@ -88,7 +88,7 @@ TEST(RandomTrainings, ShrinkToWhatMatters) {
     return training.has("captured", "yes") && training.has("by", "zero") && training.number("ranks") >= 2;
   };
   int found = 0;
-  for (std::uint32_t seed = 0; found < 5 && seed < 5000; ++seed) {
+  for (std::uint32_t seed = 0; found < 5 && seed < 50000; ++seed) {
     const auto training = generate(seed);
     if (!has_the_bug(training)) continue;
     ++found;
