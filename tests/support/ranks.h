@@ -113,7 +113,8 @@ auto start_waiting(Fn fn) -> std::future<std::invoke_result_t<Fn&>> {
     thread = static_cast<pid_t>(::syscall(SYS_gettid));
     return fn();
   });
-  while (thread == 0 || (!is_asleep(thread) && waiting.wait_for(std::chrono::seconds(0)) != std::future_status::ready)) {
+  while (thread == 0 ||
+         (!is_asleep(thread) && waiting.wait_for(std::chrono::seconds(0)) != std::future_status::ready)) {
     std::this_thread::yield();
   }
   return waiting;

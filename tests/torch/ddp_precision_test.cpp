@@ -146,9 +146,7 @@ struct Fine : torch::nn::Module {
     const auto y = weight * x;
     return weight * (fails ? Fails::apply(y) : y);
   }
-  bool is_master() const {
-    return weight.scalar_type() == at::kFloat && torch::equal(weight, torch::full({2}, value));
-  }
+  bool is_master() const { return weight.scalar_type() == at::kFloat && torch::equal(weight, torch::full({2}, value)); }
   at::Tensor weight;
   at::ScalarType seen = at::kFloat;
 };

@@ -274,7 +274,8 @@ TEST(PowerSgd, GradientsThatBeginWithZerosAreSentOnceTheyAreThere) {
               expected.narrow(0, 10, 10).narrow(1, first_column, 5).fill_(1.5);
               const auto result = step(first_column).to(at::kFloat);
               EXPECT_TRUE(at::allclose(result, expected, 0.05, 0.05))
-                  << epsilon << " " << r << " " << type << " " << batched << "\n" << result;
+                  << epsilon << " " << r << " " << type << " " << batched << "\n"
+                  << result;
             };
             for (int i = 0; i < 5; ++i) EXPECT_TRUE(at::equal(step(-1), at::zeros({20, 20}, type)));
             expect_sent(5);
@@ -286,7 +287,8 @@ TEST(PowerSgd, GradientsThatBeginWithZerosAreSentOnceTheyAreThere) {
             auto expected = at::zeros({20, 20});
             expected.narrow(0, 10, 10).narrow(1, 12, 5).fill_(20 * 1.5);
             EXPECT_TRUE(at::allclose(sum, expected, 0.05, 0.5))
-                << epsilon << " " << r << " " << type << " " << batched << "\n" << sum;
+                << epsilon << " " << r << " " << type << " " << batched << "\n"
+                << sum;
           }
         }
       }

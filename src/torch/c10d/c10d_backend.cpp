@@ -355,7 +355,8 @@ BackendPtr C10dGroupBackend::partition(std::span<const BackendSplit> parts, Dead
   const auto is_ascending = [](const BackendSplit& part) { return std::ranges::is_sorted(part.ranks); };
   if (!COHORT_TORCH_SPLIT_KEEPS_ORDER && !std::ranges::all_of(parts, is_ascending)) {
     throw NotSupportedError(
-        "partition: this version of c10d numbers the ranks of a new group in ascending order; give each part's ranks so",
+        "partition: this version of c10d numbers the ranks of a new group in ascending order; give each part's ranks "
+        "so",
         {.op = "partition"});
   }
   const auto has_own_rank = [this](const BackendSplit& part) { return std::ranges::count(part.ranks, rank()) > 0; };

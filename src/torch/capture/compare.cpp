@@ -139,8 +139,8 @@ Difference compare_constants(const Program& program, const at::Tensor& a, const 
   const bool is_same_memory = a.storage().data() == b.storage().data();
   if (is_same_memory) return std::nullopt;
   if (a.dim() != 0 || !a.is_cpu()) {
-    return made_by_host(a, fmt::format("each recording has another one ({}): the host makes or replaces it",
-                                       first_use(program, id)));
+    return made_by_host(
+        a, fmt::format("each recording has another one ({}): the host makes or replaces it", first_use(program, id)));
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   if (std::memcmp(a.data_ptr(), b.data_ptr(), a.nbytes()) == 0) return std::nullopt;

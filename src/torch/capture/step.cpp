@@ -32,8 +32,8 @@ struct Recording {
   std::unique_ptr<recording::Guards> guards{};
   std::vector<WatchedTensor> parameters{};
   std::shared_ptr<const Program> program{};
-  std::shared_ptr<const Program> recorded{};   // as it was before the passes, if it is to be verified
-  std::vector<bool> replaced_gradients{};  // of the parameters
+  std::shared_ptr<const Program> recorded{};  // as it was before the passes, if it is to be verified
+  std::vector<bool> replaced_gradients{};     // of the parameters
   std::optional<recording::CallerMemory> memory{};
   std::vector<PassReport> passes{};  // what they did to the program
   // Made when somebody asks for it: texts of thousands of nodes take milliseconds.

@@ -72,11 +72,11 @@ struct Wrapper::Impl {
   std::shared_ptr<Reducer> reducer;             ///< null if all parameters are delayed
   bool syncs = true;
   bool clones_outputs = true;
-  bool has_fused_optimizer = false;         ///< or a ZeRO step
-  std::shared_ptr<FusedSteps> fused_steps;  ///< by parameter; shared with the reducer
+  bool has_fused_optimizer = false;              ///< or a ZeRO step
+  std::shared_ptr<FusedSteps> fused_steps;       ///< by parameter; shared with the reducer
   std::shared_ptr<ZeroOptimizerBase> zero_step;  ///< null without register_zero_step
-  std::uint64_t adopted_changes = 0;        ///< in_backward::changes() when the steps were set
-  bool steps_in_backward = false;           ///< some parameter has an OptimizerInBackward
+  std::uint64_t adopted_changes = 0;             ///< in_backward::changes() when the steps were set
+  bool steps_in_backward = false;                ///< some parameter has an OptimizerInBackward
   BufferHook buffer_hook;
   BufferSync buffer_hook_when = BufferSync::after_forward;
   std::size_t buffer_hooks = 0;  ///< that were registered so far

@@ -26,7 +26,8 @@ namespace cohort::test {
 using C10dGroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 /// A c10d group whose backend for the host this is.
-inline C10dGroupPtr group_of(const c10::intrusive_ptr<C10dBackend>& backend, const c10::intrusive_ptr<c10d::Store>& store) {
+inline C10dGroupPtr group_of(const c10::intrusive_ptr<C10dBackend>& backend,
+                             const c10::intrusive_ptr<c10d::Store>& store) {
 #if COHORT_TORCH_HAS_C10D_BACKEND
   const auto type = c10d::ProcessGroup::strToBackendType(backend->getBackendName());
   auto group = c10::make_intrusive<c10d::ProcessGroup>(store, backend->getRank(), backend->getSize());
@@ -44,14 +45,14 @@ using MakeC10dGroup = C10dGroupPtr (*)(const c10::intrusive_ptr<c10d::Store>& st
                                        std::chrono::milliseconds timeout);
 
 inline C10dGroupPtr make_cohort(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                         std::chrono::milliseconds timeout) {
+                                std::chrono::milliseconds timeout) {
   return group_of(
       to_c10d(new_group("thread", timeout, "cpu", {}, {.store = from_c10d(store), .rank = rank, .size = size})), store);
 }
 
 #ifdef COHORT_TEST_HAS_C10D_GLOO
 inline C10dGroupPtr make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                       std::chrono::milliseconds timeout) {
+                              std::chrono::milliseconds timeout) {
   const auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
   return group_of(c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options), store);
@@ -63,7 +64,7 @@ inline constexpr std::array<MakeC10dGroup, 1> all_kinds{make_cohort};
 
 /// `body` gets the c10d group.
 inline void with_c10d(MakeC10dGroup make, int size, const std::function<void(const C10dGroupPtr&)>& body,
-               std::chrono::milliseconds timeout = patient) {
+                      std::chrono::milliseconds timeout = patient) {
   at::set_num_threads(1);
   const auto store = c10::make_intrusive<c10d::HashStore>();
   as_threads(size, [&](int rank) { body(make(store, rank, size, timeout)); });

@@ -165,7 +165,8 @@ TEST(VerifiedSteps, OfAllRanksThrowWhatOneHasFound) {
         EXPECT_EQ(error.reason(), CaptureRefusal::different_ranks);
         EXPECT_THAT(error.refused(), HasSubstr("rank 1"));
       }
-      EXPECT_THAT(error.what(), AllOf(HasSubstr("aten::mul."), HasSubstr(", argument other"), HasSubstr("t was 2 in one recording and 3 in the next")));
+      EXPECT_THAT(error.what(), AllOf(HasSubstr("aten::mul."), HasSubstr(", argument other"),
+                                      HasSubstr("t was 2 in one recording and 3 in the next")));
     }
     // They go on together, with what it is now.
     for (int call = 0; call < 5; ++call) EXPECT_TRUE(at::equal(step(x), at::full({2}, 7.0)));

@@ -165,8 +165,8 @@ class RankTraining {
       fused_ = fused_optimizer(training);
       ddp_.register_fused_optimizer(fused_);
     } else {
-      optimizer_ = make_optimizer<optim::SGD, optim::Adam, optim::AdamW, ZeroOptimizer>(training, ddp_.parameters(),
-                                                                                        group);
+      optimizer_ =
+          make_optimizer<optim::SGD, optim::Adam, optim::AdamW, ZeroOptimizer>(training, ddp_.parameters(), group);
       if (training.has("by", "zero_step")) {
         ddp_.register_zero_step(std::dynamic_pointer_cast<ZeroOptimizerBase>(optimizer_));
       }
