@@ -5,16 +5,16 @@
 //
 //   cohort::join({&ddp}, [&] { while (loader.next(batch)) train(batch); });
 //
-// Afterwards all ranks have the parameters and buffers of the rank that ended last. One small all_reduce before each
-// forward tells how many ranks still have input.
+// Afterwards all ranks have the parameters and buffers of the rank that ended last. Optimizers take no part: those of
+// ranks that ended early have old moments, and the models drift apart unless all ranks get the state of one optimizer.
+// Zero gradients in each iteration, or accumulate in no_sync: adding to averages is an Error once a rank has ended.
 //
-// Ranks without input follow the members only, and not other collectives in the body: those of a model itself
-// (SyncBatchNorm), a loss that is averaged for display, a checkpoint. Call these after the join, or set
-// throw_on_early_termination, so that all ranks end with an Error as soon as the first one has no more input.
+// Ranks without input follow the members only, and not other collectives in the body: SyncBatchNorm, an averaged loss,
+// a checkpoint. Call these after the join, or set throw_on_early_termination, so that all ranks end with an Error.
 //
-// If there are several models, each iteration calls forward and backward of each, in the order in which they were
-// given. A communication hook divides by the number of all ranks itself, so it is refused together with
-// divide_by_initial_size = false. A buffer hook runs on ranks without input as well, with the buffers that they have.
+// Several models call forward and backward in each iteration in the order in which they were given. A communication
+// hook divides by the number of all ranks itself, so it is refused together with divide_by_initial_size = false. A
+// buffer hook runs on ranks without input as well, with the buffers that they have.
 #pragma once
 
 #include <cohort/export.h>
