@@ -430,7 +430,7 @@ void write_shard(const std::string& path, std::uint64_t serial, const std::strin
 
 /// As save() does with `sharded`.
 void save_shards(const std::string& path, std::uint64_t serial, int ranks = 2, const Secret* secret = nullptr) {
-  const auto save = string_text(random_id());
+  const auto save = string_text(new_save_id());
   begin_folder(path);
   for (int rank = 0; rank < ranks; ++rank) {
     write_shard(rank_file(partial_folder(path), rank, ranks), serial, save, rank, ranks, secret);
@@ -526,11 +526,11 @@ TEST(CheckpointFolder, WhatKilledSavesLeaveIsSweptByTheNext) {
   // Before the index, before the exchange, and after it: the old one under the new one's name. And half of a deletion.
   begin_folder(path);
   write_shard(rank_file(partial_folder(path), 0, 2), 2, "\"a\"", 0, 2);
-  fs::copy(path, path + "." + random_id() + ".partial");
-  const auto deleted = folder / ("step-0." + random_id() + ".removed");
+  fs::copy(path, path + "." + new_save_id() + ".partial");
+  const auto deleted = folder / ("step-0." + new_save_id() + ".removed");
   fs::copy(path, deleted);
   fs::remove(deleted + index_file);
-  fs::copy(path, folder / ("step-10." + random_id() + ".partial"));
+  fs::copy(path, folder / ("step-10." + new_save_id() + ".partial"));
   EXPECT_EQ(find_checkpoints(folder / "").size(), 1U) << "none of them is found";
   save_shards(path, 3);
   EXPECT_EQ(names_in(folder / "").size(), 2U) << "another save, of step-10, goes on";

@@ -278,11 +278,11 @@ bool has_names_of_saves_alone(const std::string& path) {
 
 /// Renamed before, so that neither a crash nor another save sees half of it.
 bool remove_folder(const std::string& path) {
-  const auto trash = fmt::format("{}.{}{}", path, random_id(), trash_suffix);
+  const auto trash = fmt::format("{}.{}{}", path, new_save_id(), trash_suffix);
   return std::rename(path.c_str(), trash.c_str()) == 0 && clear_folder(trash);
 }
 
-/// What is in front of a point, what random_id() returns, and this end; nothing for other names.
+/// What is in front of a point, what new_save_id() returns, and this end; nothing for other names.
 std::optional<std::string_view> name_before_id(std::string_view name, std::string_view end) {
   if (!name.ends_with(end)) return std::nullopt;
   name.remove_suffix(end.size());
@@ -398,7 +398,7 @@ std::string rank_file(const std::string& folder, int rank, int ranks) {
   return inside(folder, fmt::format("model-{:05}-of-{:05}.safetensors", rank + 1, ranks));
 }
 
-std::string random_id() {
+std::string new_save_id() {
   std::random_device random;
   return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
 }
@@ -414,7 +414,7 @@ void begin_folder(const std::string& path) {
 void commit_folder(const std::string& path, int ranks, const std::string& save_id) {
   // Under a name of its own, so that another job that saves to this path by mistake cannot put its files among those
   // that are checked here.
-  const auto complete = fmt::format("{}.{}{}", path, random_id(), partial_suffix);
+  const auto complete = fmt::format("{}.{}{}", path, new_save_id(), partial_suffix);
   if (std::rename(partial_folder(path).c_str(), complete.c_str()) != 0) {
     fail_with_errno(partial_folder(path), "cannot be renamed; do two jobs write to this folder?");
   }

@@ -64,7 +64,7 @@ class SaveCheck {
 std::string partial_folder(const std::string& path);
 std::string rank_file(const std::string& folder, int rank, int ranks);
 /// Random, in hexadecimal.
-std::string random_id();
+std::string new_save_id();
 /// Makes an empty PATH.partial. A CheckpointError if there is a PATH already that may not be replaced: only an empty
 /// folder may be, and one in which there are files of a save alone, be they torn.
 void begin_folder(const std::string& path);

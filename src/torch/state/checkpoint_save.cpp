@@ -141,7 +141,7 @@ void Checkpoint::save_folder(const std::string& path, ProcessGroup* group, const
     if (rank != 0) return;
     const auto serial = next_serial(folder_of(path), secret());
     begin_folder(path);
-    plan = fmt::format("{} {}", serial, random_id());
+    plan = fmt::format("{} {}", serial, new_save_id());
   });
   if (group != nullptr) plan = group->broadcast_bytes(plan, {.timeout = options.timeout});
   const auto space = plan.find(' ');
