@@ -7,7 +7,8 @@
 //
 // Afterwards all ranks have the parameters and buffers of the rank that ended last. Optimizers take no part: those of
 // ranks that ended early have old moments, and the models drift apart unless all ranks get the state of one optimizer.
-// Zero gradients in each iteration, or accumulate in no_sync: adding to averages is an Error once a rank has ended.
+// Zero gradients in each iteration and accumulate in no_sync: what a backward adds to averages that an earlier one has
+// left counts too little once a rank has ended. Both are so in PyTorch, too.
 //
 // Ranks without input follow the members only, and not other collectives in the body: SyncBatchNorm, an averaged loss,
 // a checkpoint. Call these after the join, or set throw_on_early_termination, so that all ranks end with an Error.

@@ -18,16 +18,6 @@
 
 namespace cohort::ddp {
 
-namespace {
-
-/// Tells whether a gradient was replaced or written.
-std::pair<const c10::TensorImpl*, std::uint32_t> identity_of(const at::Tensor& gradient) {
-  if (!gradient.defined() || gradient.is_inference()) return {};
-  return {gradient.unsafeGetTensorImpl(), static_cast<std::uint32_t>(gradient._version())};
-}
-
-}  // namespace
-
 std::shared_ptr<Reducer> Reducer::make(ReducerOptions options) {
   std::shared_ptr<Reducer> reducer(new Reducer(std::move(options)));
   reducer->attach();
@@ -69,8 +59,6 @@ void Reducer::reset(ProcessGroupPtr process_group) {
   next_bucket_ = 0;
   finished_ = 0;
   futures_.clear();
-  averages_.clear();
-  adds_to_averages_ = false;
   reductions_ = 0;
   is_hook_replaceable_ = true;
   if (process_group == nullptr) return;
@@ -360,9 +348,6 @@ void Reducer::finalise() {
   for (const auto& each : std::exchange(futures_, {})) each.value(group_->timeout());
   usage_.finish_iteration();
   sparse_ids_.clear();
-  averages_.clear();
-  for (const auto& each : parameters_.tensors) averages_.push_back(identity_of(each.grad()));
-  adds_to_averages_ = false;
   ++reductions_;
   times_.comm_end = IterationTimes::Clock::now();
   last_times_ = times_;
@@ -457,19 +442,6 @@ void Reducer::refuse_unexpected(std::size_t parameter) {
 }
 
 // --- ranks without input
-
-bool Reducer::adds_to_averages(bool is_reduced) {
-  const std::lock_guard lock(mutex_);
-  bool adds = adds_to_averages_;
-  for (std::size_t i = 0; i < averages_.size() && !adds; ++i) {
-    adds = averages_[i].first != nullptr && identity_of(parameters_.tensors[i].grad()) == averages_[i];
-  }
-  if (!is_reduced) {
-    adds_to_averages_ = adds;
-    averages_.clear();  // gradients of the backward to come may be where zeroed ones were freed
-  }
-  return adds;
-}
 
 void Reducer::shadow_rebuild() {
   const std::lock_guard lock(mutex_);

@@ -26,7 +26,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "torch/ddp/accumulation_hook.h"
@@ -120,9 +119,6 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   /// The rows that sparse gradients can have in the next backward, by parameter.
   void set_sparse_ids(std::map<std::size_t, at::Tensor> ids);
 
-  /// Whether a gradient is as the last reduction left it, so that the backward to come adds to an average. It stays so
-  /// until the next reduction if this is said of a backward that is not one (`is_reduced`).
-  bool adds_to_averages(bool is_reduced);
   /// What a rank without input does during one backward of the others: the same reductions, of zeros.
   void shadow_backward();
   /// What it does while the others rebuild their buckets.
@@ -196,9 +192,6 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   double divisor_ = 1;        ///< valid from start_backward() on
   std::map<std::size_t, at::Tensor> sparse_ids_;
   std::vector<Future<void>> futures_;
-  /// Of each gradient when the last reduction had ended; null for none.
-  std::vector<std::pair<const c10::TensorImpl*, std::uint32_t>> averages_;
-  bool adds_to_averages_ = false;
 
   CommHook hook_;
   bool is_hook_replaceable_ = false;  ///< since reset(): the hook has the old group

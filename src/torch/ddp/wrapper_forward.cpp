@@ -6,8 +6,6 @@
 #include <cohort/error.h>
 #include <cohort/torch/ddp.h>
 
-#include <fmt/format.h>
-
 #include <map>
 #include <string>
 #include <utility>
@@ -84,7 +82,6 @@ void Wrapper::before_forward() {
       if (impl.join != nullptr) {
         refuse_to_capture_joins();
         impl.join->iteration_begins(impl.syncs);
-        impl.check_averages_in_join();
       }
       impl.reducer->rebuild_buckets();
     }
@@ -172,17 +169,6 @@ void Wrapper::begin_join(JoinScope& scope) {
   if (impl_->reducer && !scope.options().divide_by_initial_size) {
     impl_->reducer->set_divisor([&scope] { return static_cast<double>(scope.alive()); });
   }
-}
-
-void Wrapper::Impl::check_averages_in_join() const {
-  if (!join->options().divide_by_initial_size) return;
-  const bool adds_to_averages = reducer->adds_to_averages(syncs);
-  if (!adds_to_averages || !syncs || join->alive() == group().size()) return;
-  throw Error(fmt::format(
-      "join: on rank {} gradients are still the averages of an earlier backward, to which the {} of {} ranks without "
-      "input would contribute nothing now: zero gradients in each iteration, accumulate in no_sync, or set "
-      "divide_by_initial_size = false",
-      group().rank(), group().size() - join->alive(), group().size()));
 }
 
 void Wrapper::Impl::refuse_hook_in(const JoinScope& scope) {

@@ -44,8 +44,6 @@ struct Wrapper::Impl {
   void broadcast_state(int source) const;
   /// If the join has a communication hook divide by something that it does not know: a ValueError.
   static void refuse_hook_in(const JoinScope& scope);
-  /// Before a forward in a join: an Error if its backward would add to averages to which not all ranks contribute.
-  void check_averages_in_join() const;
   /// Before something registers that steps parameters itself: an Error if that is not possible.
   void claim_steps();
   /// Before each forward: steps what an OptimizerInBackward steps by now. An Error if that is not possible.

@@ -95,6 +95,8 @@ bool Training::is_fit() const {
   // One process normalises over the batches of all ranks, which must compute alike then; and ranks without input do not
   // follow the collectives of a model.
   if (has("norm", "yes") && (is_by_rank || has("uneven", "yes"))) return false;
+  // Once a rank has ended, what is added to averages counts too little (join.h).
+  if (has("uneven", "yes") && number("batches") > 1 && has("syncs", "each")) return false;
   // Checkpoints are collective, too.
   if (has("reloads", "yes") && (has("uneven", "yes") || has("by", "fused"))) return false;
   // Steps of ZeRO are collective, and ranks without input do not follow them either.
