@@ -151,7 +151,8 @@ void GlooBackend::prove(Deadline deadline) {
   } catch (const Error&) {
     throw;
   } catch (const std::exception& e) {
-    throw BackendError(fmt::format("a connection broke at once: {}", e.what()),
+    // The peer may have died, which is news that comes a moment later (Joining::run).
+    throw NetworkError(fmt::format("a connection broke at once: {}", e.what()),
                        {.group = parts_.group, .op = "new_group"});
   }
   for (int each = 0; each < size(); ++each) {
