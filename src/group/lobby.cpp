@@ -25,6 +25,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds silence{4000};
 /// A newcomer that has drawn a ticket says at once what it wants, unless it has died.
 constexpr milliseconds request_patience{1000};
+/// How long a group waits for a request that another one of its name has served meanwhile, so that it never comes.
+constexpr milliseconds overlooked_for{100};
 
 constexpr auto tickets_key = "tickets";
 constexpr auto served_key = "served";
@@ -183,9 +185,9 @@ std::vector<JoinRequest> Lobby::requests(const std::vector<int>& taken, const st
     }
     if (static_cast<int>(waiting.size()) >= at_least) break;
     try {
-      store_->wait({request_key(served + 1)}, deadline);
+      store_->wait({request_key(served + 1)}, earlier(deadline, Deadline::after(overlooked_for)));
     } catch (const StoreTimeoutError&) {
-      break;
+      if (deadline.expired()) break;
     }
   }
   std::erase_if(waiting, [this](const JoinRequest& request) { return has_died(request); });

@@ -2,6 +2,7 @@
 //
 // Taking in processes that replace lost ranks, and what happens if one of those involved dies meanwhile.
 #include <cohort/hash_store.h>
+#include <cohort/prefix_store.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -233,6 +234,22 @@ TEST(GrowOfThreads, ANewcomerIsClaimedByOneGroupOnly) {
     });
     if (HasFailure()) return;
   }
+}
+
+/// Another group of its name has served the request for which it waits, which is gone.
+TEST(GrowOfThreads, AGroupGoesOnToTheNextRequest) {
+  const auto store =
+      std::make_shared<TcpStore>(TcpStoreOptions{.endpoint = Endpoint::tcp("127.0.0.1", 0), .is_host = true});
+  auto growing = start_waiting([&] {
+    Lobby lobby(store, "");
+    const auto requests = lobby.requests({}, "thread", 1, Deadline::after(10s));
+    for (const auto& each : requests) lobby.seat(each, {.global_ranks = {each.global_rank}});
+    return requests.size();
+  });
+  PrefixStore keys("lobby/", store->clone());
+  for (const auto* const counter : {"tickets", "served"}) keys.add(counter, 1);
+  EXPECT_TRUE(Lobby(store, "").ask(7, "thread", Deadline::after(5s)));
+  EXPECT_EQ(growing.get(), 1U);
 }
 
 TEST(GrowOfThreads, APartOfAGroupDoesNotGrow) {
