@@ -114,6 +114,7 @@ constexpr int operations = 60;
 struct History {
   std::atomic<long> clock;
   std::atomic<int> started;
+  std::atomic<int> port;  ///< of the store, once it is there; that of a unix socket is 1
   struct Slot {
     int key;
     Operation operation;
@@ -170,7 +171,6 @@ void run_client(const TcpStoreOptions& options, History& history, int client, un
 }
 
 void run_history(const TcpStoreOptions& host_options, unsigned seed) {
-  TcpStore host(host_options);
   auto* const history = static_cast<History*>(
       ::mmap(nullptr, sizeof(History), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   ASSERT_NE(static_cast<void*>(history), MAP_FAILED);
@@ -178,10 +178,18 @@ void run_history(const TcpStoreOptions& host_options, unsigned seed) {
     std::vector<Process> processes;
     for (int client = 0; client < clients; ++client) {
       processes.emplace_back([&, client] {
-        run_client(client_of(host), *history, client, seed * 100 + static_cast<unsigned>(client));
+        while (history->port.load() == 0) std::this_thread::yield();
+        auto endpoint = host_options.endpoint;
+        if (endpoint.kind == Endpoint::Kind::tcp) endpoint.port = static_cast<std::uint16_t>(history->port.load());
+        run_client({.endpoint = endpoint, .timeout = 20s}, *history, client,
+                   seed * 100 + static_cast<unsigned>(client));
         return 0;
       });
     }
+    // After the forks: a process that is forked while the store's thread holds a lock of the memory allocator waits for it
+    // for ever, and address sanitizer's allocator of GCC 12 does not take its locks for a fork.
+    const TcpStore host(host_options);
+    history->port = host.port() == 0 ? 1 : host.port();
     // Two are killed somewhere in the middle.
     std::mt19937 random(seed);
     for (int victim = 0; victim < 2; ++victim) {
