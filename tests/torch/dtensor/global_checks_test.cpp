@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What is wrong with a tensor as a whole is an error on all ranks alike, before any of them waits for another. And what the
+// Mistakes about a tensor as a whole are errors on all ranks alike, before any of them waits for another. And what the
 // parts alone would get wrong: sums in half precision, gradients that are missing, errors between two collectives.
 #include <cohort/error.h>
 #include <cohort/torch/dtensor.h>

@@ -217,7 +217,7 @@ class RankTraining {
     if (training_.has("reloads", "yes") && step == training_.number("steps") / 2) reload();
   }
 
-  /// What is changed after a checkpoint was saved is undone by loading it.
+  /// Saves a checkpoint, changes the model and the rate, and loads it: training goes on as if nothing had happened.
   void reload() {
     const TemporaryFolder folder;
     const auto path = group_->broadcast_bytes(folder / "checkpoint.safetensors");
@@ -310,7 +310,7 @@ Outcome train_on_rank(const Training& training, const ProcessGroupPtr& group) {
     group->barrier();
   } catch (const Error& e) {
     outcome.error = e.what();
-    // What is refused is so by what the program says; a group that fails is a DistributedError.
+    // A refusal is about what the program asks for. If a group fails, it is a DistributedError.
     outcome.is_refused = dynamic_cast<const DistributedError*>(&e) == nullptr;
   } catch (const std::exception& e) {
     outcome.error = e.what();

@@ -33,12 +33,12 @@ const std::vector<Choice>& choices() {
       {"ranks", {"1", "2", "3", "4"}},
       {"steps", {"1", "2", "3", "7"}},
       {"seed", {"0", "1", "2", "3", "4", "5", "6", "7"}},
-      // Of the model. uses: where its second branch is used.
+      // The model. uses: where its second branch is used.
       {"norm", {"no", "yes"}},
       {"tied", {"no", "yes"}},
       {"frozen", {"no", "yes"}},
       {"uses", {"all", "never", "by_step", "by_rank", "by_rank_and_step", "by_batch"}},
-      // Of the wrapper.
+      // The wrapper.
       {"bucket", {"large", "small"}},
       {"view", {"yes", "no"}},
       {"unused", {"unsearched", "find", "static"}},
@@ -46,7 +46,7 @@ const std::vector<Choice>& choices() {
       {"batched_copy", {"no", "yes"}},
       {"hook", {"none", "all_reduce"}},
       {"sends_buffers", {"yes", "no"}},
-      // Of the loop. batches: backwards for each step, the last or each of which is synchronised.
+      // The loop. batches: backwards for each step, the last or each of which is synchronised.
       {"batches", {"1", "2", "3"}},
       {"syncs", {"last", "each"}},
       {"zeroing", {"to_none", "to_zero", "by_module"}},
@@ -55,7 +55,7 @@ const std::vector<Choice>& choices() {
       {"evaluates", {"no", "yes"}},
       {"reloads", {"no", "yes"}},
       {"uneven", {"no", "yes"}},
-      // Of the optimizer.
+      // The optimizer.
       {"rule", {"sgd", "momentum", "adam", "adamw"}},
       {"by", {"libtorch", "cohort", "zero", "fused", "zero_step"}},
       {"rate", {"constant", "falling"}},

@@ -65,7 +65,7 @@ struct Outcome {
 Outcome train_on_rank(const Training& training, const ProcessGroupPtr& group);
 Outcome train_alone(const Training& training);
 
-/// What is wrong; empty: nothing. `was_refused`: all ranks said that they cannot do this.
+/// Says what is wrong, or returns an empty text. `was_refused` tells whether all ranks said that they cannot do this.
 std::string failure_of(const Training& training, bool* was_refused = nullptr);
 
 }  // namespace cohort::test::trainings

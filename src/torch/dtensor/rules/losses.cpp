@@ -38,7 +38,7 @@ struct LocalClasses {
   std::int64_t count;
   std::int64_t total;
 
-  /// Of a class among the columns. Without a class, a column of zeros stands in, and a target behind the last class must not
+  /// Where a class is among the columns. Without a class, a column of zeros stands in, and a target behind the last class must not
   /// find it.
   std::int64_t offset() const { return count == 0 ? first - 1 : first; }
 };

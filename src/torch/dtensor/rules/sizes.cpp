@@ -16,7 +16,7 @@ at::IntArrayRef sizes_of(const OpCall& call, std::size_t tensor) {
   return call.tensors()[tensor].sizes;
 }
 
-/// Of an optional argument; null if there is none.
+/// The tensor of an optional argument; null if there is none.
 const TensorArgument* tensor_at(const OpCall& call, std::size_t position) {
   const auto& tensors = call.tensors();
   const auto* const found = std::find_if(tensors.begin(), tensors.end(),
