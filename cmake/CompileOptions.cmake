@@ -44,6 +44,16 @@ function(cohort_precompile name)
   cohort_unoptimised(${name})
   target_link_libraries(${name} PRIVATE cohort_options ${arg_LIBRARIES})
   target_precompile_headers(${name} PRIVATE ${arg_HEADERS})
+  # A precompiled header has checksums of the headers in it, by which GCC knows what has been read already (#pragma once).
+  # To ccache a header in which only a comment has changed looks the same, and it would find the precompiled one of before,
+  # with which nothing compiles: for our own headers it compares the text.
+  if(arg_HEADERS MATCHES "<cohort/" AND CMAKE_CXX_COMPILER_LAUNCHER MATCHES "ccache")
+    file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/*.h)
+    list(JOIN headers ":" headers)
+    set(launcher ${CMAKE_CXX_COMPILER_LAUNCHER})
+    list(INSERT launcher 3 CCACHE_EXTRAFILES=${headers})
+    set_target_properties(${name} PROPERTIES CXX_COMPILER_LAUNCHER "${launcher}")
+  endif()
 endfunction()
 
 set(CMAKE_CXX_VISIBILITY_PRESET hidden)
