@@ -15,6 +15,18 @@ Failure Departure::failure(int reporter) const {
                               last_error.empty() ? "" : "; its last error was: ", last_error)};
 }
 
+Failure failure_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const BackendError& e) {
+    return {.kind = e.kind(), .rank = e.context().rank.value_or(-1), .text = e.message()};
+  } catch (const Error& e) {
+    return {.text = e.message()};
+  } catch (const std::exception& e) {
+    return {.text = e.what()};
+  }
+}
+
 void throw_failure(const Failure& failure, ErrorContext context) {
   if (failure.rank >= 0) context.rank = failure.rank;
   switch (failure.kind) {

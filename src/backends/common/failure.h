@@ -5,6 +5,7 @@
 #include <cohort/error.h>
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -18,8 +19,13 @@ struct Failure {
   ErrorKind kind = ErrorKind::backend;
   int rank = -1;      ///< the rank at fault
   int reporter = -1;  ///< the rank that detected it
+  /// What the ranks were doing would add nothing to a missed deadline (failure_coordinator.h).
+  bool is_explained = false;
   std::string text{};
 };
+
+/// The failure of a group that an error on one of its ranks means.
+Failure failure_of(const std::exception_ptr& error);
 
 /// A rank that has left its group in good order.
 struct Departure {

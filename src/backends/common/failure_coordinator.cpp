@@ -74,14 +74,14 @@ ErrorContext FailureCoordinator::context(const Call& call) const {
   return {.group = group_.id, .op = std::string(to_string(call.op())), .sequence = call.sequence()};
 }
 
-void FailureCoordinator::enter(const OpSignature& signature, std::uint64_t sequence) {
+std::uint64_t FailureCoordinator::enter(const OpSignature& signature, std::uint64_t sequence) {
   const std::lock_guard lock(mutex_);
-  recent_.enter(signature, sequence);
+  return recent_.enter(signature, sequence);
 }
 
-void FailureCoordinator::exit() {
+void FailureCoordinator::exit(std::uint64_t number) {
   const std::lock_guard lock(mutex_);
-  recent_.exit();
+  recent_.exit(number);
 }
 
 bool FailureCoordinator::end(const Failure& failure) {
@@ -143,7 +143,7 @@ void FailureCoordinator::diagnose() {
   {
     const std::lock_guard lock(mutex_);
     const bool is_open = failure_->kind == ErrorKind::timeout || failure_->kind == ErrorKind::mismatch;
-    if (is_examined_ || !is_open || notes_ == nullptr) return;
+    if (is_examined_ || failure_->is_explained || !is_open || notes_ == nullptr) return;
     is_examined_ = true;
     if (is_alone_) {
       failure_->text += ", and the job's store does not answer";
@@ -197,14 +197,14 @@ void FailureCoordinator::diagnose() {
   }
 }
 
-void FailureCoordinator::throw_end(const Call& call) {
+Failure FailureCoordinator::explain() {
   diagnose();
-  Failure failure;
-  {
-    const std::lock_guard lock(mutex_);
-    failure = *failure_;
-  }
-  broken_.refuse(std::move(failure), context(call), call);
+  const std::lock_guard lock(mutex_);
+  return *failure_;
+}
+
+void FailureCoordinator::throw_end(const Call& call) {
+  broken_.refuse(explain(), context(call), call);
 }
 
 std::optional<Failure> FailureCoordinator::failure() {

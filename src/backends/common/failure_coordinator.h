@@ -53,26 +53,31 @@ class FailureCoordinator {
     if (is_over_.load(std::memory_order_acquire)) throw_end(call);
   }
 
-  /// Marks this rank as being in an operation for a scope.
+  /// Marks this rank as being in a collective for a scope.
   class OpScope {
    public:
     OpScope(FailureCoordinator& coordinator, const OpSignature& signature, std::uint64_t sequence)
-        : coordinator_(coordinator) {
-      coordinator_.enter(signature, sequence);
-    }
-    ~OpScope() { coordinator_.exit(); }
+        : coordinator_(coordinator), number_(coordinator.enter(signature, sequence)) {}
+    ~OpScope() { coordinator_.exit(number_); }
     OpScope(const OpScope&) = delete;
     OpScope& operator=(const OpScope&) = delete;
 
    private:
     FailureCoordinator& coordinator_;
+    const std::uint64_t number_;
   };
+  /// For operations that outlive the call which enqueues them: returns a number for exit(). They end in the order in
+  /// which they were entered.
+  std::uint64_t enter(const OpSignature& signature, std::uint64_t sequence);
+  void exit(std::uint64_t number);
 
   /// Something failed, and a rank that knows the reason may be about to publish it: waits a moment for that, then calls
   /// check().
   void await_news(const Call& call);
   /// Why the group has failed, if it has.
   std::optional<Failure> failure();
+  /// The same with what the other ranks were doing, where that matters: asking them takes a moment. The group has failed.
+  Failure explain();
   /// The ranks that left the group in good order, as far as the store knows. Asks the store, which may take a moment.
   std::vector<Departure> departures();
   /// Takes over a failure that another part has reported.
@@ -89,8 +94,6 @@ class FailureCoordinator {
   ErrorContext context(const Call& call) const;
 
  private:
-  void enter(const OpSignature& signature, std::uint64_t sequence);
-  void exit();
   bool end(const Failure& failure);
   void publish_recent_ops();
   std::string own_note();

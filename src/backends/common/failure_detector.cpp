@@ -38,19 +38,23 @@ std::string FailureDetector::gone_key(int rank) {
 }
 
 std::string encode(const Failure& failure) {
-  return fmt::format("{} {} {}", static_cast<int>(failure.kind), failure.rank, failure.text);
+  return fmt::format("{} {} {:d} {}", static_cast<int>(failure.kind), failure.rank, failure.is_explained, failure.text);
 }
 
 Failure decode_failure(std::string_view text) {
-  const auto kind = text.substr(0, text.find(' '));
-  auto rest = text.substr(std::min(text.size(), kind.size() + 1));
-  const auto rank = rest.substr(0, rest.find(' '));
-  rest = rest.substr(std::min(rest.size(), rank.size() + 1));
-  const auto number = parse_integer<int>(kind);
+  auto rest = text;
+  const auto next_word = [&] {
+    const auto word = rest.substr(0, rest.find(' '));
+    rest.remove_prefix(std::min(rest.size(), word.size() + 1));
+    return word;
+  };
+  const auto kind = parse_integer<int>(next_word());
+  const auto rank = parse_integer<int>(next_word());
+  const auto is_explained = next_word();
   for (const auto known :
        {ErrorKind::backend, ErrorKind::timeout, ErrorKind::peer_lost, ErrorKind::mismatch, ErrorKind::aborted}) {
-    if (number == static_cast<int>(known)) {
-      return {.kind = known, .rank = parse_integer<int>(rank).value_or(-1), .text = std::string(rest)};
+    if (kind == static_cast<int>(known)) {
+      return {.kind = known, .rank = rank.value_or(-1), .is_explained = is_explained == "1", .text = std::string(rest)};
     }
   }
   return {.text = std::string(text)};

@@ -9,11 +9,28 @@
 
 namespace cohort {
 
+namespace {
+/// A rank that waits for nobody may be ahead of the others, so one is not enough: as many on either side of the first
+/// operation that has not ended.
+constexpr std::uint64_t noted = 8;
+}  // namespace
+
+std::uint64_t RecentOps::enter(const OpSignature& signature, std::uint64_t sequence) {
+  kept_.push_back({.signature = signature, .sequence = sequence});
+  return ++entered_;
+}
+
+void RecentOps::exit(std::uint64_t number) {
+  ended_ = std::max(ended_, number);
+  while (entered_ - kept_.size() + noted < ended_ + 1) kept_.pop_front();
+}
+
 std::string RecentOps::note(int rank) const {
-  auto text = fmt::format("{} {}", is_in_ ? "in" : "out", rank);
-  const auto count = std::min<std::uint64_t>(entered_, kept_.size());
-  for (auto number = entered_ - count + 1; number <= entered_; ++number) {
-    const auto& [signature, sequence] = kept_[number % kept_.size()];
+  auto text = fmt::format("{} {}", current() != 0 ? "in" : "out", rank);
+  const auto first = entered_ - kept_.size() + 1;
+  const auto last = std::min(entered_, ended_ + noted);
+  for (auto number = first; number <= last; ++number) {
+    const auto& [signature, sequence] = kept_[number - first];
     text += fmt::format("\n{} {} {} #{}", number, signature.digest(sequence), to_string(signature), sequence);
   }
   return text;

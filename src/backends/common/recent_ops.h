@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // The latest operations of a rank, and how those of several ranks are compared. Every rank numbers the operations that
-// it enters, so that what two ranks have under one number must be the same.
+// it enters, so that what two ranks have under one number must be the same. On host memory a rank is in one operation
+// at a time; on a device it enqueues many, which end in the order in which they were entered.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <span>
@@ -19,13 +20,12 @@ namespace cohort {
 
 class RecentOps {
  public:
-  void enter(const OpSignature& signature, std::uint64_t sequence) {
-    kept_[++entered_ % kept_.size()] = {.signature = signature, .sequence = sequence};
-    is_in_ = true;
-  }
-  void exit() { is_in_ = false; }
-  /// The number of the operation that this rank is in; 0 if it is in none.
-  std::uint64_t current() const { return is_in_ ? entered_ : 0; }
+  /// Returns the number of the operation.
+  std::uint64_t enter(const OpSignature& signature, std::uint64_t sequence);
+  /// It has ended, and so have those that were entered before it.
+  void exit(std::uint64_t number);
+  /// The number of the first operation that has not ended; 0 if there is none.
+  std::uint64_t current() const { return ended_ < entered_ ? ended_ + 1 : 0; }
   /// What the rank publishes; see OpNote.
   std::string note(int rank) const;
 
@@ -34,10 +34,9 @@ class RecentOps {
     OpSignature signature{};
     std::uint64_t sequence = 0;
   };
-  /// A rank that waits for nobody may be ahead of the others, so one is not enough.
-  std::array<Entered, 8> kept_{};
+  std::deque<Entered> kept_;  ///< the newest is number `entered_`
   std::uint64_t entered_ = 0;
-  bool is_in_ = false;
+  std::uint64_t ended_ = 0;
 };
 
 /// A rank's note: "in 2" or "out 2", where 2 is the rank, and a line for each of its latest operations with the number,

@@ -3,16 +3,18 @@
 
 #include <cohort/error.h>
 #include <cohort/log.h>
+#include <cohort/prefix_store.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <condition_variable>
 #include <mutex>
 #include <utility>
 
+#include "backends/common/failure.h"
 #include "backends/common/own_part.h"
-#include "core/abort_text.h"
 #include "core/rank_index.h"
 
 namespace cohort::nccl {
@@ -49,19 +51,20 @@ struct NcclBackend::Launch {
   void cuda(cuda::Result result, std::string_view what) const { cuda::check(driver(), result, what); }
 };
 
-NcclBackend::NcclBackend(const Engine& engine, cuda::ContextPtr context, CommunicatorPtr communicator,
-                         GroupOptions options)
+NcclBackend::NcclBackend(const Engine& engine, cuda::ContextPtr context, CommunicatorPtr communicator, StorePtr store,
+                         GroupOptions options, Deadline deadline)
     : Backend("nccl", communicator->place().rank, communicator->place().size, true),
       engine_(engine),
       context_(std::move(context)),
       communicator_(std::move(communicator)),
+      store_(std::move(store)),
       options_(std::move(options)),
       stream_(context_, options_.is_high_priority_stream),
       events_(std::make_shared<cuda::EventPool>(context_, options_.timing)),
       user_is_here_(context_, false),
       captured_user_is_here_(context_, false),
       barrier_memory_(context_, sizeof(std::int32_t)),
-      watchdog_(communicator_, context_) {
+      watchdog_(communicator_, context_, {.id = group(), .store = store_, .rank = rank(), .size = size()}, deadline) {
   const cuda::Current current(*context_);
   cuda::check(engine_.driver,
               engine_.driver.memory_set(cuda::address_of(barrier_memory_.data()), 0, barrier_memory_.bytes()),
@@ -147,24 +150,35 @@ void NcclBackend::finish(Launch& launch, Call& call) {
   call.on_stream()->completion = std::move(launch.operation);
 }
 
-void NcclBackend::enqueue(Call& call, const Body& body) {
+void NcclBackend::enqueue(const Operation& op, Call& call, const Body& body) {
   if (call.on_stream() == nullptr) {
     throw NotSupportedError("NCCL works on device memory", context_of(call));
   }
-  if (batch_call_.load(std::memory_order_relaxed) == &call) return body(*batch_);
+  const bool is_message = op.type == OpType::send || op.type == OpType::recv;
+  const auto run = [&](Launch& launch) {
+    auto& operation = *launch.operation;
+    if (is_message) operation.set_peer(op.peer);
+    if (!is_message && !operation.is_captured()) {
+      operation.set_number(watchdog_.coordinator().enter(OpSignature::of(op), call.sequence()));
+    }
+    body(launch);
+  };
+  if (batch_call_.load(std::memory_order_relaxed) == &call) return run(*batch_);
+  watchdog_.coordinator().check(call);
   Launch launch(*this, call);
   try {
     begin(launch, call);
-    body(launch);
+    run(launch);
     finish(launch, call);
   } catch (...) {
     launch.use.reset();  // the abort needs the communicator's turn
-    fail_with(std::current_exception());
+    fail_with(std::current_exception(), call);
   }
 }
 
 void NcclBackend::begin_batch(Call& call) {
   if (call.on_stream() == nullptr) throw NotSupportedError("NCCL works on device memory", context_of(call));
+  watchdog_.coordinator().check(call);
   auto launch = std::make_unique<Launch>(*this, call);
   try {
     begin(*launch, call);
@@ -172,7 +186,7 @@ void NcclBackend::begin_batch(Call& call) {
     launch->in_group = true;
   } catch (...) {
     launch->use.reset();
-    fail_with(std::current_exception());
+    fail_with(std::current_exception(), call);
   }
   batch_ = std::move(launch);
   batch_call_ = &call;
@@ -187,22 +201,31 @@ void NcclBackend::end_batch(Call& call) {
     finish(*launch, call);
   } catch (...) {
     launch->use.reset();
-    fail_with(std::current_exception());
+    fail_with(std::current_exception(), call);
   }
 }
 
-void NcclBackend::cancel_batch(Call& /*call*/) noexcept {
+void NcclBackend::cancel_batch(Call& call) noexcept {
   batch_call_ = nullptr;
   const auto launch = std::move(batch_);
   // The NCCL group must be closed, and it now contains less than the other ranks wait for.
   engine_.calls.group_end();
   launch->use.reset();
-  watchdog_.fail(std::current_exception());
+  try {
+    fail_with(std::current_exception(), call);
+  } catch (const Error&) {  // the caller has the error that led here
+  }
 }
 
-void NcclBackend::fail_with(const std::exception_ptr& error) {
-  watchdog_.fail(error);
-  std::rethrow_exception(error);
+void NcclBackend::fail_with(const std::exception_ptr& error, const Call& call) {
+  auto& coordinator = watchdog_.coordinator();
+  try {
+    coordinator.check(call);
+    coordinator.fail(failure_of(error), call);
+  } catch (const Error&) {
+    watchdog_.end();
+    throw;
+  }
 }
 
 void NcclBackend::together(Launch& launch, const std::function<void()>& calls) {
@@ -254,7 +277,7 @@ bool are_one(const Pieces& pieces) {
 }  // namespace
 
 void NcclBackend::all_reduce(const Operation& op, Call& call) {
-  enqueue(call, [&](Launch& launch) {
+  enqueue(op, call, [&](Launch& launch) {
     with_op(launch, op, [&](const Reducing& how, RedOp operation) {
       launch.did(launch.calls().all_reduce(op.in().data(), op.out().data(), op.count_of(op.in()) * how.per_element,
                                            how.type, operation, launch.comm, launch.stream),
@@ -264,7 +287,7 @@ void NcclBackend::all_reduce(const Operation& op, Call& call) {
 }
 
 void NcclBackend::reduce(const Operation& op, Call& call) {
-  enqueue(call, [&](Launch& launch) {
+  enqueue(op, call, [&](Launch& launch) {
     with_op(launch, op, [&](const Reducing& how, RedOp operation) {
       launch.did(launch.calls().reduce(op.in().data(), op.out().data(), op.count_of(op.in()) * how.per_element,
                                        how.type, operation, op.root, launch.comm, launch.stream),
@@ -276,7 +299,7 @@ void NcclBackend::reduce(const Operation& op, Call& call) {
 void NcclBackend::broadcast(const Operation& op, Call& call) {
   if (call.on_stream() == nullptr) return perform_on_copies(op, call);
   const auto data = op.out();
-  enqueue(call, [&](Launch& launch) {
+  enqueue(op, call, [&](Launch& launch) {
     launch.did(launch.calls().broadcast(data.data(), data.data(), data.size(), DataType::uint8, op.root, launch.comm,
                                         launch.stream),
                "ncclBroadcast");
@@ -286,7 +309,7 @@ void NcclBackend::broadcast(const Operation& op, Call& call) {
 void NcclBackend::all_gather(const Operation& op, Call& call) {
   if (call.on_stream() == nullptr) return perform_on_copies(op, call);
   const auto in = op.in();
-  enqueue(call, [&](Launch& launch) {
+  enqueue(op, call, [&](Launch& launch) {
     if (are_one(op.outs)) {
       return launch.did(
           launch.calls().all_gather(in.data(), op.out().data(), in.size(), DataType::uint8, launch.comm, launch.stream),
@@ -323,7 +346,7 @@ void NcclBackend::exchange(Launch& launch, std::span<const ConstBytes> to, std::
 
 void NcclBackend::gather(const Operation& op, Call& call) {
   if (call.on_stream() == nullptr) return perform_on_copies(op, call);
-  enqueue(call, [&](Launch& launch) {
+  enqueue(op, call, [&](Launch& launch) {
     std::vector<ConstBytes> to(index_of(size()));
     to[index_of(op.root)] = op.in();
     exchange(launch, to, op.outs);
@@ -331,7 +354,7 @@ void NcclBackend::gather(const Operation& op, Call& call) {
 }
 
 void NcclBackend::scatter(const Operation& op, Call& call) {
-  enqueue(call, [&](Launch& launch) {
+  enqueue(op, call, [&](Launch& launch) {
     std::vector<Bytes> from(index_of(size()));
     from[index_of(op.root)] = op.out();
     exchange(launch, op.ins, from);
@@ -340,11 +363,11 @@ void NcclBackend::scatter(const Operation& op, Call& call) {
 
 void NcclBackend::all_to_all(const Operation& op, Call& call) {
   if (call.on_stream() == nullptr) return perform_on_copies(op, call);
-  enqueue(call, [&](Launch& launch) { exchange(launch, op.ins, op.outs); });
+  enqueue(op, call, [&](Launch& launch) { exchange(launch, op.ins, op.outs); });
 }
 
 void NcclBackend::reduce_scatter(const Operation& op, Call& call) {
-  enqueue(call, [&](Launch& launch) {
+  enqueue(op, call, [&](Launch& launch) {
     with_op(launch, op, [&](const Reducing& how, RedOp operation) {
       if (are_one(op.ins)) {
         return launch.did(
@@ -366,8 +389,8 @@ void NcclBackend::reduce_scatter(const Operation& op, Call& call) {
   });
 }
 
-void NcclBackend::barrier(const Operation& /*op*/, Call& call) {
-  enqueue(call, [&](Launch& launch) {
+void NcclBackend::barrier(const Operation& op, Call& call) {
+  enqueue(op, call, [&](Launch& launch) {
     auto* const data = barrier_memory_.data();
     launch.did(launch.calls().all_reduce(data, data, 1, DataType::int32, RedOp::sum, launch.comm, launch.stream),
                "ncclAllReduce");
@@ -376,7 +399,7 @@ void NcclBackend::barrier(const Operation& /*op*/, Call& call) {
 
 void NcclBackend::send(const Operation& op, Call& call) {
   const auto data = op.in();
-  enqueue(call, [&](Launch& launch) {
+  enqueue(op, call, [&](Launch& launch) {
     launch.did(launch.calls().send(data.data(), data.size(), DataType::uint8, op.peer, launch.comm, launch.stream),
                "ncclSend");
   });
@@ -384,7 +407,7 @@ void NcclBackend::send(const Operation& op, Call& call) {
 
 int NcclBackend::recv(const Operation& op, Call& call) {
   const auto data = op.out();
-  enqueue(call, [&](Launch& launch) {
+  enqueue(op, call, [&](Launch& launch) {
     launch.did(launch.calls().recv(data.data(), data.size(), DataType::uint8, op.peer, launch.comm, launch.stream),
                "ncclRecv");
   });
@@ -480,11 +503,11 @@ GroupMemory NcclBackend::allocate(std::size_t bytes) {
 
 // --- subgroups and shutdown
 
-BackendPtr NcclBackend::split_by_color(int color, const Communicator::Place& place, GroupOptions options,
-                                       Deadline deadline) {
+BackendPtr NcclBackend::split_by_color(int color, const Communicator::Place& place, const StorePtr& store,
+                                       GroupOptions options, Deadline deadline) {
   auto made = communicator_->split(color, place, options.config_for(engine_.calls.version), deadline);
   if (made == nullptr) return nullptr;
-  return std::make_shared<NcclBackend>(engine_, context_, std::move(made), std::move(options));
+  return std::make_shared<NcclBackend>(engine_, context_, std::move(made), store, std::move(options), deadline);
 }
 
 BackendPtr NcclBackend::split(const BackendSplit& split, Deadline deadline) {
@@ -493,17 +516,22 @@ BackendPtr NcclBackend::split(const BackendSplit& split, Deadline deadline) {
 
 BackendPtr NcclBackend::partition(std::span<const BackendSplit> parts, Deadline deadline) {
   const auto own = find_own_part(parts, rank());
-  if (!own) return split_by_color(split_no_color, {}, options_, deadline);
+  if (!own) return split_by_color(split_no_color, {}, nullptr, options_, deadline);
   const auto& part = parts[own->index];
   return split_by_color(static_cast<int>(own->index),
-                        {.rank = own->rank, .size = static_cast<int>(part.ranks.size()), .group = part.id}, options_,
-                        deadline);
+                        {.rank = own->rank, .size = static_cast<int>(part.ranks.size()), .group = part.id},
+                        keys_for(part.id), options_, deadline);
+}
+
+StorePtr NcclBackend::keys_for(const std::string& id) const {
+  return std::make_shared<PrefixStore>(fmt::format("made/{}", id), store_->clone());
 }
 
 void NcclBackend::prepare_shrink() {
   // The communicator is needed once more: ncclCommShrink itself ends what is on the device.
-  watchdog_.fail(std::make_exception_ptr(AbortedError("the group was shrunk", context_of("shrink"))),
-                 engine_.calls.comm_shrink == nullptr);
+  if (engine_.calls.comm_shrink != nullptr) watchdog_.keep_communicator();
+  watchdog_.coordinator().adopt({.kind = ErrorKind::aborted, .text = "the group was shrunk"});
+  watchdog_.end();
 }
 
 BackendShrunk NcclBackend::shrink(std::span<const int> excluded, Deadline deadline) {
@@ -517,17 +545,18 @@ BackendShrunk NcclBackend::shrink(std::span<const int> excluded, Deadline deadli
     communicator_->abort();
     return {};
   }
-  auto made = communicator_->shrink(excluded,
-                                    {.rank = static_cast<int>(place - ranks.begin()),
-                                     .size = static_cast<int>(ranks.size()),
-                                     .group = group() + "/shrunk"},
-                                    options_.config_for(engine_.calls.version), deadline);
+  const auto id = fmt::format("{}/shrunk[{}]", group(), fmt::join(ranks, ","));
+  auto made = communicator_->shrink(
+      excluded,
+      {.rank = static_cast<int>(place - ranks.begin()), .size = static_cast<int>(ranks.size()), .group = id},
+      options_.config_for(engine_.calls.version), deadline);
   return {.ranks = std::move(ranks),
-          .backend = std::make_shared<NcclBackend>(engine_, context_, std::move(made), options_)};
+          .backend = std::make_shared<NcclBackend>(engine_, context_, std::move(made), keys_for(id), options_, deadline)};
 }
 
 void NcclBackend::abort(std::string_view reason) {
-  watchdog_.fail(std::make_exception_ptr(AbortedError(abort_text(rank(), reason), {.group = group()})));
+  watchdog_.coordinator().abort(reason);
+  watchdog_.end();
 }
 
 bool NcclBackend::drain(Deadline deadline) {
@@ -537,6 +566,7 @@ bool NcclBackend::drain(Deadline deadline) {
 void NcclBackend::shutdown(Deadline deadline) {
   if (!watchdog_.drain(deadline)) return;
   communicator_->destroy(earlier(deadline, Deadline::after(options_.timeout.value_or(30s))));
+  watchdog_.coordinator().leave();
 }
 
 }  // namespace cohort::nccl

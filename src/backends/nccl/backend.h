@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cohort/backend.h>
+#include <cohort/store.h>
 
 #include <atomic>
 #include <functional>
@@ -27,7 +28,9 @@ namespace cohort::nccl {
 
 class NcclBackend final : public Backend {
  public:
-  NcclBackend(const Engine& engine, cuda::ContextPtr context, CommunicatorPtr communicator, GroupOptions options);
+  /// `store` has keys of the group's own.
+  NcclBackend(const Engine& engine, cuda::ContextPtr context, CommunicatorPtr communicator, StorePtr store,
+              GroupOptions options, Deadline deadline);
   /// Destroys the communicator in good order if the peers do so soon, and aborts it otherwise.
   ~NcclBackend() override;
 
@@ -37,8 +40,9 @@ class NcclBackend final : public Backend {
   GroupMemory allocate(std::size_t bytes) override;
   BackendPtr split(const BackendSplit& split, Deadline deadline) override;
   BackendPtr partition(std::span<const BackendSplit> parts, Deadline deadline) override;
-  /// For new_group with split_from: called by all ranks, each with its color.
-  BackendPtr split_by_color(int color, const Communicator::Place& place, GroupOptions options, Deadline deadline);
+  /// For new_group with split_from: called by all ranks, each with its color, and with keys of the new group's own.
+  BackendPtr split_by_color(int color, const Communicator::Place& place, const StorePtr& store, GroupOptions options,
+                            Deadline deadline);
   void prepare_shrink() override;
   BackendShrunk shrink(std::span<const int> excluded, Deadline deadline) override;
   void abort(std::string_view reason) override;
@@ -66,7 +70,7 @@ class NcclBackend final : public Backend {
   using Body = std::function<void(Launch&)>;
 
   /// Runs `body` and stores the completion in the call; inside a batch, the batch stores it.
-  void enqueue(Call& call, const Body& body);
+  void enqueue(const Operation& op, Call& call, const Body& body);
   void begin(Launch& launch, Call& call);
   void finish(Launch& launch, Call& call);
   /// Makes several calls into NCCL that must begin together.
@@ -78,7 +82,10 @@ class NcclBackend final : public Backend {
   /// For host memory, which only the library itself passes: blocks, and performs the same operation on copies on the
   /// device.
   void perform_on_copies(const Operation& op, Call& call);
-  [[noreturn]] void fail_with(const std::exception_ptr& error);
+  /// Ends the group on all ranks, and throws the failure that they agree on.
+  [[noreturn]] void fail_with(const std::exception_ptr& error, const Call& call);
+  /// Keys of its own for a group that is made from this one.
+  StorePtr keys_for(const std::string& id) const;
   ErrorContext context_of(const Call& call) const;
   ErrorContext context_of(std::string_view op) const { return {.group = group(), .op = std::string(op)}; }
   const std::string& group() const { return communicator_->place().group; }
@@ -86,6 +93,7 @@ class NcclBackend final : public Backend {
   const Engine& engine_;
   const cuda::ContextPtr context_;
   const CommunicatorPtr communicator_;
+  const StorePtr store_;
   const GroupOptions options_;
   const cuda::Stream stream_;
   const std::shared_ptr<cuda::EventPool> events_;

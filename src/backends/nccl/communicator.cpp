@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -57,22 +58,32 @@ UniqueId Communicator::new_id(const Engine& engine) {
 }
 
 CommunicatorPtr Communicator::create(const Engine& engine, const cuda::ContextPtr& context, const Place& place,
-                                     const UniqueId& id, Config config, Deadline deadline) {
+                                     const UniqueId& id, Config config, Deadline deadline, const Trouble& trouble) {
   const cuda::Current current(*context);
   Comm* comm = nullptr;
   auto result = engine.calls.comm_init(&comm, place.size, id, place.rank, &config);
   auto made = std::make_shared<Communicator>(engine, context, place, comm);
   const auto errors = made->context_of("new_group");
-  if (result == Result::in_progress) result = made->poll(comm, deadline, [] { return false; });
+  std::optional<Failure> failure;
+  if (result == Result::in_progress) {
+    result = made->poll(comm, deadline, [&] {
+      if (trouble) failure = trouble();
+      return failure.has_value();
+    });
+  }
   if (result == Result::success) return made;
-  const auto error =
-      result == Result::in_progress
-          ? std::make_exception_ptr(OperationTimeoutError(
-                fmt::format("the {} ranks of the NCCL communicator did not all join in time", place.size), errors))
-          : made->failure(result, "ncclCommInitRankConfig", comm, errors);
-  made->break_with(error);
-  made->abort();
-  std::rethrow_exception(error);
+  if (!failure && result == Result::in_progress) {
+    failure = {.kind = ErrorKind::timeout,
+               .text = fmt::format("the {} ranks of the NCCL communicator did not all join in time", place.size)};
+  }
+  if (!failure) failure = failure_of(made->failure(result, "ncclCommInitRankConfig", comm, errors));
+  try {
+    throw_failure(*failure, errors);
+  } catch (const Error&) {
+    made->break_with(std::current_exception());
+    made->abort();
+    throw;
+  }
 }
 
 Communicator::~Communicator() {

@@ -17,6 +17,7 @@
 #include <span>
 #include <string>
 
+#include "backends/common/failure.h"
 #include "backends/cuda/objects.h"
 #include "backends/nccl/engine_interface.h"
 #include "core/turn.h"
@@ -35,9 +36,9 @@ class Communicator {
   };
 
   /// Called by all ranks with the id that one of them got from new_id(). Throws OperationTimeoutError if the others do
-  /// not call it in time.
+  /// not call it in time, and the reason if there is trouble before.
   static CommunicatorPtr create(const Engine& engine, const cuda::ContextPtr& context, const Place& place,
-                                const UniqueId& id, Config config, Deadline deadline);
+                                const UniqueId& id, Config config, Deadline deadline, const Trouble& trouble);
   static UniqueId new_id(const Engine& engine);
   /// Takes ownership of a handle.
   Communicator(const Engine& engine, cuda::ContextPtr context, Place place, Comm* comm)

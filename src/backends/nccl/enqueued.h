@@ -38,6 +38,13 @@ class Enqueued final : public Completion {
   bool wait(Deadline deadline) override;
   std::optional<std::chrono::nanoseconds> duration() override;
 
+  /// For the watchdog: the number under which the ranks compare collectives, 0 for anything else; the other end of a
+  /// message.
+  void set_number(std::uint64_t number) noexcept { number_ = number; }
+  void set_peer(int peer) noexcept { peer_ = peer; }
+  std::uint64_t number() const noexcept { return number_; }
+  int peer() const noexcept { return peer_; }
+
   const Call& call() const noexcept { return call_; }
   Deadline deadline() const noexcept { return deadline_; }
   void* stream() const noexcept { return stream_; }
@@ -53,6 +60,8 @@ class Enqueued final : public Completion {
   const Deadline deadline_;
   void* const stream_;
   const bool is_captured_;
+  std::uint64_t number_ = 0;
+  int peer_ = -1;
   const cuda::ContextPtr context_;
   const std::shared_ptr<cuda::EventPool> events_;
   cuda::EventPtr start_;  ///< null unless the operation is timed

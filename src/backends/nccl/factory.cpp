@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "backends/common/joining.h"
 #include "backends/nccl/backend.h"
 #include "core/rank_index.h"
 #include "group/group_ids.h"
@@ -17,17 +18,20 @@ namespace cohort::nccl {
 
 namespace {
 
+constexpr auto unique_id_key = "nccl";
+
 /// Rank 0 makes the id, and the store passes it on.
-UniqueId exchange_id(const Engine& engine, Store& store, int rank, Deadline deadline, const ErrorContext& errors) {
+UniqueId exchange_id(const Engine& engine, Store& store, int rank, const Trouble& trouble, Deadline deadline,
+                     const ErrorContext& errors) {
   UniqueId id;
   if (rank == 0) {
     id = Communicator::new_id(engine);
-    store.set("nccl", std::string_view(id.bytes.data(), id.bytes.size()), deadline);
+    store.set(unique_id_key, std::string_view(id.bytes.data(), id.bytes.size()), deadline);
     return id;
   }
   std::string text;
   try {
-    text = store.get("nccl", deadline);
+    text = ask_store(deadline, trouble, [&](Deadline until) { return store.get(unique_id_key, until); });
   } catch (const StoreTimeoutError&) {
     throw OperationTimeoutError("rank 0 did not join: its NCCL id is not in the store", errors);
   }
@@ -39,14 +43,15 @@ UniqueId exchange_id(const Engine& engine, Store& store, int rank, Deadline dead
   return id;
 }
 
-BackendPtr split_from(const GroupOptions& chosen, const Communicator::Place& place, Deadline deadline) {
+BackendPtr split_from(const GroupOptions& chosen, const Communicator::Place& place, const StorePtr& store,
+                      Deadline deadline) {
   if (chosen.split_color < 0) {
     throw ValueError(
         "nccl: split_color must not be negative; use split_group() to include ranks outside the new group");
   }
   const auto parent = std::dynamic_pointer_cast<NcclBackend>(chosen.split_from->backend(DeviceType::cuda));
   if (parent == nullptr) throw ValueError("nccl: split_from is not a group of this backend");
-  return parent->split_by_color(chosen.split_color, place, chosen, deadline);
+  return parent->split_by_color(chosen.split_color, place, store, chosen, deadline);
 }
 
 }  // namespace
@@ -69,13 +74,16 @@ ProcessGroupPtr make_group(const Engine& engine, const StorePtr& store, int rank
   const Communicator::Place place{.rank = rank, .size = size, .group = id};
   BackendPtr backend;
   if (chosen.split_from != nullptr) {
-    backend = split_from(chosen, place, deadline);
+    backend = split_from(chosen, place, store, deadline);
   } else {
-    const auto unique = exchange_id(engine, *store, rank, deadline, {.group = id, .op = "new_group", .rank = 0});
-    backend = std::make_shared<NcclBackend>(
-        engine, context,
-        Communicator::create(engine, context, place, unique, chosen.config_for(engine.calls.version), deadline),
-        chosen);
+    Joining joining(store, rank, size, deadline, {"id", unique_id_key});
+    backend = joining.run([&] {
+      const auto unique =
+          exchange_id(engine, *store, rank, joining.trouble(), deadline, {.group = id, .op = "new_group", .rank = 0});
+      auto made = Communicator::create(engine, context, place, unique, chosen.config_for(engine.calls.version), deadline,
+                                       joining.trouble());
+      return std::make_shared<NcclBackend>(engine, context, std::move(made), store, chosen, deadline);
+    });
   }
   auto group = std::make_shared<ProcessGroup>(store, rank, size, chosen.timeout.value_or(timeout), id);
   group->add_backend(DeviceType::cuda, std::move(backend));

@@ -6,7 +6,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -32,6 +34,9 @@ struct Watchdog::Core final : Worker::Job {
   int draining = 0;
   int sweeping = 0;
   int idle_rounds = rounds_awake;  ///< used only by the thread
+  bool has_failed = false;         ///< and the thread has not carried it out yet
+  std::atomic<bool> keeps_communicator{false};
+  std::optional<FailureCoordinator> coordinator{};  ///< last, because its threads use the other members
 
   bool is_idle() const { return watched.empty() && sweeping == 0; }
 
@@ -40,15 +45,29 @@ struct Watchdog::Core final : Worker::Job {
   Worker::Next next() const;
   /// Checks once all operations that are watched.
   void look(const std::vector<EnqueuedPtr>& operations);
-  void fail(const std::exception_ptr& error, bool aborts);
+  void miss_deadline(const Enqueued& operation);
+  void end();
+  std::exception_ptr error_for(const Call& call);
   /// Releases the operations that have ended.
   void sweep();
 };
 
-Watchdog::Watchdog(CommunicatorPtr communicator, cuda::ContextPtr context)
+Watchdog::Watchdog(CommunicatorPtr communicator, cuda::ContextPtr context, FailureCoordinator::Group group,
+                   Deadline deadline)
     : core_(std::make_shared<Core>()), worker_("cohort-nccl", core_) {
   core_->communicator = std::move(communicator);
   core_->context = std::move(context);
+  // The failure is carried out by the watchdog's thread, or by the thread that found it. If the former has not been
+  // started, nothing is in progress.
+  core_->coordinator.emplace(std::move(group), deadline, [core = core_.get()](const Failure&) {
+    const std::lock_guard lock(core->mutex);
+    core->has_failed = true;
+    core->wake();
+  });
+}
+
+FailureCoordinator& Watchdog::coordinator() {
+  return *core_->coordinator;
 }
 
 void Watchdog::watch(EnqueuedPtr operation) {
@@ -67,12 +86,29 @@ bool Watchdog::drain(Deadline deadline) {
   return have_ended;
 }
 
-void Watchdog::fail(const std::exception_ptr& error, bool aborts) {
-  core_->fail(error, aborts);
+void Watchdog::end() {
+  core_->end();
 }
 
-void Watchdog::Core::fail(const std::exception_ptr& error, bool aborts) {
-  communicator->break_with(error);
+void Watchdog::keep_communicator() {
+  core_->keeps_communicator = true;
+}
+
+std::exception_ptr Watchdog::Core::error_for(const Call& call) {
+  try {
+    coordinator->check(call);
+    return nullptr;
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+void Watchdog::Core::end() {
+  try {
+    throw_failure(coordinator->explain(), {.group = communicator->place().group});
+  } catch (...) {
+    communicator->break_with(std::current_exception());
+  }
   std::vector<EnqueuedPtr> operations;
   {
     const std::lock_guard lock(mutex);
@@ -80,10 +116,10 @@ void Watchdog::Core::fail(const std::exception_ptr& error, bool aborts) {
   }
   // Ended before the abort, which makes kernels return early as if they had succeeded.
   for (const auto& each : operations) {
-    if (!each->is_done()) each->end(error);
+    if (!each->is_done()) each->end(error_for(each->call()));
   }
   operations.clear();
-  if (aborts) communicator->abort();
+  if (!keeps_communicator) communicator->abort();
   sweep();
 }
 
@@ -94,6 +130,7 @@ void Watchdog::Core::sweep() {
       std::stable_partition(watched.begin(), watched.end(), [](const EnqueuedPtr& each) { return !each->has_ended(); });
   std::move(first, watched.end(), std::back_inserter(ended));
   watched.erase(first, watched.end());
+  for (const auto& each : ended) coordinator->exit(each->number());
   // Released without the lock, since this may destroy a whole group. Threads that drain wait for that too.
   ++sweeping;
   lock.unlock();
@@ -114,29 +151,41 @@ void Watchdog::Core::look(const std::vector<EnqueuedPtr>& operations) {
     if (may_be_done) busy.push_back(stream);
     if (late == nullptr && each->deadline().when() <= now) late = each.get();
   }
-  if (late != nullptr) {
-    const auto& call = late->call();
-    return fail(std::make_exception_ptr(OperationTimeoutError(
-                    fmt::format("{} did not end within {} ms", to_string(call.op()), call.timeout().count()),
-                    {.group = communicator->place().group,
-                     .op = std::string(to_string(call.op())),
-                     .sequence = call.sequence()})),
-                true);
-  }
+  if (late != nullptr) return miss_deadline(*late);
   if (busy.empty()) return;
   // A thread that uses the communicator right now gets its errors directly.
   std::exception_ptr error;
-  if (const auto use = communicator->try_use()) {
-    ErrorContext where{.group = communicator->place().group};
-    for (const auto& each : operations) {
-      if (each->has_ended()) continue;
-      where.op = to_string(each->call().op());
-      where.sequence = each->call().sequence();
-      break;
-    }
-    error = communicator->async_error(*use, where);
+  if (const auto use = communicator->try_use()) error = communicator->async_error(*use, {});
+  if (!error) return;
+  const auto first = std::find_if(operations.begin(), operations.end(), [](const auto& each) { return !each->has_ended(); });
+  const auto& call = (first == operations.end() ? operations.front() : *first)->call();
+  try {
+    // NCCL does not say which rank is gone, and another one may know it.
+    if (failure_of(error).kind == ErrorKind::peer_lost) coordinator->await_news(call);
+    coordinator->fail(failure_of(error), call);
+  } catch (const Error&) {  // what the operations end with
+    end();
   }
-  if (error) fail(error, true);
+}
+
+void Watchdog::Core::miss_deadline(const Enqueued& operation) {
+  const auto& call = operation.call();
+  const bool is_collective = operation.number() != 0;
+  try {
+    for (const auto& each : coordinator->departures()) {
+      if (is_collective || each.rank == operation.peer()) coordinator->fail(each.failure(), call);
+    }
+    if (is_collective) coordinator->miss_deadline(call);
+    // What the ranks do says nothing about messages, which only some of them exchange.
+    coordinator->fail({.kind = ErrorKind::timeout,
+                       .rank = operation.peer(),
+                       .is_explained = true,
+                       .text = fmt::format("{} #{} did not end within {} ms", to_string(call.op()), call.sequence(),
+                                           call.timeout().count())},
+                      call);
+  } catch (const Error&) {  // what the operations end with
+    end();
+  }
 }
 
 void Watchdog::Core::begin() {
@@ -154,6 +203,13 @@ Worker::Next Watchdog::Core::next() const {
 }
 
 Worker::Next Watchdog::Core::step(Worker::Lock& lock) {
+  if (has_failed) {
+    has_failed = false;
+    lock.unlock();
+    end();
+    lock.lock();
+    return next();
+  }
   const bool was_asleep = idle_rounds >= rounds_awake;
   idle_rounds = watched.empty() ? idle_rounds + 1 : 0;
   // Woken by an operation that was enqueued just now: there is nothing to check yet.

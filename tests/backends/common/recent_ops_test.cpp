@@ -26,8 +26,7 @@ OpNote note_of(int rank, const std::vector<OpSignature>& called) {
   RecentOps ops;
   std::uint64_t sequence = 0;
   for (const auto& each : called) {
-    ops.enter(each, ++sequence);
-    ops.exit();
+    ops.exit(ops.enter(each, ++sequence));
   }
   return OpNote::parse(ops.note(rank));
 }
@@ -43,7 +42,7 @@ TEST(RecentOpsTest, ANoteSaysWhoIsWhere) {
   EXPECT_TRUE(in.is_in);
   EXPECT_EQ(in.newest(), 1U);
   EXPECT_EQ(in.ops.at(1).text, "broadcast(f32, 16 bytes, root 1) #7");
-  ops.exit();
+  ops.exit(1);
   EXPECT_EQ(ops.current(), 0U);
   EXPECT_FALSE(OpNote::parse(ops.note(3)).is_in);
 }
@@ -72,6 +71,25 @@ TEST(RecentOpsTest, RanksThatAreNotEquallyFarAgree) {
   const std::vector<OpSignature> many(100, a);
   EXPECT_FALSE(first_mismatch(std::array{note_of(0, many), note_of(1, {many.begin(), many.end() - 3})}));
   EXPECT_FALSE(first_mismatch(std::array{note_of(0, many), note_of(1, {a})})) << "too far apart to compare";
+}
+
+TEST(RecentOpsTest, ManyThatAreUnderWayAreComparedFromTheFirstThatHasNotEnded) {
+  const auto a = broadcast_from(0);
+  const auto b = broadcast_from(1);
+  const auto note_of_device = [&](int rank, const OpSignature& odd, std::uint64_t ended) {
+    RecentOps ops;
+    for (std::uint64_t number = 1; number <= 500; ++number) EXPECT_EQ(ops.enter(number == 100 ? odd : a, number), number);
+    ops.exit(ended);
+    EXPECT_EQ(ops.current(), ended + 1);
+    return OpNote::parse(ops.note(rank));
+  };
+  // Both have enqueued 400 more behind the one that differs; for rank 1 it ended, as a broadcast does for its root.
+  const std::array notes{note_of_device(0, a, 99), note_of_device(1, b, 103)};
+  const auto mismatch = first_mismatch(notes);
+  ASSERT_TRUE(mismatch);
+  EXPECT_THAT(mismatch->text, HasSubstr("broadcast(f32, 16 bytes, root 1) #100"));
+  EXPECT_EQ(notes[0].ops.begin()->first, 93U) << "a note is short";
+  EXPECT_EQ(notes[0].newest(), 107U);
 }
 
 TEST(StallWatchTest, CallsOncePerOperationThatLasts) {
