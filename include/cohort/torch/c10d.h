@@ -111,4 +111,10 @@ COHORT_API bool wants_group_memory(const C10dBackend& backend);
 
 COHORT_API c10::intrusive_ptr<c10d::Store> to_c10d(StorePtr store);
 
+/// For a language whose run time ends before the process does, such as Python: called at its end, without its lock. From
+/// then on no callback of a future begins, and no other thread returns from an operation or a wait of a group made by
+/// to_c10d(): it could only return into a run time that has ended. Waits for the callbacks that run, but no longer than
+/// `timeout`. Operations go on, so that the other ranks get what they wait for.
+COHORT_API void prepare_c10d_for_exit(std::chrono::milliseconds timeout);
+
 }  // namespace cohort

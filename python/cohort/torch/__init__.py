@@ -14,6 +14,7 @@ of processes on one host use shared memory, others shared memory inside a host a
     dist.init_process_group("cohort", pg_options=options)
     x = cohort.torch.empty(1024, 1024)                      # in memory of the group: collectives on it copy nothing
 """
+import atexit
 import datetime
 import functools
 import operator
@@ -106,6 +107,8 @@ def _register():
         register(devices=["cpu"])
     else:
         register()
+    # A callback or a daemon thread that comes back from a collective once the interpreter has ended would end the process.
+    atexit.register(_torch.prepare_for_exit, datetime.timedelta(seconds=5))
     environment.install()
     shrinking.install()
     buckets.install(_backend_of)

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "core/immortal.h"
+#include "core/wait_until.h"
 
 namespace cohort {
 
@@ -50,6 +51,7 @@ std::shared_ptr<CompletionThreads> CompletionThreads::instance() {
 void CompletionThreads::run(std::function<void()> task) {
   std::unique_lock lock(mutex_);
   tasks_.push_back(std::move(task));
+  if (is_stopped_) return;
   if (idle_ >= tasks_.size()) return changed_.notify_one();
   try {
     auto& all = all_threads();
@@ -62,9 +64,16 @@ void CompletionThreads::run(std::function<void()> task) {
   }
 }
 
+void CompletionThreads::stop(Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  is_stopped_ = true;
+  wait_until(changed_, lock, deadline, [this] { return running_ == 0; });
+}
+
 void CompletionThreads::run_first(std::unique_lock<std::mutex>& lock) noexcept {
   auto task = std::move(tasks_.front());
   tasks_.pop_front();
+  ++running_;
   lock.unlock();
   try {
     task();
@@ -73,6 +82,7 @@ void CompletionThreads::run_first(std::unique_lock<std::mutex>& lock) noexcept {
   }
   task = nullptr;  // destroys what it holds, which may be objects of Python, while the lock is not held
   lock.lock();
+  if (--running_ == 0 && is_stopped_) changed_.notify_all();
 }
 
 void CompletionThreads::serve() noexcept {
@@ -80,7 +90,7 @@ void CompletionThreads::serve() noexcept {
   std::unique_lock lock(mutex_);
   for (;;) {
     ++idle_;
-    changed_.wait(lock, [this] { return !tasks_.empty(); });
+    changed_.wait(lock, [this] { return !tasks_.empty() && !is_stopped_; });
     --idle_;
     run_first(lock);
   }

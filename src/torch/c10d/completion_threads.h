@@ -5,6 +5,7 @@
 // are as many as callbacks that are running.
 #pragma once
 
+#include <cohort/deadline.h>
 #include <cohort/future.h>
 
 #include <condition_variable>
@@ -25,6 +26,9 @@ class CompletionThreads final : public Executor {
   /// Runs the task on a thread that has nothing else to do, which is started if there is none.
   void run(std::function<void()> task) override;
 
+  /// No task begins any more. Waits for those that run, but not beyond the deadline.
+  void stop(Deadline deadline);
+
  private:
   void serve() noexcept;
   /// Runs the first task, which there is. The lock is released meanwhile.
@@ -35,6 +39,8 @@ class CompletionThreads final : public Executor {
   std::deque<std::function<void()>> tasks_;
   std::size_t threads_ = 0;
   std::size_t idle_ = 0;
+  std::size_t running_ = 0;
+  bool is_stopped_ = false;
 };
 
 }  // namespace cohort

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "group/process_group_state.h"
+#include "torch/c10d/exit.h"
 #include "torch/c10d/reduce_op.h"
 #include "torch/compat/work_time.h"
 #include "torch/written.h"
@@ -87,6 +88,7 @@ ExportedGroup::ExportedGroup(ProcessGroupPtr group, const ToC10dOptions& options
 
 ExportedGroup::WorkPtr ExportedGroup::run(const Kind& kind, const Tensors& inputs, Tensors outputs, const How& how,
                                           const Issue& issue) {
+  const Caller caller;
   if (scope_) scope_->outputs.insert(scope_->outputs.end(), outputs.begin(), outputs.end());
   auto work = c10::make_intrusive<ExportedWork>(getRank(), kind.type, kind.title, inputs, std::move(outputs));
   if (scope_) {
@@ -262,6 +264,7 @@ ExportedGroup::WorkPtr ExportedGroup::barrier(const c10d::BarrierOptions& option
 void ExportedGroup::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
   // Here a timeout of 0 does not mean the group's: who is not there yet is missing.
   const auto timeout = options.timeout.count() == 0 ? std::chrono::milliseconds(1) : options.timeout;
+  const Caller caller;
   group_->monitored_barrier({.timeout = timeout_of(timeout), .wait_all_ranks = wait_all_ranks});
 }
 
@@ -335,6 +338,7 @@ static_assert(static_cast<int>(c10d::OpType::_REDUCE_SCATTER_BASE) == static_cas
 
 void ExportedGroup::registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
   group_->add_post_hook([hook = std::move(hook)](const HookEvent& event) {
+    if (has_ended_for_c10d()) return;
     using Time = decltype(c10d::WorkInfo::timeStarted);
     hook(std::make_shared<c10d::WorkInfo>(static_cast<c10d::OpType>(event.op), event.sequence,
                                           work_time<Time>(event.started), work_time<Time>(event.finished),

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "torch/c10d/completion_threads.h"
+#include "torch/c10d/exit.h"
 
 namespace cohort {
 
@@ -55,10 +56,12 @@ std::vector<at::Tensor> ExportedWork::result() {
 }
 
 void ExportedWork::synchronize() {
+  const Caller caller;
   issued().synchronize();
 }
 
 bool ExportedWork::wait(std::chrono::milliseconds timeout) {
+  const Caller caller;
   timeout > kNoTimeout ? issued().wait(timeout) : issued().wait();
   end_record();
   return true;
