@@ -8,7 +8,9 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -95,8 +97,22 @@ at::ScalarType scalar_type_from(DType dtype) {
   throw TypeError(fmt::format("tensors of libtorch {} have no elements of type {}", TORCH_VERSION, to_string(dtype)));
 }
 
+namespace {
+/// Process-wide: a bit for each type.
+std::atomic<std::uint64_t> host_memory_types{std::uint64_t{1} << static_cast<unsigned>(at::kCPU)};
+}  // namespace
+
+void use_as_host_memory(c10::DeviceType type) {
+  if (type == at::kCUDA || type == at::kMeta) {
+    throw ValueError(fmt::format("use_as_host_memory: the host does not read memory of type {}", c10::DeviceTypeName(type, true)));
+  }
+  host_memory_types |= std::uint64_t{1} << static_cast<unsigned>(type);
+}
+
 Device device_from(at::Device device) {
-  if (device.is_cpu()) return Device(DeviceType::cpu);
+  if ((host_memory_types.load(std::memory_order_relaxed) >> static_cast<unsigned>(device.type()) & 1U) != 0) {
+    return Device(DeviceType::cpu);
+  }
   if (device.is_cuda()) return Device(DeviceType::cuda, device.index());
   throw ValueError(fmt::format("a tensor on {}: groups work on cpu and cuda", device.str()));
 }
@@ -132,7 +148,9 @@ at::Tensor empty_in_group(ProcessGroup& group, at::IntArrayRef sizes, const at::
       throw ValueError("empty_in_group: the tensor is too large");
     }
   }
-  if (bytes == 0 || !group.capabilities(device_from(options.device())).group_memory) return at::empty(sizes, options);
+  const auto device = options.device();
+  const bool is_of_group = device.is_cpu() || device.is_cuda();  // of libtorch's own, which it knows how to wrap
+  if (bytes == 0 || !is_of_group || !group.capabilities(device_from(device)).group_memory) return at::empty(sizes, options);
   const auto memory = std::make_shared<GroupMemory>(group.allocate(bytes));
   return at::from_blob(
       memory->data(), sizes, [memory](void* /*data*/) {}, options);

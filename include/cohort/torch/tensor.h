@@ -41,6 +41,9 @@ namespace cohort {
 COHORT_API DType dtype_from(at::ScalarType type);
 COHORT_API at::ScalarType scalar_type_from(DType dtype);
 COHORT_API Device device_from(at::Device device);
+/// From now on groups take tensors on devices of this type, PrivateUse1 for example, for host memory: for devices of a
+/// program's own whose memory the host reads and writes in place. Nothing that a device still does is waited for.
+COHORT_API void use_as_host_memory(c10::DeviceType type);
 
 /// The tensor's memory, to be written: raises the tensor's version, at this call and not at those that use the buffer.
 COHORT_API Buffer buffer_of(const at::Tensor& tensor);
