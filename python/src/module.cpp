@@ -92,8 +92,7 @@ PYBIND11_MODULE(_torch, module) {
              [](const C10dBackend& backend) { cohort::python::allocate_tensors_in(group_of(backend)); });
   module.def("allocate_tensors_ordinarily", [] { cohort::python::allocate_tensors_in(nullptr); });
 #endif
-  module.def("prepare_for_exit", &cohort::prepare_c10d_for_exit, "timeout"_a,
-             py::call_guard<py::gil_scoped_release>());
+  module.def("prepare_for_exit", &cohort::prepare_c10d_for_exit, "timeout"_a, py::call_guard<py::gil_scoped_release>());
   module.def("rendezvous", &rendezvous, "timeout"_a, py::call_guard<py::gil_scoped_release>());
   module.def("launcher", &launcher);
 }

@@ -104,7 +104,8 @@ std::atomic<std::uint64_t> host_memory_types{std::uint64_t{1} << static_cast<uns
 
 void use_as_host_memory(c10::DeviceType type) {
   if (type == at::kCUDA || type == at::kMeta) {
-    throw ValueError(fmt::format("use_as_host_memory: the host does not read memory of type {}", c10::DeviceTypeName(type, true)));
+    throw ValueError(
+        fmt::format("use_as_host_memory: the host does not read memory of type {}", c10::DeviceTypeName(type, true)));
   }
   host_memory_types |= std::uint64_t{1} << static_cast<unsigned>(type);
 }
@@ -150,7 +151,8 @@ at::Tensor empty_in_group(ProcessGroup& group, at::IntArrayRef sizes, const at::
   }
   const auto device = options.device();
   const bool is_of_group = device.is_cpu() || device.is_cuda();  // of libtorch's own, which it knows how to wrap
-  if (bytes == 0 || !is_of_group || !group.capabilities(device_from(device)).group_memory) return at::empty(sizes, options);
+  if (bytes == 0 || !is_of_group || !group.capabilities(device_from(device)).group_memory)
+    return at::empty(sizes, options);
   const auto memory = std::make_shared<GroupMemory>(group.allocate(bytes));
   return at::from_blob(
       memory->data(), sizes, [memory](void* /*data*/) {}, options);

@@ -547,11 +547,11 @@ BackendShrunk NcclBackend::shrink(std::span<const int> excluded, Deadline deadli
   }
   const auto id = fmt::format("{}/shrunk[{}]", group(), fmt::join(ranks, ","));
   auto made = communicator_->shrink(
-      excluded,
-      {.rank = static_cast<int>(place - ranks.begin()), .size = static_cast<int>(ranks.size()), .group = id},
+      excluded, {.rank = static_cast<int>(place - ranks.begin()), .size = static_cast<int>(ranks.size()), .group = id},
       options_.config_for(engine_.calls.version), deadline);
-  return {.ranks = std::move(ranks),
-          .backend = std::make_shared<NcclBackend>(engine_, context_, std::move(made), keys_for(id), options_, deadline)};
+  return {
+      .ranks = std::move(ranks),
+      .backend = std::make_shared<NcclBackend>(engine_, context_, std::move(made), keys_for(id), options_, deadline)};
 }
 
 void NcclBackend::abort(std::string_view reason) {

@@ -80,8 +80,8 @@ ProcessGroupPtr make_group(const Engine& engine, const StorePtr& store, int rank
     backend = joining.run([&] {
       const auto unique =
           exchange_id(engine, *store, rank, joining.trouble(), deadline, {.group = id, .op = "new_group", .rank = 0});
-      auto made = Communicator::create(engine, context, place, unique, chosen.config_for(engine.calls.version), deadline,
-                                       joining.trouble());
+      auto made = Communicator::create(engine, context, place, unique, chosen.config_for(engine.calls.version),
+                                       deadline, joining.trouble());
       return std::make_shared<NcclBackend>(engine, context, std::move(made), store, chosen, deadline);
     });
   }

@@ -157,7 +157,8 @@ void Watchdog::Core::look(const std::vector<EnqueuedPtr>& operations) {
   std::exception_ptr error;
   if (const auto use = communicator->try_use()) error = communicator->async_error(*use, {});
   if (!error) return;
-  const auto first = std::find_if(operations.begin(), operations.end(), [](const auto& each) { return !each->has_ended(); });
+  const auto first =
+      std::find_if(operations.begin(), operations.end(), [](const auto& each) { return !each->has_ended(); });
   const auto& call = (first == operations.end() ? operations.front() : *first)->call();
   try {
     // NCCL does not say which rank is gone, and another one may know it.

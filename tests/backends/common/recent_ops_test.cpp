@@ -78,7 +78,8 @@ TEST(RecentOpsTest, ManyThatAreUnderWayAreComparedFromTheFirstThatHasNotEnded) {
   const auto b = broadcast_from(1);
   const auto note_of_device = [&](int rank, const OpSignature& odd, std::uint64_t ended) {
     RecentOps ops;
-    for (std::uint64_t number = 1; number <= 500; ++number) EXPECT_EQ(ops.enter(number == 100 ? odd : a, number), number);
+    for (std::uint64_t number = 1; number <= 500; ++number)
+      EXPECT_EQ(ops.enter(number == 100 ? odd : a, number), number);
     ops.exit(ended);
     EXPECT_EQ(ops.current(), ended + 1);
     return OpNote::parse(ops.note(rank));

@@ -32,9 +32,8 @@ class NcclPeers : public NcclTest {
   /// started before there are threads, as the thread sanitizer asks.
   Process rank_1_elsewhere(const std::string& prefix) const {
     return Process([this, prefix] {
-      const auto detector =
-          FailureDetector::start(std::make_shared<PrefixStore>("groups//1" + prefix, connect()), 1, 2,
-                                 Deadline::after(patient), [](const Failure&) {});
+      const auto detector = FailureDetector::start(std::make_shared<PrefixStore>("groups//1" + prefix, connect()), 1, 2,
+                                                   Deadline::after(patient), [](const Failure&) {});
       connect()->set("tied", "");
       ::pause();
       return 0;
@@ -68,8 +67,9 @@ TEST_F(NcclPeers, AMissedDeadlineNamesTheRankThatIsMissingOnAllRanks) {
     const auto error = error_of<OperationTimeoutError>(
         [&] { return group->broadcast(x.buffer(), {.async_op = true, .timeout = timeout}); });
     EXPECT_EQ(error.context().rank, 1);
-    EXPECT_THAT(error.message(), AllOf(HasSubstr("broadcast #2 did not end within 200 ms"), HasSubstr("missing: rank 1"),
-                                       HasSubstr("rank 1 last called all_reduce(sum, f32, 4 bytes) #1")));
+    EXPECT_THAT(error.message(),
+                AllOf(HasSubstr("broadcast #2 did not end within 200 ms"), HasSubstr("missing: rank 1"),
+                      HasSubstr("rank 1 last called all_reduce(sum, f32, 4 bytes) #1")));
     if (group->rank() == 0) keys->set("rank 0 gave up", "");
   });
 }
@@ -151,8 +151,8 @@ TEST_F(NcclPeers, ARankThatHasLeftIsNamed) {
     OnDevice<float> x({1});
     group->all_reduce(x.buffer()).wait(patient);
     if (group->rank() == 1) return group->shutdown();
-    const auto error = error_of<PeerLostError>(
-        [&] { return group->all_reduce(x.buffer(), {.async_op = true, .timeout = 300ms}); });
+    const auto error =
+        error_of<PeerLostError>([&] { return group->all_reduce(x.buffer(), {.async_op = true, .timeout = 300ms}); });
     EXPECT_EQ(error.context().rank, 1);
     EXPECT_THAT(error.message(), HasSubstr("rank 1 has left the group"));
   });

@@ -53,7 +53,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Device getDevice() const override { return {type(), current}; }
   void setDevice(c10::Device device) const override { current = device.index(); }
   void uncheckedSetDevice(c10::Device device) const noexcept override { current = device.index(); }
-  c10::Stream getStream(c10::Device device) const noexcept override { return c10::Stream(c10::Stream::DEFAULT, device); }
+  c10::Stream getStream(c10::Device device) const noexcept override {
+    return c10::Stream(c10::Stream::DEFAULT, device);
+  }
   c10::Stream getDefaultStream(c10::Device device) const override { return c10::Stream(c10::Stream::DEFAULT, device); }
   c10::Stream exchangeStream(c10::Stream stream) const noexcept override { return stream; }
   c10::DeviceIndex deviceCount() const noexcept override { return host_devices; }
@@ -85,16 +87,14 @@ at::Tensor on_host(const at::Tensor& tensor) {
 }
 
 at::Tensor empty(at::IntArrayRef sizes, Optional<at::ScalarType> dtype, Optional<at::Layout> /*layout*/,
-                 Optional<at::Device> device, Optional<bool> /*pinned*/,
-                 Optional<at::MemoryFormat> format) {
+                 Optional<at::Device> device, Optional<bool> /*pinned*/, Optional<at::MemoryFormat> format) {
   const c10::DeviceGuard guard(device ? *device : host_device(current));
-  return at::Tensor(at::detail::empty_generic(sizes, &memory(), c10::DispatchKeySet(key),
-                                              dtype.value_or(at::kFloat), format));
+  return at::Tensor(
+      at::detail::empty_generic(sizes, &memory(), c10::DispatchKeySet(key), dtype.value_or(at::kFloat), format));
 }
 
 at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, Optional<at::ScalarType> dtype,
-                         Optional<at::Layout> /*layout*/, Optional<at::Device> device,
-                         Optional<bool> /*pinned*/) {
+                         Optional<at::Layout> /*layout*/, Optional<at::Device> device, Optional<bool> /*pinned*/) {
   const c10::DeviceGuard guard(device ? *device : host_device(current));
   return at::Tensor(at::detail::empty_strided_generic(sizes, strides, &memory(), c10::DispatchKeySet(key),
                                                       dtype.value_or(at::kFloat)));
@@ -158,7 +158,8 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     for (std::size_t each = 0; each < arguments; ++each) {
       const auto* const of_argument = schema.arguments()[each].alias_info();
       if (of_argument == nullptr || !(*of_argument == *info)) continue;
-      if (given[each].toTensor().sizes() != value.toTensor().sizes()) adopt_size(given[each].toTensor(), value.toTensor());
+      if (given[each].toTensor().sizes() != value.toTensor().sizes())
+        adopt_size(given[each].toTensor(), value.toTensor());
       value = given[each];
       break;
     }
