@@ -5,9 +5,8 @@
 //   auto step = cohort::capture([&](torch::Tensor x) { return net->forward(x); },
 //                               {.watch = {net}, .passes = {.merge_common = false}});
 //
-// No pass changes a bit of a result; cancel_pairs keeps that promise on shm and thread, which reduce in rank order.
-// None moves one collective, send, receive or host action across another, on whichever groups, and none reorders random
-// numbers. What each pass has done is in explain().
+// No pass changes a bit of a result. None moves one collective, send, receive or host action across another, on whichever
+// groups, and none reorders random numbers. What each pass has done is in explain().
 #pragma once
 
 #include <cstddef>
@@ -28,20 +27,14 @@ struct PassOptions {
   /// collectives keep their order, so that a rank which replays and one which records agree.
   bool overlap = true;
 
-  // What follows changes which collectives a step issues. All ranks of a group must switch it alike, and record and
-  // replay at the same calls: a rank that records while the others replay issues the recorded collectives, which do not
-  // match. Before the first replay the ranks compare what they are going to issue (CaptureError if it differs).
-
   /// Makes one coalesced operation of neighbours in the order of collectives that have the same group, operation and
   /// dtype and do not depend on each other, while they are at most `fuse_cap` bytes together. Its members are performed
-  /// one after another, each as it would be by itself.
+  /// one after another, each as it would be by itself. This changes which collectives a step issues. All ranks of a group
+  /// must switch it alike, and record and replay at the same calls: a rank that records while the others replay issues
+  /// the recorded collectives, which do not match. Before the first replay the ranks compare what they are going to issue
+  /// (CaptureError if it differs).
   bool fuse_collectives = false;
   std::size_t fuse_cap = std::size_t{1} << 20;
-  /// Drops functional collectives that undo or repeat each other: a reduce_scatter whose result is only gathered again
-  /// becomes an all_reduce, an all_gather of which only this rank's own part is used becomes that part, and a second
-  /// all_gather of unchanged data uses the first one's result, if that still exists. An all_reduce has the same bits on
-  /// shm and thread, which combine the ranks' operands in rank order; other backends may combine them differently.
-  bool cancel_pairs = false;
 };
 
 /// What one pass has done to one recording.

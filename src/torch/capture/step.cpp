@@ -295,8 +295,7 @@ void CapturedStep::Impl::settle(Recording& recording, Program program) {
   recording.program = std::make_shared<const Program>(std::move(program));
   if (is_settled) {
     // What a rank computes between its collectives may have kept a pass from changing them.
-    const bool may_change = options.passes.fuse_collectives || options.passes.cancel_pairs;
-    if (may_change && !options.allow_eager) {
+    if (options.passes.fuse_collectives && !options.allow_eager) {
       ranks.compare_now(recording.program->groups, recording::communication_of(*recording.program));
     }
     recording.replayer.emplace(recording.program);

@@ -30,7 +30,7 @@ using Step = std::function<Tensors(const at::Tensor&)>;
 using MakeStep = std::function<Step()>;
 
 inline constexpr PassOptions no_passes{.remove_dead = false, .merge_common = false, .overlap = false};
-inline constexpr PassOptions all_passes{.fuse_collectives = true, .cancel_pairs = true};
+inline constexpr PassOptions all_passes{.fuse_collectives = true};
 
 struct Captured {
   std::vector<Tensors> results;  ///< of each step

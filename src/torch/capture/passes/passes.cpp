@@ -25,7 +25,6 @@ std::vector<PassReport> optimize(Program& program, const PassOptions& options) {
     auto report = pass(program);
     if (report.count > 0) reports.push_back(std::move(report));
   };
-  run(options.cancel_pairs, cancel_pairs);
   run(options.remove_dead, remove_dead);
   run(options.merge_common, merge_common);
   run(options.fuse_collectives, [&](Program& it) { return fuse_collectives(it, options.fuse_cap); });

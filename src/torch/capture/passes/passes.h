@@ -18,7 +18,6 @@ std::vector<PassReport> optimize(Program& program, const PassOptions& options);
 
 PassReport remove_dead(Program& program);
 PassReport merge_common(Program& program);
-PassReport cancel_pairs(Program& program);
 /// Up to `cap` bytes together.
 PassReport fuse_collectives(Program& program, std::size_t cap);
 PassReport overlap(Program& program);
