@@ -2,7 +2,6 @@
 #include "torch/dtensor/redistribute_local.h"
 
 #include <cohort/debug_level.h>
-#include <cohort/error.h>
 #include <cohort/log.h>
 
 #include <fmt/format.h>
@@ -13,6 +12,7 @@
 
 #include "torch/dtensor/plan.h"
 #include "torch/dtensor/shard_ranges.h"
+#include "torch/dtensor/tell_peers.h"
 #include "torch/dtensor/transitions.h"
 #include "torch/functional/async_tensor.h"
 
@@ -33,19 +33,6 @@ std::int64_t elements_at(const Transition& step, at::IntArrayRef sizes, const De
 
 bool communicates(const Transition& step) {
   return !step.from.is_replicate();
-}
-
-/// After an error behind the first collective of a redistribution: the peers are in the next ones, or will be, and this rank
-/// will not come. A group whose own operation has failed has told them already.
-void tell_peers(const std::exception& error, const Plan& steps, Plan::const_iterator failed, const DeviceMesh& mesh) {
-  const auto* const of_a_group = dynamic_cast<const DistributedError*>(&error);
-  for (auto step = failed; step != steps.end(); ++step) {
-    const auto& group = mesh.group(step->mesh_dim);
-    const bool has_told = of_a_group != nullptr && of_a_group->context().group == group->id();
-    if (!communicates(*step) || has_told || !group->why_closed().empty()) continue;
-    group->abort(fmt::format("rank {} failed within a redistribution, after other collectives of it: {}", group->rank(),
-                             error.what()));
-  }
 }
 
 void log_redistribution(std::string_view why, const at::Tensor& local, const Plan& steps, const Layout& from,
@@ -84,7 +71,14 @@ at::Tensor redistribute_local(const at::Tensor& local, at::IntArrayRef sizes, co
       if (!step->from.is_replicate()) moved += std::max(before, result.nbytes());
     }
   } catch (const std::exception& error) {
-    if (std::any_of(begin, step, communicates)) tell_peers(error, *steps, step, mesh);
+    // Behind the first collective, the peers are in the next ones, or will be.
+    if (std::any_of(begin, step, communicates)) {
+      for (; step != steps->end(); ++step) {
+        if (communicates(*step)) {
+          tell_peers(error, mesh, step->mesh_dim, "a redistribution, after other collectives of it");
+        }
+      }
+    }
     throw;
   }
   if (!why.empty() && debug_level() == DebugLevel::detail) log_redistribution(why, local, *steps, from, to, moved);

@@ -182,6 +182,21 @@ TEST(GlobalValues, TargetsOfNoClassAreErrorsAsOfDenseScores) {
   }
 }
 
+/// With the batch sharded, one rank has the wrong target, and the others are in the collective that follows.
+TEST(GlobalValues, ATargetOfNoClassOnOneRankIsToldToItsPeers) {
+  for (const auto dtype : {torch::kFloat, torch::kBFloat16}) {  // libtorch's kernel, and the rule's own sum
+    on_ranks_of_mesh({3}, [dtype](const DeviceMesh& mesh) {
+      const auto scores = distribute_tensor(torch::ones({6, 4}).to(dtype), mesh, {Shard(0)});
+      const auto targets = distribute_tensor(torch::tensor({0, 1, 2, 50, 3, 0}), mesh, {Shard(0)});
+      if (mesh.rank() == 1) {
+        EXPECT_THROW(at::nll_loss(scores, targets), c10::Error);
+      } else {
+        EXPECT_ERROR(DistributedError, at::nll_loss(scores, targets), "rank 1 failed within nll_loss");
+      }
+    });
+  }
+}
+
 /// The sums would be infinite in half precision, the results are not.
 TEST(HalfPrecision, IsSummedUpInSingle) {
   on_ranks_of_mesh({2}, [](const DeviceMesh& mesh) {

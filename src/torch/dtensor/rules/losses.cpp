@@ -7,10 +7,12 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <exception>
 
 #include "torch/dtensor/redistribute_local.h"
 #include "torch/dtensor/rule_table.h"
 #include "torch/dtensor/rules/common.h"
+#include "torch/dtensor/tell_peers.h"
 #include "torch/functional/on_group.h"
 
 namespace cohort::dtensor {
@@ -129,11 +131,20 @@ void run_nll_loss(OpCall& call) {
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const auto dtype = call.argument(0).toTensor().scalar_type();
-  // The kernel's sum would have the dtype of the scores.
-  auto [loss, total] =
-      has_all_classes && sum_dtype(dtype) == dtype
-          ? loss_in_rows(call)
-          : loss_in_classes(call, local_offsets(scores.sizes, layout)[1], scores.sizes[1], keeps_batch);
+  Loss sums;
+  try {
+    // The kernel's sum would have the dtype of the scores.
+    sums = has_all_classes && sum_dtype(dtype) == dtype
+               ? loss_in_rows(call)
+               : loss_in_classes(call, local_offsets(scores.sizes, layout)[1], scores.sizes[1], keeps_batch);
+  } catch (const std::exception& error) {
+    // A target of no class is seen where it lies; the ranks with other rows go on to the sum of the weights.
+    for (const auto dim : batch_dims) {
+      if (!keeps_batch) tell_peers(error, call.mesh(), dim, "nll_loss");
+    }
+    throw;
+  }
+  auto& [loss, total] = sums;
   if (!keeps_batch) {
     // Every rank of a row of classes has the same targets: only the batch is summed over.
     for (const auto dim : batch_dims) {
