@@ -12,6 +12,7 @@
 #include "group/issue_notifier.h"
 #include "torch/capture/graph_values.h"
 #include "torch/capture/waits.h"
+#include "torch/compat/test_slots.h"
 #include "torch/dispatch/fallback.h"
 #include "torch/dtensor/impl.h"
 #include "torch/functional/async_tensor.h"
@@ -21,10 +22,9 @@ namespace cohort::recording {
 
 namespace {
 
-/// How the recorder is carried from thread to thread: see ImplicitReplication, whose kind is the other one that libtorch
-/// leaves alone.
+/// How the recorder is carried from thread to thread, as ImplicitReplication is.
 struct ActiveRecorder : c10::DebugInfoBase {
-  static auto kind() { return c10::DebugInfoKind::TEST_INFO; }
+  static auto kind() { return test_slots::recorder; }
   explicit ActiveRecorder(Recorder& active) : recorder(active) {}
   Recorder& recorder;
 };

@@ -17,14 +17,15 @@
 #include <utility>
 
 #include "torch/compat/optional_tensor.h"
+#include "torch/compat/private_members.h"
+#include "torch/compat/test_slots.h"
 #include "torch/sync_batch_norm/normalize.h"
 
 namespace cohort {
 
 namespace {
 
-/// A dispatch key above autograd for tensor wrappers, which libtorch itself does not use.
-constexpr auto sync_key = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
+constexpr auto sync_key = test_slots::batch_norm_over_group;
 
 /// A tensor that has the key and its group. set_data(), which to() and torch::load call, replaces its content and would
 /// drop the key.
@@ -72,16 +73,6 @@ at::Tensor batch_norm_of_marked(const at::Tensor& input, const OptionalTensor& w
                           .eps = eps});
 }
 
-/// A module does not let anybody replace a registered buffer, and to() and torch::load would ignore one that is not
-/// registered. Explicit instantiation may name private members, which gives access to it.
-using TensorsOfModule = torch::OrderedDict<std::string, at::Tensor>;
-TensorsOfModule& buffers_of(torch::nn::Module& module);
-template <TensorsOfModule torch::nn::Module::*buffers>
-struct BuffersOfModule {
-  friend TensorsOfModule& buffers_of(torch::nn::Module& module) { return module.*buffers; }
-};
-template struct BuffersOfModule<&torch::nn::Module::buffers_>;
-
 template <class Layer>
 bool convert(torch::nn::Module& module, const ProcessGroupPtr& group) {
   auto* const layer = dynamic_cast<Layer*>(&module);
@@ -93,7 +84,8 @@ bool convert(torch::nn::Module& module, const ProcessGroupPtr& group) {
   const bool has_statistics = layer->running_mean.defined();
   const auto plain = has_statistics ? layer->running_mean : at::empty({0});
   layer->running_mean = at::Tensor(c10::make_intrusive<MarkedTensor>(plain, group));
-  if (has_statistics) buffers_of(module)["running_mean"] = layer->running_mean;
+  // to() and torch::load would ignore a member that is not the registered buffer.
+  if (has_statistics) buffers_in(module)["running_mean"] = layer->running_mean;
   return true;
 }
 
@@ -106,10 +98,10 @@ ProcessGroupPtr group_in(const torch::nn::Module& module) {
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericWrapper, library) {
+TORCH_LIBRARY_IMPL(_, COHORT_BATCH_NORM_OVER_GROUP, library) {
   library.fallback(torch::CppFunction::makeFallthrough());
 }
-TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, library) {
+TORCH_LIBRARY_IMPL(aten, COHORT_BATCH_NORM_OVER_GROUP, library) {
   library.impl("batch_norm", batch_norm_of_marked);
 }
 
