@@ -5,9 +5,10 @@
 #include <c10/core/InferenceMode.h>
 #include <cohort/torch/checkpoint.h>
 #include <cohort/torch/clip_grad.h>
-#include <cohort/torch/fused_optim.h>
 #include <cohort/torch/grad_scaler.h>
 #include <cohort/torch/hooks.h>
+#include <cohort/torch/optim.h>
+#include <cohort/torch/optimizer_in_backward.h>
 #include <cohort/torch/post_local_sgd.h>
 #include <cohort/torch/sync_batch_norm.h>
 #include <cohort/torch/zero_optimizer.h>
@@ -272,8 +273,8 @@ void step_zero(const ProcessGroupPtr& group, Watch& watch) {
     parameters.push_back(numbers(size).requires_grad_());
     parameters.back().mutable_grad() = numbers(size);
   }
-  ZeroOptimizer<torch::optim::SGD> optimizer(parameters, torch::optim::SGDOptions(0.1), group,
-                                             {.bucket_bytes = 8 * large});
+  ZeroOptimizer<torch::optim::SGD> optimizer(parameters, torch::optim::SGDOptions(0.1),
+                                             {.process_group = group, .bucket_bytes = 8 * large});
   watch.on(parameters);
   optimizer.step();
 }
@@ -296,7 +297,8 @@ void normalise_over_all(const ProcessGroupPtr& group, Watch& watch) {
 void step_in_backward(const ProcessGroupPtr& group, Watch& watch) {
   Mlp net;
   DistributedDataParallel ddp(net, {.process_group = group});
-  ddp.register_fused_optimizer(make_functional(fused::AdamW{}));
+  optim::AdamW optimizer(net->parameters(), 0.1);
+  const OptimizerInBackward in_backward(optimizer);
   watch.on(net->parameters());
   ddp.forward(random_batch(1, {3, 4})).sum().backward();
 }
@@ -386,7 +388,7 @@ INSTANTIATE_TEST_SUITE_P(
         Place{"DdpDelayedGradients", average_delayed_gradients}, Place{"DdpCastBuffers", cast_buffers},
         Place{"JoinEnds", end_a_join}, Place{"JoinFollows", follow_in_a_join}, Place{"ZeroStep", step_zero<4>},
         Place{"ZeroStepInPlace", step_zero<large>}, Place{"ModelAverager", average_models},
-        Place{"SyncBatchNorm", normalise_over_all}, Place{"FusedOptimizer", step_in_backward},
+        Place{"SyncBatchNorm", normalise_over_all}, Place{"OptimizerInBackward", step_in_backward},
         Place{"GradScaler", unscale}, Place{"ClipGradNorm", clip}, Place{"CheckpointLoad", load_a_checkpoint}),
     [](const auto& place) { return place.param.name; });
 

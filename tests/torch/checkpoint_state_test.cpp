@@ -346,7 +346,7 @@ TEST(CheckpointState, ShardsOfAZeroOptimizerFitAnyNumberOfRanks) {
   };
   with_torch_threads(3, [&](const ProcessGroupPtr& group) {
     auto mine = make();
-    ZeroOptimizer<torch::optim::AdamW> zero(mine, torch::optim::AdamWOptions(0.01), group);
+    ZeroOptimizer<torch::optim::AdamW> zero(mine, torch::optim::AdamWOptions(0.01), {.process_group = group});
     train(zero, mine, 0, 5);
     Checkpoint checkpoint;
     add(checkpoint, mine);
@@ -361,7 +361,7 @@ TEST(CheckpointState, ShardsOfAZeroOptimizerFitAnyNumberOfRanks) {
   for (const int ranks : {2, 3}) {
     with_torch_threads(ranks, [&](const ProcessGroupPtr& group) {
       auto mine = make();
-      ZeroOptimizer<torch::optim::AdamW> zero(mine, torch::optim::AdamWOptions(1), group);
+      ZeroOptimizer<torch::optim::AdamW> zero(mine, torch::optim::AdamWOptions(1), {.process_group = group});
       train(zero, mine, 0, 1);
       Checkpoint checkpoint;
       add(checkpoint, mine);

@@ -137,7 +137,7 @@ TEST_P(DdpOnBackend, ShardedOptimizersStepAsTheWholeOneDoes) {
     fill(*whole, 1);
     DistributedDataParallel a(net, {.process_group = group});
     DistributedDataParallel b(whole, {.process_group = group});
-    ZeroOptimizer<torch::optim::AdamW> sharded(a.parameters(), 0.01, group);
+    ZeroOptimizer<torch::optim::AdamW> sharded(a.parameters(), 0.01, {.process_group = group});
     torch::optim::AdamW plain(b.parameters(), torch::optim::AdamWOptions(0.01));
     for (int step = 0; step < 10; ++step) {
       const auto x = random_batch(10 * step + group->rank(), {3, 4});

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // Backwards that fail, other groups, and modules that are wrapped anew.
+#include <cohort/torch/zero_optimizer.h>
+
 #include "torch/ddp_test.h"
 
 namespace cohort::test {
@@ -155,9 +157,12 @@ TEST(DdpFailure, AModuleCanBeWrappedAnewAfterwards) {
 TEST(DdpFailure, ARefusedOptimizerLeavesTheModelFree) {
   with_torch_threads(1, [](const ProcessGroupPtr& group) {
     DistributedDataParallel ddp(Scale(), {.process_group = group});
-    EXPECT_ERROR(ValueError, ddp.register_fused_optimizer(make_functional(fused::SGD{.lr = 0.1}), {torch::ones({1})}),
-                 "does not reduce");
-    EXPECT_NO_THROW(ddp.register_fused_optimizer(make_functional(fused::SGD{.lr = 0.1})));
+    const auto zero_for = [&](const std::vector<at::Tensor>& parameters) {
+      return std::make_shared<ZeroOptimizer<torch::optim::SGD>>(parameters, 0.1, ZeroOptions{.process_group = group});
+    };
+    EXPECT_THROW(ddp.register_zero_step(zero_for({torch::ones({1}).requires_grad_()})), ValueError);
+    EXPECT_NO_THROW(ddp.register_zero_step(zero_for(ddp.parameters())));
+    EXPECT_ERROR(Error, ddp.register_zero_step(zero_for(ddp.parameters())), "has a ZeRO step already");
   });
 }
 

@@ -101,33 +101,7 @@ TEST(DdpHook, ThoseOfTheLibraryAverage) {
   });
 }
 
-TEST(DdpFused, OptimizersStepAsOneAfterBackwardWould) {
-  with_torch_threads(2, [](const ProcessGroupPtr& group) {
-    Mlp fused_net;
-    Mlp plain;
-    fill(*fused_net, 1);
-    fill(*plain, 1);
-    DistributedDataParallel a(fused_net, {.process_group = group, .bucket_cap_mb = 0.0001});
-    DistributedDataParallel b(plain, {.process_group = group});
-    a.register_fused_optimizer(make_functional(fused::AdamW{.lr = 0.01}), {}, true);
-    EXPECT_ERROR(Error, a.register_fused_optimizer(make_functional(fused::SGD{})), "already");
-    EXPECT_ERROR(Error, a.register_comm_hook(hooks::all_reduce(group)), "fused");
-    torch::optim::AdamW optimizer(b.parameters(), torch::optim::AdamWOptions(0.01));
-    for (int i = 0; i < 10; ++i) {
-      const auto x = random_batch(10 * i + group->rank(), {3, 4});
-      a.forward(x).pow(2).mean().backward();
-      optimizer.zero_grad();
-      b.forward(x).pow(2).mean().backward();
-      optimizer.step();
-      EXPECT_FALSE(fused_net->parameters()[0].grad().defined()) << "used and gone";
-    }
-    for (std::size_t i = 0; i < plain->parameters().size(); ++i) {
-      EXPECT_LT(distance(fused_net->parameters()[i], plain->parameters()[i]), 1e-12);
-    }
-  });
-}
-
-TEST(DdpFused, ZeroStepsBucketByBucket) {
+TEST(DdpZeroStep, StepsBucketByBucket) {
   for (const int size : {1, 2, 3}) {
     with_torch_threads(size, [](const ProcessGroupPtr& group) {
       Mlp sharded;
@@ -137,8 +111,8 @@ TEST(DdpFused, ZeroStepsBucketByBucket) {
       DistributedDataParallel a(sharded, {.process_group = group, .bucket_cap_mb = 0.0001});
       DistributedDataParallel b(plain, {.process_group = group});
       a.register_zero_step(std::make_shared<ZeroOptimizer<torch::optim::AdamW>>(
-          a.parameters(), torch::optim::AdamWOptions(0.01), group));
-      EXPECT_ERROR(Error, a.register_fused_optimizer(make_functional(fused::SGD{})), "already");
+          a.parameters(), torch::optim::AdamWOptions(0.01), ZeroOptions{.process_group = group}));
+      EXPECT_ERROR(Error, a.register_comm_hook(hooks::all_reduce(group)), "a ZeRO step takes averaged gradients");
       torch::optim::AdamW optimizer(b.parameters(), torch::optim::AdamWOptions(0.01));
       for (int i = 0; i < 10; ++i) {
         const auto x = random_batch(10 * i + group->rank(), {3, 4});
@@ -152,22 +126,22 @@ TEST(DdpFused, ZeroStepsBucketByBucket) {
         EXPECT_TRUE(torch::equal(sharded->parameters()[i], plain->parameters()[i])) << i;
       }
       DistributedDataParallel other(Mlp(), {.process_group = group});
-      const auto stranger = std::make_shared<ZeroOptimizer<torch::optim::SGD>>(plain->parameters(),
-                                                                               torch::optim::SGDOptions(0.01), group);
+      const auto stranger = std::make_shared<ZeroOptimizer<torch::optim::SGD>>(
+          plain->parameters(), torch::optim::SGDOptions(0.01), ZeroOptions{.process_group = group});
       EXPECT_THROW(other.register_zero_step(stranger), ValueError);
     });
   }
 }
 
-TEST(DdpFused, ZeroSharesABucketWhileLaterOnesAreReduced) {
+TEST(DdpZeroStep, SharesABucketWhileLaterOnesAreReduced) {
   // The group does not go on to the last reduction of a backward before parameters of the first bucket have been shared,
   // which happens only if sharing does not queue behind that reduction.
   with_torch_threads(2, [](const ProcessGroupPtr& group) {
     Mlp net;
     fill(*net, 1);
     DistributedDataParallel ddp(net, {.process_group = group, .bucket_cap_mb = 0.0001});
-    const auto zero =
-        std::make_shared<ZeroOptimizer<torch::optim::SGD>>(ddp.parameters(), torch::optim::SGDOptions(0.01), group);
+    const auto zero = std::make_shared<ZeroOptimizer<torch::optim::SGD>>(
+        ddp.parameters(), torch::optim::SGDOptions(0.01), ZeroOptions{.process_group = group});
     ddp.register_zero_step(zero);
     ASSERT_NE(zero->sharing_group(), group);
     const auto iterate = [&] {
@@ -196,36 +170,6 @@ TEST(DdpFused, ZeroSharesABucketWhileLaterOnesAreReduced) {
     iterate();
     EXPECT_EQ(reductions.load(), last.load());
     group->barrier();
-  });
-}
-
-TEST(DdpFused, ASubsetOfTheParametersMayBeChosen) {
-  with_torch_threads(2, [](const ProcessGroupPtr& group) {
-    Branches net;
-    DistributedDataParallel ddp(net, {.process_group = group});
-    ddp.register_fused_optimizer(make_functional(fused::SGD{.lr = 1}), {net->a});
-    ddp.forward(torch::full({1}, group->rank() + 1.0, torch::kDouble), true).sum().backward();
-    EXPECT_EQ(net->a.item<double>(), -0.5);
-    EXPECT_EQ(net->b.item<double>(), 1.0);
-    DistributedDataParallel other(Branches(), {.process_group = group});
-    EXPECT_ERROR(ValueError, other.register_fused_optimizer(make_functional(fused::SGD{}), {net->a}),
-                 "does not reduce");
-  });
-}
-
-TEST(DdpFused, SeveralOptimizersStepParametersOfTheirOwn) {
-  with_torch_threads(2, [](const ProcessGroupPtr& group) {
-    Branches net;
-    DistributedDataParallel ddp(net, {.process_group = group});
-    ddp.register_fused_optimizer(make_functional(fused::SGD{.lr = 1}), {net->a});
-    ddp.register_fused_optimizer(make_functional(fused::SGD{.lr = 2}), {net->b}, true);
-    EXPECT_ERROR(Error, ddp.register_fused_optimizer(make_functional(fused::Adam{}), {net->b}), "already");
-    EXPECT_EQ(ddp.logging_data().text("comm_hook"), "fused SGD, SGD");
-    ddp.forward(torch::full({1}, group->rank() + 1.0, torch::kDouble), true).sum().backward();
-    EXPECT_EQ(net->a.item<double>(), -0.5);
-    EXPECT_EQ(net->b.item<double>(), -2.0);
-    EXPECT_TRUE(net->a.grad().defined());
-    EXPECT_FALSE(net->b.grad().defined());
   });
 }
 

@@ -82,7 +82,9 @@ TEST(DdpInBackward, HasTheBitsOfStepsAfterBackward) {
       [](const Parameters& all) { return std::make_unique<torch::optim::RMSprop>(all, 0.01); },
       [](const Parameters& all) { return std::make_unique<torch::optim::Adagrad>(all, 0.01); },
       [](const Parameters& all) { return std::make_unique<optim::Adam>(all, 0.01); },
-      [](const Parameters& all) { return std::make_unique<optim::SGD>(all, SGDOptions(0.1).momentum(0.9)); }};
+      [](const Parameters& all) { return std::make_unique<optim::SGD>(all, SGDOptions(0.1).momentum(0.9)); },
+      [](const Parameters& all) { return std::make_unique<optim::RMSprop>(all, 0.01); },
+      [](const Parameters& all) { return std::make_unique<optim::Rprop>(all); }};
   std::vector<DdpOptions> ways(5);
   for (auto& each : ways) each.bucket_cap_mb = 0.001;
   ways[1].gradient_as_bucket_view = false;
@@ -109,15 +111,14 @@ TEST(DdpInBackward, HasTheBitsOfStepsAfterBackward) {
 }
 
 TEST(DdpInBackward, StepsWhileBackwardComputesAndFreesGradients) {
-  for (const bool is_fused : {false, true}) {
+  for (const bool is_ours : {false, true}) {
     with_torch_threads(2, [&](const ProcessGroupPtr& group) {
       Mlp net(16, 4);
       fill(*net, 1);
-      torch::optim::SGD optimizer(net->parameters(), 0.1);
-      std::optional<OptimizerInBackward> in_backward;
-      if (!is_fused) in_backward.emplace(optimizer);
+      std::unique_ptr<torch::optim::Optimizer> optimizer = std::make_unique<torch::optim::SGD>(net->parameters(), 0.1);
+      if (is_ours) optimizer = std::make_unique<optim::SGD>(net->parameters(), 0.1);
+      const OptimizerInBackward in_backward(*optimizer);
       DistributedDataParallel ddp(net, {.process_group = group, .bucket_cap_mb = 0.0001});
-      if (is_fused) ddp.register_fused_optimizer(make_functional(fused::SGD{.lr = 0.1}), {}, true);
       const auto iterate = [&](int seed) { ddp.forward(random_batch(seed, {3, 4})).pow(2).mean().backward(); };
       iterate(1);
       iterate(2);  // the buckets have been rebuilt
@@ -217,12 +218,15 @@ TEST(DdpInBackward, SeveralOptimizersStepParametersOfTheirOwn) {
     torch::optim::SGD second({net->b->weight}, 2.0);
     const OptimizerInBackward steps_first(first);
     DistributedDataParallel ddp(net, {.process_group = group});
-    const OptimizerInBackward steps_second(second);
+    const OptimizerInBackward steps_second(second, {.keep_gradients = true});
+    EXPECT_EQ(ddp.logging_data().text("comm_hook"), "");
     ddp.forward(torch::full({1}, group->rank() + 1.0, torch::kDouble)).sum().backward();
     EXPECT_EQ(net->a->weight.item<double>(), 1 - 1.5);
     EXPECT_EQ(net->b->weight.item<double>(), 1 - 3.0);
     EXPECT_EQ(net->c->weight.item<double>(), 1);
+    EXPECT_EQ(ddp.logging_data().text("comm_hook"), "optimizer in backward");
     EXPECT_FALSE(net->a->weight.grad().defined());
+    EXPECT_EQ(grad_of(net->b->weight), 1.5) << "kept";
     EXPECT_EQ(grad_of(net->c->weight), 1.5) << "of no optimizer: it stays";
     torch::optim::SGD third({net->c->weight, net->a->weight}, 1.0);
     EXPECT_ERROR(Error, OptimizerInBackward{third}, "another one steps a parameter already");
@@ -365,7 +369,8 @@ TEST(DdpInBackward, RefusesWhatNeedsAllGradientsOrStepsThemselves) {
     refuse({.process_group = group, .mixed_precision = MixedPrecision{.param_dtype = at::kFloat}}, "mixed_precision",
            [](auto&) {});
     refuse({.process_group = group}, "ZeRO step", [&](auto& ddp) {
-      ddp.register_zero_step(std::make_shared<ZeroOptimizer<torch::optim::SGD>>(ddp.parameters(), 0.1, group));
+      ddp.register_zero_step(std::make_shared<ZeroOptimizer<torch::optim::SGD>>(ddp.parameters(), 0.1,
+                                                                                ZeroOptions{.process_group = group}));
     });
     refuse({.process_group = group,
             .delay_all_reduce_named_params = {{"layer0.weight", net->linears[0]->weight}},
@@ -373,11 +378,7 @@ TEST(DdpInBackward, RefusesWhatNeedsAllGradientsOrStepsThemselves) {
            "delay_all_reduce_named_params", [](auto&) {});
     DistributedDataParallel ddp(net, {.process_group = group});
     {
-      ddp.register_fused_optimizer(make_functional(fused::SGD{}), {net->linears[0]->weight});
       const OptimizerInBackward in_backward(optimizer);
-      EXPECT_ERROR(Error, ddp.forward(x), "has a fused optimizer already");
-      EXPECT_ERROR(Error, ddp.register_fused_optimizer(make_functional(fused::SGD{}), {net->linears[1]->weight}),
-                   "has an OptimizerInBackward already");
       EXPECT_ERROR(Error, clip_grad_norm_(net->parameters(), 1),
                    "clip_grad_norm_: a parameter has an OptimizerInBackward");
       GradScaler scaler;
@@ -385,7 +386,7 @@ TEST(DdpInBackward, RefusesWhatNeedsAllGradientsOrStepsThemselves) {
     }
     torch::optim::LBFGS lbfgs(net->parameters());
     EXPECT_ERROR(ValueError, OptimizerInBackward{lbfgs}, "LBFGS");
-    ZeroOptimizer<torch::optim::SGD> zero(net->parameters(), 0.1, group);
+    ZeroOptimizer<torch::optim::SGD> zero(net->parameters(), 0.1, {.process_group = group});
     EXPECT_ERROR(ValueError, OptimizerInBackward{zero}, "register_zero_step");
   });
 }

@@ -300,8 +300,8 @@ TEST(Join, RefusesWhatRanksWithoutInputCannotFollow) {
         net, {.process_group = group, .delay_all_reduce_named_params = {{"b", net->b}}, .delay_until = net->b});
     EXPECT_ERROR(ValueError, join({&delays}, [] {}), "delay_all_reduce_named_params");
     DistributedDataParallel steps(Scale(), {.process_group = group});
-    steps.register_zero_step(
-        std::make_shared<ZeroOptimizer<torch::optim::SGD>>(steps.parameters(), torch::optim::SGDOptions(0.1), group));
+    steps.register_zero_step(std::make_shared<ZeroOptimizer<torch::optim::SGD>>(
+        steps.parameters(), torch::optim::SGDOptions(0.1), ZeroOptions{.process_group = group}));
     EXPECT_ERROR(ValueError, join({&steps}, [] {}), "register_zero_step");
     EXPECT_NO_THROW(fine.forward(torch::ones({1}, torch::kDouble))) << "not in a join that never began";
   });

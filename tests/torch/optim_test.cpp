@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What steps: the sharded optimizer, steps of single parameters, loss scaling, clipping.
+// What steps: the sharded optimizer, optimizers that libtorch does not have, loss scaling, clipping.
 #include <cohort/current_group.h>
 #include <cohort/torch/checkpoint.h>
 #include <cohort/torch/clip_grad.h>
-#include <cohort/torch/fused_optim.h>
 #include <cohort/torch/grad_scaler.h>
+#include <cohort/torch/optim.h>
 #include <cohort/torch/tensor.h>
 #include <cohort/torch/zero_optimizer.h>
 #include <torch/torch.h>
@@ -79,7 +79,7 @@ void expect_same_as_unsharded(typename OptimizerTypes<Inner>::Options options) {
     for (const std::size_t bucket : {std::size_t{1}, std::size_t{100}, std::size_t{25} << 20}) {
       with_torch_threads(size, [&](const ProcessGroupPtr& group) {
         auto mine = parameters();
-        ZeroOptimizer<Inner> zero(mine, options, group, {.bucket_bytes = bucket});
+        ZeroOptimizer<Inner> zero(mine, options, {.process_group = group, .bucket_bytes = bucket});
         train(zero, mine, 0, 20);
         EXPECT_TRUE(equal(mine, expected)) << size << " ranks, buckets of " << bucket;
       });
@@ -119,7 +119,7 @@ TEST(ZeroOptimizer, DealsOutBySizeAndKeepsOnlyItsShareOfTheState) {
   with_torch_threads(2, [](const ProcessGroupPtr& group) {
     Tensors all;
     for (const auto count : {5, 1, 10, 6, 5}) all.push_back(torch::ones({count}).set_requires_grad(true));
-    ZeroOptimizer<torch::optim::AdamW> zero(all, 0.1, group);
+    ZeroOptimizer<torch::optim::AdamW> zero(all, 0.1, {.process_group = group});
     // Largest first, to the rank with least: 10 → 0; 6 → 1; 5 → 1 (11); 5 → 0 (15); 1 → 1.
     std::vector<int> owners;
     for (const auto& each : all) owners.push_back(zero.owner_of(each));
@@ -137,7 +137,7 @@ TEST(ZeroOptimizer, StepsPartsForHooks) {
   train(plain, expected, 0, 6);
   with_torch_threads(2, [&](const ProcessGroupPtr& group) {
     auto mine = parameters();
-    ZeroOptimizer<torch::optim::AdamW> zero(mine, 0.01, group);
+    ZeroOptimizer<torch::optim::AdamW> zero(mine, 0.01, {.process_group = group});
     for (int step = 0; step < 6; ++step) {
       set_gradients(mine, step);
       for (std::size_t begin = 0; begin < mine.size(); begin += 3) {
@@ -162,7 +162,7 @@ TEST(ZeroOptimizer, CheckpointsFitAnyNumberOfRanksAndThePlainOptimizer) {
   };
   with_torch_threads(3, [&](const ProcessGroupPtr& group) {
     auto mine = parameters();
-    ZeroOptimizer<torch::optim::AdamW> zero(two_groups(mine, 0.05), 0.01, group);
+    ZeroOptimizer<torch::optim::AdamW> zero(two_groups(mine, 0.05), 0.01, {.process_group = group});
     train(zero, mine, 0, 12);
     torch::serialize::OutputArchive nowhere;
     EXPECT_ERROR(Error, zero.save(nowhere), "consolidate_state");
@@ -177,7 +177,7 @@ TEST(ZeroOptimizer, CheckpointsFitAnyNumberOfRanksAndThePlainOptimizer) {
   });
   with_torch_threads(2, [&](const ProcessGroupPtr& group) {
     auto mine = parameters();
-    ZeroOptimizer<torch::optim::AdamW> zero(two_groups(mine, 1), 0.01, group);
+    ZeroOptimizer<torch::optim::AdamW> zero(two_groups(mine, 1), 0.01, {.process_group = group});
     train(zero, mine, 0, 1);  // what it has is replaced
     Checkpoint checkpoint({.random_state = false});
     add(checkpoint, mine);
@@ -201,9 +201,10 @@ TEST(ZeroOptimizer, RefusesRanksThatDifferAndTakesTiedWeightsOnce) {
   EXPECT_ERROR(Error, ZeroOptimizer<torch::optim::SGD>(parameters(), 0.1), "ZeroOptimizer");
   with_torch_threads(2, [](const ProcessGroupPtr& group) {
     const auto weight = torch::ones({group->rank() == 1 ? 3 : 4}).set_requires_grad(true);
-    EXPECT_ERROR(MismatchError, ZeroOptimizer<torch::optim::SGD>({weight}, 0.1, group), "rank 1 has other parameters");
+    EXPECT_ERROR(MismatchError, ZeroOptimizer<torch::optim::SGD>({weight}, 0.1, {.process_group = group}),
+                 "rank 1 has other parameters");
     auto tied = torch::ones({2}).set_requires_grad(true);
-    ZeroOptimizer<torch::optim::SGD> zero({tied, tied}, 1.0, group);
+    ZeroOptimizer<torch::optim::SGD> zero({tied, tied}, 1.0, {.process_group = group});
     tied.mutable_grad() = torch::ones({2});
     const auto loss = zero.step([] { return torch::ones({}); });
     EXPECT_EQ(loss.item<double>(), 1);
@@ -211,49 +212,7 @@ TEST(ZeroOptimizer, RefusesRanksThatDifferAndTakesTiedWeightsOnce) {
   });
 }
 
-// --- functional optimizers ------------------------------------------------------------------------------------------
-
-void expect_same_steps(torch::optim::Optimizer& optimizer, Tensors& theirs, FunctionalOptimizer& functional) {
-  auto mine = parameters();
-  for (int step = 0; step < 8; ++step) {
-    set_gradients(theirs, step);
-    set_gradients(mine, step);
-    optimizer.step();
-    for (auto& each : mine) {
-      if (each.grad().defined()) functional.step(each, each.grad());
-    }
-  }
-  EXPECT_TRUE(equal(mine, theirs)) << functional.name();
-}
-template <class Inner, class Options>
-void expect_like(const Options& theirs, const FunctionalOptimizerPtr& functional) {
-  auto all = parameters();
-  Inner optimizer(all, theirs);
-  expect_same_steps(optimizer, all, *functional);
-}
-
-TEST(FunctionalOptimizer, HasTheBitsOfLibtorchsOptimizers) {
-  using namespace torch::optim;
-  expect_like<SGD>(SGDOptions(0.1), make_functional(fused::SGD{.lr = 0.1}));
-  expect_like<SGD>(SGDOptions(0.1).momentum(0.9).dampening(0.2).weight_decay(0.01),
-                   make_functional(fused::SGD{.lr = 0.1, .momentum = 0.9, .dampening = 0.2, .weight_decay = 0.01}));
-  expect_like<SGD>(SGDOptions(0.1).momentum(0.9).nesterov(true),
-                   make_functional(fused::SGD{.lr = 0.1, .momentum = 0.9, .nesterov = true}));
-  expect_like<Adam>(AdamOptions(0.01), make_functional(fused::Adam{.lr = 0.01}));
-  expect_like<Adam>(
-      AdamOptions(0.01).betas({0.8, 0.95}).weight_decay(0.1).amsgrad(true),
-      make_functional(fused::Adam{.lr = 0.01, .beta1 = 0.8, .beta2 = 0.95, .weight_decay = 0.1, .amsgrad = true}));
-  expect_like<AdamW>(AdamWOptions(0.01), make_functional(fused::AdamW{.lr = 0.01}));
-  expect_like<AdamW>(AdamWOptions(0.01).amsgrad(true).weight_decay(0),
-                     make_functional(fused::AdamW{.lr = 0.01, .weight_decay = 0, .amsgrad = true}));
-  expect_like<Adagrad>(AdagradOptions(0.1).lr_decay(0.01).weight_decay(0.02).initial_accumulator_value(0.3),
-                       make_functional(fused::Adagrad{
-                           .lr = 0.1, .lr_decay = 0.01, .weight_decay = 0.02, .initial_accumulator_value = 0.3}));
-  expect_like<RMSprop>(RMSpropOptions(0.01).alpha(0.9).weight_decay(0.1),
-                       make_functional(fused::RMSprop{.lr = 0.01, .alpha = 0.9, .weight_decay = 0.1}));
-  expect_like<RMSprop>(RMSpropOptions(0.01).momentum(0.9).centered(true),
-                       make_functional(fused::RMSprop{.lr = 0.01, .momentum = 0.9, .centered = true}));
-}
+// --- those that libtorch does not have ------------------------------------------------------------------------------
 
 // The numbers are PyTorch 1.13's:
 //   import torch; torch.set_default_dtype(torch.float64)
@@ -264,75 +223,114 @@ TEST(FunctionalOptimizer, HasTheBitsOfLibtorchsOptimizers) {
 //   run(torch.optim.Adadelta, lr=0.5, rho=0.9, eps=1e-6, weight_decay=0.01)
 //   run(torch.optim.Adamax, lr=0.01, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.01)
 //   run(torch.optim.Rprop, lr=0.01, etas=(0.5, 1.2), step_sizes=(1e-6, 50))
-void expect_numbers(FunctionalOptimizer& optimizer, const std::array<double, 3>& expected) {
-  auto parameter = torch::tensor({1.0, -2.0, 0.5}, torch::kDouble);
+template <class Optimizer>
+void expect_numbers(const typename Optimizer::Options& options, const std::array<double, 3>& expected) {
+  auto parameter = torch::tensor({1.0, -2.0, 0.5}, torch::kDouble).requires_grad_();
+  Optimizer optimizer({parameter}, options);
   const auto slope = torch::tensor({0.3, -0.7, 1.1}, torch::kDouble);
-  for (int step = 0; step < 5; ++step) optimizer.step(parameter, slope * (step - 2.5) + 0.1 * parameter);
+  for (int step = 0; step < 5; ++step) {
+    parameter.mutable_grad() = slope * (step - 2.5) + 0.1 * parameter.detach();
+    optimizer.step();
+  }
   for (std::int64_t i = 0; i < 3; ++i) {
-    EXPECT_DOUBLE_EQ(parameter[i].item<double>(), expected[static_cast<std::size_t>(i)]) << optimizer.name();
+    EXPECT_DOUBLE_EQ(parameter[i].item<double>(), expected[static_cast<std::size_t>(i)]);
   }
 }
 
-TEST(FunctionalOptimizer, HasTheNumbersOfPyTorchsOthers) {
-  expect_numbers(*make_functional(fused::Adadelta{.lr = 0.5, .weight_decay = 0.01}),
-                 {1.0002861522258895, -2.0004762234547138, 0.5013573912918572});
-  expect_numbers(*make_functional(fused::Adamax{.lr = 0.01, .beta2 = 0.99, .weight_decay = 0.01}),
-                 {1.0246670463522027, -2.0253428359397923, 0.5281231463368167});
-  expect_numbers(*make_functional(fused::Rprop{.lr = 0.01}), {1.0292, -2.0292, 0.5292});
+TEST(OwnOptimizers, HaveTheNumbersOfPyTorchs) {
+  using namespace optim;
+  expect_numbers<Adadelta>(AdadeltaOptions(0.5).weight_decay(0.01),
+                           {1.0002861522258895, -2.0004762234547138, 0.5013573912918572});
+  expect_numbers<Adamax>(AdamaxOptions(0.01).betas({0.9, 0.99}).weight_decay(0.01),
+                         {1.0246670463522027, -2.0253428359397923, 0.5281231463368167});
+  expect_numbers<Rprop>(RpropOptions(0.01), {1.0292, -2.0292, 0.5292});
 }
 
-TEST(FunctionalOptimizer, SavesItsStateByTheOrderOfParameters) {
-  for (const auto* const name : {"SGD", "Adam", "AdamW", "Adagrad", "Adadelta", "Adamax", "RMSprop", "Rprop"}) {
-    auto all = parameters();
-    const auto steps = [&](FunctionalOptimizer& optimizer, Tensors& of, int from, int to) {
-      for (int step = from; step < to; ++step) {
-        set_gradients(of, step);
-        for (auto& each : of) {
-          if (each.grad().defined()) optimizer.step(each, each.grad());
-        }
-      }
-    };
-    const auto optimizer = make_functional(name);
-    optimizer->set_lr(0.02);
-    EXPECT_EQ(optimizer->name(), name);
-    steps(*optimizer, all, 0, 4);
-    torch::serialize::OutputArchive out;
-    optimizer->save(out, all);
-    std::ostringstream bytes;
-    out.save_to(bytes);
+/// As an archive and in a checkpoint, sharded and not, and goes on as if it had not been interrupted.
+template <class Optimizer>
+void expect_resumed(double rate) {
+  const auto train = [](torch::optim::Optimizer& optimizer, Tensors& all, int from, int to) {
+    for (int step = from; step < to; ++step) {
+      set_gradients(all, step);
+      optimizer.step();
+    }
+  };
+  auto all = parameters();
+  Optimizer optimizer(all, typename OptimizerTypes<Optimizer>::Options(0.3));
+  optimizer.param_groups()[0].options().set_lr(rate);
+  train(optimizer, all, 0, 4);
+  std::ostringstream archive;
+  torch::save(optimizer, archive);
+  const TemporaryFolder folder;
+  const auto path = folder / "optimizer.safetensors";
+  Checkpoint checkpoint;
+  checkpoint.add("optimizer", optimizer);
+  checkpoint.save(path);
+  const auto halfway = [&] {
     Tensors copies;
-    for (const auto& each : all) copies.push_back(each.detach().clone());
-    steps(*optimizer, all, 4, 8);
+    for (const auto& each : all) copies.push_back(each.detach().clone().set_requires_grad(true));
+    return copies;
+  };
+  auto from_archive = halfway();
+  auto from_checkpoint = halfway();
+  auto sharded = halfway();
+  train(optimizer, all, 4, 8);
 
-    const auto resumed = make_functional(name);
-    const auto load = [&](FunctionalOptimizer& into, const Tensors& of) {
-      torch::serialize::InputArchive in;
-      std::istringstream from(bytes.str());
-      in.load_from(from);
-      into.load(in, of);
-    };
-    load(*resumed, copies);
-    EXPECT_EQ(resumed->lr(), 0.02);
-    steps(*resumed, copies, 4, 8);
-    EXPECT_TRUE(equal(copies, all)) << name;
-    EXPECT_ERROR(ValueError, load(*make_functional(name), {copies[0]}), "7 parameters");
-    EXPECT_ERROR(ValueError, load(*make_functional(std::string_view(name) == "SGD" ? "Adam" : "SGD"), copies),
-                 "the state of");
-  }
+  Optimizer second(from_archive);
+  std::istringstream in(archive.str());
+  torch::load(second, in);
+  // libtorch does not read options back.
+  second.param_groups()[0].options().set_lr(rate);
+  train(second, from_archive, 4, 8);
+  EXPECT_TRUE(equal(from_archive, all));
+
+  Optimizer third(from_checkpoint);
+  Checkpoint again;
+  again.add("optimizer", third);
+  again.load(path);
+  EXPECT_EQ(third.param_groups()[0].options().get_lr(), rate);
+  train(third, from_checkpoint, 4, 8);
+  EXPECT_TRUE(equal(from_checkpoint, all));
+
+  with_torch_threads(2, [&](const ProcessGroupPtr& group) {
+    Tensors own;
+    for (const auto& each : sharded) own.push_back(each.detach().clone().set_requires_grad(true));
+    ZeroOptimizer<Optimizer> zero(own, typename OptimizerTypes<Optimizer>::Options(), {.process_group = group});
+    Checkpoint into;
+    into.add("optimizer", zero);
+    into.load(path, group);
+    train(zero, own, 4, 8);
+    EXPECT_TRUE(equal(own, all)) << "with ZeRO";
+  });
+  auto others = parameters();
+  torch::optim::SGD stranger(others, 0.1);
+  Checkpoint wrong;
+  wrong.add("optimizer", stranger);
+  EXPECT_ERROR(CheckpointError, wrong.load(path), "the optimizer there is");
 }
 
-TEST(FunctionalOptimizer, RefusesWhatItCannotDo) {
-  EXPECT_ERROR(ValueError, make_functional("LBFGS"), "LBFGS: there are SGD");
-  EXPECT_ERROR(ValueError, make_functional(fused::Adam{.lr = -1}), "Adam: lr cannot be -1");
-  EXPECT_ERROR(ValueError, make_functional(fused::Adam{.beta2 = 1}), "beta2 cannot be 1");
-  EXPECT_ERROR(ValueError, make_functional(fused::SGD{.nesterov = true}), "nesterov needs a momentum");
-  EXPECT_ERROR(ValueError, make_functional(fused::Rprop{.eta_plus = 0.5}), "eta_plus");
-  auto parameter = torch::ones({4, 2});
-  const auto sparse = torch::sparse_coo_tensor(torch::zeros({1, 1}, torch::kLong), torch::ones({1, 2}), {4, 2});
-  EXPECT_ERROR(ValueError, make_functional("Adam")->step(parameter, sparse), "sparse");
-  EXPECT_ERROR(ValueError, make_functional("Adam")->step(parameter, torch::ones({2, 4})), "[2, 4]");
-  EXPECT_ERROR(ValueError, make_functional("Adam")->step(parameter, {}), "undefined gradient");
-  make_functional(fused::SGD{.lr = 1})->step(parameter, sparse);
+TEST(OwnOptimizers, AreSavedAndGoOn) {
+  expect_resumed<optim::Adadelta>(0.02);
+  expect_resumed<optim::Adamax>(0.02);
+  expect_resumed<optim::Rprop>(0.02);
+  expect_resumed<optim::Adagrad>(0.02);
+  expect_resumed<optim::RMSprop>(0.02);
+}
+
+TEST(OwnOptimizers, RefuseWhatTheyCannotDo) {
+  const auto all = [] { return parameters(); };
+  EXPECT_ERROR(ValueError, optim::Adadelta(all(), optim::AdadeltaOptions(-1)), "Adadelta: lr cannot be -1");
+  EXPECT_ERROR(ValueError, optim::Adadelta(all(), optim::AdadeltaOptions().rho(2)), "Adadelta: rho cannot be 2");
+  EXPECT_ERROR(ValueError, optim::Adamax(all(), optim::AdamaxOptions().betas({0.9, 1})), "Adamax: beta2 cannot be 1");
+  EXPECT_ERROR(ValueError, optim::Rprop(all(), optim::RpropOptions().eta_plus(0.5)), "Rprop: eta_plus cannot be 0.5");
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(all(), std::make_unique<optim::RpropOptions>(optim::RpropOptions().eta_minus(1)));
+  EXPECT_ERROR(ValueError, optim::Rprop(std::move(groups)), "Rprop: eta_minus cannot be 1");
+  auto parameter = torch::ones({4, 2}).requires_grad_();
+  parameter.mutable_grad() = torch::sparse_coo_tensor(torch::zeros({1, 1}, torch::kLong), torch::ones({1, 2}), {4, 2});
+  EXPECT_ERROR(ValueError, optim::RMSprop({parameter}).step(), "RMSprop: a sparse gradient");
+  EXPECT_ERROR(ValueError, optim::Adamax({parameter}).step(), "Adamax: a sparse gradient");
+  optim::SGD({parameter}, 1.0).step();
   EXPECT_EQ(parameter.sum().item<double>(), 6);
 }
 
@@ -400,7 +398,7 @@ TEST(GradScaler, RanksLeaveOutTheSameSteps) {
     }
     // Beneath a sharded optimizer, with a rank that has no gradient at all.
     Tensors all = parameters();
-    ZeroOptimizer<torch::optim::SGD> zero(all, 1.0, group);
+    ZeroOptimizer<torch::optim::SGD> zero(all, 1.0, {.process_group = group});
     GradScaler scaler({.init_scale = 2, .process_group = group});
     set_gradients(all, 0);
     if (group->rank() == 0) all[0].mutable_grad().reset();

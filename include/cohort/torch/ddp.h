@@ -31,7 +31,6 @@
 #include <cohort/process_group.h>
 #include <cohort/torch/comm_hook.h>
 #include <cohort/torch/ddp_logging.h>
-#include <cohort/torch/fused_optim.h>
 #include <cohort/torch/join.h>
 #include <cohort/torch/mesh.h>
 #include <cohort/torch/outputs.h>
@@ -144,16 +143,11 @@ class COHORT_API Wrapper : public ::torch::nn::Module, public Joinable {
   std::vector<at::Tensor> parameters(bool recurse = true) const;
   /// To be called before the first forward; a model can have one hook.
   void register_comm_hook(CommHook hook);
-  /// Steps parameters in backward, those of each bucket once it is reduced, while later gradients are still computed: all
-  /// parameters, or those given. A model can have several for different parameters, but no communication hook beside
-  /// them. Gradients can be accumulated with no_sync only. `clears_gradients` drops each gradient after its step. For
-  /// libtorch's optimizers and your own see optimizer_in_backward.h.
-  void register_fused_optimizer(FunctionalOptimizerPtr optimizer, std::vector<at::Tensor> parameters = {},
-                                bool clears_gradients = false);
-  /// The same with an optimizer whose state is sharded over the ranks (zero_optimizer.h) and that has the same
+  /// Steps in backward with an optimizer whose state is sharded over the ranks (zero_optimizer.h) and that has the same
   /// parameters: the owners of a bucket's parameters step them while later buckets are still under way, and share them at
   /// once, over a group of their own (ZeroOptimizer::share_over_own_group), so that they do not queue behind those
-  /// buckets. Collective. There is no step() to call.
+  /// buckets. Collective. There is no step() to call; gradients can be accumulated with no_sync only, and there can be no
+  /// communication hook beside it. For all other optimizers see optimizer_in_backward.h.
   void register_zero_step(std::shared_ptr<ZeroOptimizerBase> optimizer);
   void register_buffer_hook(BufferHook hook, BufferSync when = BufferSync::after_forward);
   /// Sets the option of this name; to be called before the first forward.

@@ -10,7 +10,7 @@
 //
 // In DistributedDataParallel the parameters of a bucket are stepped together once the bucket is reduced, with the
 // averaged gradients. Other parameters are stepped as soon as backward has accumulated their gradient. Either way the
-// gradient is dropped then. The parameters become what step() after backward would make of them, to the bit.
+// gradient is dropped then, unless it is to be kept. The parameters become what step() after backward would make of them, to the bit.
 //
 // The optimizer is any of libtorch's but LBFGS, one of optim.h, or one of your own whose step() treats each parameter
 // by itself and does not communicate. Several optimizers step parameters of their own. Learning rates and checkpoints
@@ -18,10 +18,10 @@
 // backward that synchronises.
 //
 // What needs all gradients at the same time does not work any more: clip_grad_norm_ and GradScaler throw an Error. So
-// does a forward of DistributedDataParallel that has a communication hook, mixed_precision, a ZeRO step, or a fused
-// optimizer for the same parameter. A parameter changes while the backward of earlier layers still runs: if the loss
-// also uses it through detach(), that backward is autograd's error "modified by an inplace operation". A backward that
-// fails may have stepped some parameters on some ranks: load a checkpoint.
+// does a forward of DistributedDataParallel that has a communication hook, mixed_precision, or a ZeRO step. A parameter
+// changes while the backward of earlier layers still runs: if the loss also uses it through detach(), that backward is
+// autograd's error "modified by an inplace operation". A backward that fails may have stepped some parameters on some
+// ranks: load a checkpoint.
 #pragma once
 
 #include <cohort/export.h>
@@ -38,13 +38,18 @@ namespace in_backward {
 class Stepper;
 }  // namespace in_backward
 
+struct OptimizerInBackwardOptions {
+  /// Gradients stay after the step, to be looked at; zero them before the next backward, which would add to them.
+  bool keep_gradients = false;
+};
+
 /// Has the optimizer step in backward as long as it exists. To be made and destroyed between steps, not between a
 /// forward and its backward.
 class COHORT_API OptimizerInBackward {
  public:
   /// The optimizer must live longer. Of parameters that are given another dtype or device later, attach anew. Throws
   /// ValueError for LBFGS and ZeroOptimizer, and Error if another one steps one of the parameters already.
-  explicit OptimizerInBackward(torch::optim::Optimizer& optimizer);
+  explicit OptimizerInBackward(torch::optim::Optimizer& optimizer, OptimizerInBackwardOptions options = {});
   ~OptimizerInBackward();
   OptimizerInBackward(const OptimizerInBackward&) = delete;
   OptimizerInBackward& operator=(const OptimizerInBackward&) = delete;

@@ -5,7 +5,7 @@
 // moments for it and steps it; then all ranks get the new values. With AdamW a rank holds 8 bytes of state for each of
 // its own float parameters instead of for all of them, and steps 1/size of them.
 //
-//   cohort::ZeroOptimizer<torch::optim::AdamW> optimizer(ddp.parameters(), {1e-3}, pg);
+//   cohort::ZeroOptimizer<torch::optim::AdamW> optimizer(ddp.parameters(), 1e-3, {.process_group = pg});
 //   loss.backward();              // all ranks have the same gradients, as DistributedDataParallel makes them
 //   optimizer.step();             // collective
 //   optimizer.param_groups()[0].options().set_lr(1e-4);     // as with any other optimizer
@@ -48,9 +48,12 @@
 
 namespace cohort {
 
-/// The types that belong to an optimizer; specialise it for your own optimizer.
+/// The types that belong to an optimizer; specialise it for your own one, unless it has members of these names.
 template <class Inner>
-struct OptimizerTypes;
+struct OptimizerTypes {
+  using Options = typename Inner::Options;
+  using State = typename Inner::State;
+};
 template <>
 struct OptimizerTypes<torch::optim::SGD> {
   using Options = torch::optim::SGDOptions;
@@ -82,8 +85,13 @@ template <>
 struct OptimizerTypes<optim::Adam> : OptimizerTypes<torch::optim::Adam> {};
 template <>
 struct OptimizerTypes<optim::AdamW> : OptimizerTypes<torch::optim::AdamW> {};
+template <>
+struct OptimizerTypes<optim::Adagrad> : OptimizerTypes<torch::optim::Adagrad> {};
+template <>
+struct OptimizerTypes<optim::RMSprop> : OptimizerTypes<torch::optim::RMSprop> {};
 
 struct ZeroOptions {
+  ProcessGroupPtr process_group{};  ///< null: current_process_group()
   /// The largest size of a buffer in which small parameters are sent together, in bytes.
   std::size_t bucket_bytes = std::size_t{25} << 20;
 };
@@ -136,7 +144,7 @@ class COHORT_API ZeroOptimizerBase : public torch::optim::Optimizer {
   using MakeState = std::function<std::unique_ptr<torch::optim::OptimizerParamState>()>;
 
   ZeroOptimizerBase(Groups groups, std::unique_ptr<torch::optim::OptimizerOptions> defaults, MakeOptimizer make,
-                    MakeState make_state, ProcessGroupPtr group, ZeroOptions options);
+                    MakeState make_state, ZeroOptions options);
 
  private:
   void deal_out(const torch::optim::OptimizerParamGroup& group);
@@ -150,7 +158,7 @@ class COHORT_API ZeroOptimizerBase : public torch::optim::Optimizer {
   MakeState make_state_;
   ProcessGroupPtr group_;
   ProcessGroupPtr own_group_;  ///< null: parameters are sent over group_
-  ZeroOptions options_;
+  std::size_t bucket_bytes_;
   std::unordered_map<c10::TensorImpl*, int> owners_;
   std::vector<std::int64_t> loads_;
   std::unique_ptr<torch::optim::Optimizer> local_;
@@ -164,17 +172,16 @@ class ZeroOptimizer final : public ZeroOptimizerBase {
   using State = typename OptimizerTypes<Inner>::State;
 
   /// Collective: checks that all ranks have the same parameters; a MismatchError names the rank that differs. A
-  /// parameter that is listed twice, as libtorch lists tied weights, counts once. Null: current_process_group().
-  explicit ZeroOptimizer(std::vector<at::Tensor> parameters, Options defaults = {},
-                         ProcessGroupPtr process_group = nullptr, ZeroOptions options = {})
+  /// parameter that is listed twice, as libtorch lists tied weights, counts once.
+  explicit ZeroOptimizer(std::vector<at::Tensor> parameters, Options defaults = {}, ZeroOptions options = {})
       : ZeroOptimizer(Groups{torch::optim::OptimizerParamGroup(std::move(parameters))}, std::move(defaults),
-                      std::move(process_group), options) {}
+                      std::move(options)) {}
   explicit ZeroOptimizer(std::vector<torch::optim::OptimizerParamGroup> groups, Options defaults = {},
-                         ProcessGroupPtr process_group = nullptr, ZeroOptions options = {})
+                         ZeroOptions options = {})
       : ZeroOptimizerBase(
             std::move(groups), std::make_unique<Options>(defaults),
             [defaults](Groups some) { return std::make_unique<Inner>(std::move(some), defaults); },
-            [] { return std::make_unique<State>(); }, std::move(process_group), options) {}
+            [] { return std::make_unique<State>(); }, std::move(options)) {}
 };
 
 }  // namespace cohort

@@ -26,10 +26,7 @@ Watched::Watched(Kept kept)
 }
 
 Watched::Watched(const torch::optim::Optimizer& optimizer)
-    : make_([&optimizer]() -> std::unique_ptr<WatchSnapshot> {
-        if (const auto* const own = dynamic_cast<const Watchable*>(&optimizer)) return own->watch_snapshot();
-        return recording::snapshot_of(optimizer);
-      }) {}
+    : make_([&optimizer] { return recording::snapshot_of(optimizer); }) {}
 
 Watched::Watched(const Watchable& object) : make_([&object] { return object.watch_snapshot(); }) {}
 

@@ -9,7 +9,6 @@
 
 #include "torch/capture/watch_optimizer.h"
 #include "torch/ddp/wrapper_impl.h"
-#include "torch/optim/in_backward.h"
 
 namespace cohort::recording {
 
@@ -43,8 +42,6 @@ DdpState::Settings DdpState::settings() const {
           .static_graph = impl.options.static_graph,
           .clones_outputs = impl.clones_outputs,
           .has_zero_step = impl.zero_step != nullptr,
-          .fused_parameters = impl.fused_steps != nullptr ? impl.fused_steps->size() : 0,
-          .optimizers_in_backward = in_backward::changes(),
           .buffer_hooks = impl.buffer_hooks,
           .reduction = impl.reducer != nullptr ? std::optional(impl.reducer->mode()) : std::nullopt};
 }
@@ -70,13 +67,6 @@ std::optional<std::string> DdpState::change() const {
   if (now.static_graph != then_.static_graph) return "DDP: set_static_graph() was called";
   if (now.clones_outputs != then_.clones_outputs) return "DDP: set_sink_clone() was called";
   if (now.has_zero_step != then_.has_zero_step) return "DDP: a ZeRO step was registered";
-  if (now.fused_parameters != then_.fused_parameters) {
-    return fmt::format("DDP: fused optimizers had {} parameters and have {}", then_.fused_parameters,
-                       now.fused_parameters);
-  }
-  if (now.optimizers_in_backward != then_.optimizers_in_backward) {
-    return "DDP: an optimizer in backward was attached or detached";
-  }
   if (now.buffer_hooks != then_.buffer_hooks) return "DDP: another buffer hook was registered";
   return fmt::format("DDP: {}", reduction_change(*then_.reduction, *now.reduction));
 }

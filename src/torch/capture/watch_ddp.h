@@ -5,7 +5,7 @@
 #include <cohort/torch/capture_watch.h>
 #include <cohort/torch/ddp.h>
 
-#include <cstdint>
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,8 +28,6 @@ class DdpState {
     bool static_graph = false;
     bool clones_outputs = false;
     bool has_zero_step = false;
-    std::size_t fused_parameters = 0;
-    std::uint64_t optimizers_in_backward = 0;  ///< that were attached or detached so far, to whatever
     std::size_t buffer_hooks = 0;
     std::optional<ddp::ReductionMode> reduction{};  ///< nullopt if all parameters are delayed
     bool operator==(const Settings&) const = default;

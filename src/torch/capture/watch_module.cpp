@@ -2,12 +2,13 @@
 #include "torch/capture/watch_module.h"
 
 #include <cohort/torch/ddp.h>
-#include <torch/ordered_dict.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -16,47 +17,15 @@
 
 #include "torch/capture/tensor_metadata.h"
 #include "torch/capture/watch_ddp.h"
+#include "torch/capture/watch_optimizer.h"
+#include "torch/compat/private_members.h"
+#include "torch/optim/in_backward.h"
 
 namespace cohort::recording {
 
 namespace {
 
 using torch::nn::Module;
-using Tensors = torch::OrderedDict<std::string, at::Tensor>;
-using Modules = torch::OrderedDict<std::string, std::shared_ptr<Module>>;
-
-// Module's public functions copy its dictionaries with all names, which takes longer than everything else here. Only an
-// explicit instantiation may name private members.
-template <class Tag, typename Tag::Type member>
-struct Reveal {
-  friend typename Tag::Type revealed(Tag /*tag*/) { return member; }
-};
-struct ParametersTag {
-  using Type = Tensors Module::*;
-  friend Type revealed(ParametersTag /*tag*/);
-};
-struct BuffersTag {
-  using Type = Tensors Module::*;
-  friend Type revealed(BuffersTag /*tag*/);
-};
-struct ChildrenTag {
-  using Type = Modules Module::*;
-  friend Type revealed(ChildrenTag /*tag*/);
-};
-template struct Reveal<ParametersTag, &Module::parameters_>;
-template struct Reveal<BuffersTag, &Module::buffers_>;
-template struct Reveal<ChildrenTag, &Module::children_>;
-
-const auto& parameters_of(const Module& module) {
-  return (module.*revealed(ParametersTag())).items();
-}
-const auto& buffers_of(const Module& module) {
-  return (module.*revealed(BuffersTag())).items();
-}
-const auto& children_of(const Module& module) {
-  return (module.*revealed(ChildrenTag())).items();
-}
-
 const c10::TensorImpl* address_of(const at::Tensor& tensor) noexcept {
   return tensor.unsafeGetTensorImpl();
 }
@@ -105,13 +74,13 @@ struct ModuleState {
   const Module* module;
   std::string prefix;  ///< of what is registered in it: "" or "fc1."
   bool is_training = module->is_training();
-  Entries<c10::TensorImpl> parameters{parameters_of(*module)};
-  Entries<c10::TensorImpl> buffers{buffers_of(*module)};
-  Entries<Module> children{children_of(*module)};
+  Entries<c10::TensorImpl> parameters{parameters_in(*module).items()};
+  Entries<c10::TensorImpl> buffers{buffers_in(*module).items()};
+  Entries<Module> children{children_in(*module).items()};
 
   bool holds() const {
-    return module->is_training() == is_training && parameters.hold(parameters_of(*module)) &&
-           buffers.hold(buffers_of(*module)) && children.hold(children_of(*module));
+    return module->is_training() == is_training && parameters.hold(parameters_in(*module).items()) &&
+           buffers.hold(buffers_in(*module).items()) && children.hold(children_in(*module).items());
   }
   std::string failure() const {
     if (module->is_training() != is_training) {
@@ -120,11 +89,12 @@ struct ModuleState {
                          prefix.empty() ? "the module" : prefix.substr(0, prefix.size() - 1), mode(is_training),
                          mode(!is_training));
     }
-    if (!parameters.hold(parameters_of(*module))) {
-      return parameters.failure(parameters_of(*module), prefix, "parameter");
+    if (!parameters.hold(parameters_in(*module).items())) {
+      return parameters.failure(parameters_in(*module).items(), prefix, "parameter");
     }
-    if (!buffers.hold(buffers_of(*module))) return buffers.failure(buffers_of(*module), prefix, "buffer");
-    return children.failure(children_of(*module), prefix, "submodule");
+    if (!buffers.hold(buffers_in(*module).items()))
+      return buffers.failure(buffers_in(*module).items(), prefix, "buffer");
+    return children.failure(children_in(*module).items(), prefix, "submodule");
   }
 };
 
@@ -133,6 +103,11 @@ class ModuleSnapshot final : public WatchSnapshot {
   ModuleSnapshot(const Module& module, std::shared_ptr<const Module> keeps) {
     keeps_.push_back(std::move(keeps));
     add(module, "");
+    std::vector<at::Tensor> stepped;
+    for (const auto& each : parameters_) stepped.push_back(each.tensor);
+    for (const auto* const each : in_backward::optimizers_of(stepped)) {
+      optimizers_in_backward_.push_back(snapshot_of(*each));
+    }
   }
 
   std::optional<std::string> change() const override {
@@ -141,6 +116,11 @@ class ModuleSnapshot final : public WatchSnapshot {
     }
     for (const auto& each : wrappers_) {
       if (auto text = each.change()) return text;
+    }
+    // What has been detached may be gone, and is not looked at.
+    if (in_backward::changes() != in_backward_changes_) return "an optimizer in backward was attached or detached";
+    for (const auto& each : optimizers_in_backward_) {
+      if (auto text = each->change()) return fmt::format("an optimizer in backward: {}", *text);
     }
     for (const auto& each : buffers_) {
       if (!each.holds()) return each.failure();
@@ -153,15 +133,15 @@ class ModuleSnapshot final : public WatchSnapshot {
   void add(const Module& module, const std::string& prefix) {
     modules_.push_back({.module = &module, .prefix = prefix});
     if (const auto* const wrapper = dynamic_cast<const ddp::Wrapper*>(&module)) wrappers_.emplace_back(*wrapper);
-    for (const auto& item : parameters_of(module)) {
+    for (const auto& item : parameters_in(module).items()) {
       if (is_new(item.value())) parameters_.push_back({.name = prefix + item.key(), .tensor = item.value()});
     }
-    for (const auto& item : buffers_of(module)) {
+    for (const auto& item : buffers_in(module).items()) {
       if (is_new(item.value())) {
         buffers_.emplace_back(WatchedTensor{.name = prefix + item.key(), .tensor = item.value()}, metadata_);
       }
     }
-    for (const auto& item : children_of(module)) {
+    for (const auto& item : children_in(module).items()) {
       keeps_.push_back(item.value());
       if (item.value() != nullptr) add(*item.value(), prefix + item.key() + ".");
     }
@@ -173,6 +153,8 @@ class ModuleSnapshot final : public WatchSnapshot {
   std::vector<std::shared_ptr<const Module>> keeps_;
   std::vector<ModuleState> modules_;
   std::vector<DdpState> wrappers_;
+  std::uint64_t in_backward_changes_ = in_backward::changes();  ///< of whatever parameters
+  std::vector<std::unique_ptr<WatchSnapshot>> optimizers_in_backward_;
   MetadataPool metadata_;
   std::vector<TensorGuard> buffers_;
   std::vector<WatchedTensor> parameters_;

@@ -3,7 +3,6 @@
 
 #include <cohort/torch/capture_error.h>
 #include <cohort/torch/zero_optimizer.h>
-#include <torch/optim/lbfgs.h>
 
 #include <fmt/format.h>
 
@@ -20,6 +19,7 @@
 #include <vector>
 
 #include "torch/optim/optimizer_fields.h"
+#include "torch/optim/optimizer_kinds.h"
 #include "torch/optim/replayed_rates.h"
 
 namespace cohort::recording {
@@ -67,24 +67,24 @@ std::string text_of(const Numbers::Number& number) {
   return number.is_flag ? fmt::format("{}", number.value != 0) : fmt::format("{}", number.value);
 }
 
-/// Calls `body` with the OptimizerTypes of these options; false if they are of no class that is known.
+/// Calls `body` with the kind of optimizer that has these options, LBFGS excepted; false if none is known.
 template <class Body>
-bool with_types_of(const OptimizerOptions& options, Body&& body) {
-  const auto use = [&]<class Inner>(std::type_identity<Inner> /*type*/) {
-    using Types = OptimizerTypes<Inner>;
-    if (typeid(options) != typeid(typename Types::Options)) return false;
-    body(Types(), static_cast<const typename Types::Options&>(options));
-    return true;
-  };
-  namespace o = torch::optim;
-  return use(std::type_identity<o::SGD>()) || use(std::type_identity<o::Adam>()) ||
-         use(std::type_identity<o::AdamW>()) || use(std::type_identity<o::Adagrad>()) ||
-         use(std::type_identity<o::RMSprop>());
+bool with_kind_of(const OptimizerOptions& options, Body&& body) {
+  bool is_known = false;
+  with_optimizer_kind(
+      [&]<class Kind>(const Kind& /*kind*/) { return typeid(options) == typeid(typename Kind::Options); },
+      [&]<class Kind>(const Kind& kind) {
+        if constexpr (!std::is_same_v<typename Kind::Optimizer, torch::optim::LBFGS>) {
+          is_known = true;
+          body(kind, static_cast<const typename Kind::Options&>(options));
+        }
+      });
+  return is_known;
 }
 
 std::optional<Numbers> numbers_of(const OptimizerOptions& options) {
   std::optional<Numbers> numbers;
-  with_types_of(options, [&](const auto& /*types*/, const auto& known) { numbers.emplace(known); });
+  with_kind_of(options, [&](const auto& /*kind*/, const auto& known) { numbers.emplace(known); });
   return numbers;
 }
 
@@ -184,11 +184,10 @@ class OptimizerSnapshot final : public WatchSnapshot {
     if (groups_.empty()) return;
     const auto* const zero = dynamic_cast<const ZeroOptimizerBase*>(&optimizer_);
     const auto& states = (zero != nullptr ? zero->local_optimizer() : optimizer_).state();
-    with_types_of(groups_.front().options(), [&]<class Types>(const Types& /*types*/, const auto& /*options*/) {
+    with_kind_of(groups_.front().options(), [&]<class Kind>(const Kind& /*kind*/, const auto& /*options*/) {
       bool goes_on = true;
       for (const auto& [key, state] : states) {
-        each_tensor<typename Types::State>(*state,
-                                           [&](const at::Tensor& tensor) { goes_on = goes_on && body(tensor); });
+        each_tensor<typename Kind::State>(*state, [&](const at::Tensor& tensor) { goes_on = goes_on && body(tensor); });
         if (!goes_on) return;
       }
     });
@@ -215,6 +214,7 @@ class OptimizerSnapshot final : public WatchSnapshot {
 }  // namespace
 
 std::unique_ptr<WatchSnapshot> snapshot_of(const Optimizer& optimizer) {
+  if (const auto* const own = dynamic_cast<const Watchable*>(&optimizer)) return own->watch_snapshot();
   refuse_unknown(optimizer);
   return std::make_unique<OptimizerSnapshot>(optimizer);
 }

@@ -8,6 +8,7 @@
 
 namespace cohort::recording {
 
+/// Its own, if it is Watchable.
 std::unique_ptr<WatchSnapshot> snapshot_of(const torch::optim::Optimizer& optimizer);
 
 }  // namespace cohort::recording

@@ -114,8 +114,8 @@ void Wrapper::register_comm_hook(CommHook hook) {
   if (impl_->low_precision) {
     throw Error("mixed_precision has a communication hook of its own, and a model can have only one");
   }
-  if (impl_->has_fused_optimizer) {
-    throw Error("a fused optimizer steps averaged gradients: no communication hook can be registered beside it");
+  if (impl_->zero_step != nullptr) {
+    throw Error("a ZeRO step takes averaged gradients: no communication hook can be registered beside it");
   }
   if (impl_->join != nullptr) Impl::refuse_hook_in(*impl_->join);
   auto name = hook_name(hook);
@@ -123,50 +123,15 @@ void Wrapper::register_comm_hook(CommHook hook) {
   impl_->logger->set("comm_hook", std::move(name));
 }
 
-void Wrapper::Impl::claim_steps() {
-  if (reducer == nullptr) throw Error("a fused optimizer needs buckets, but all parameters are delayed");
-  if (reducer->has_comm_hook()) {
-    throw Error("this model has a communication hook: no fused optimizer can be registered beside it");
-  }
-  if (std::exchange(has_fused_optimizer, true)) throw Error("this model has a fused optimizer already");
-}
-
-void Wrapper::register_fused_optimizer(FunctionalOptimizerPtr optimizer, std::vector<at::Tensor> parameters,
-                                       bool clears_gradients) {
-  if (optimizer == nullptr) throw ValueError("register_fused_optimizer: no optimizer");
-  const auto& managed = impl_->selection.parameters.tensors;
-  if (parameters.empty()) parameters = managed;
-  auto& steps = impl_->fused_steps;
-  for (const auto& each : parameters) {
-    const auto is_it = [&](const at::Tensor& other) { return other.is_same(each); };
-    if (std::none_of(managed.begin(), managed.end(), is_it)) {
-      throw ValueError("register_fused_optimizer: a parameter that this model does not reduce");
-    }
-    if (steps != nullptr && steps->contains(each.unsafeGetTensorImpl())) {
-      throw Error("register_fused_optimizer: a parameter has a fused optimizer already");
-    }
-    if (in_backward::is_stepped(each)) {
-      throw Error("register_fused_optimizer: a parameter has an OptimizerInBackward already");
-    }
-  }
-  const bool is_first = steps == nullptr;
-  if (is_first) {
-    impl_->claim_steps();
-    steps = std::make_shared<FusedSteps>();
-    impl_->step_as_reduced();
-  }
-  const auto before = is_first ? "fused" : impl_->logger->data(nullptr).text("comm_hook") + ",";
-  impl_->logger->set("comm_hook", fmt::format("{} {}", before, optimizer->name()));
-  for (const auto& each : parameters) {
-    steps->insert({each.unsafeGetTensorImpl(), {.optimizer = optimizer, .clears_gradients = clears_gradients}});
-  }
-}
-
 void Wrapper::register_zero_step(std::shared_ptr<ZeroOptimizerBase> optimizer) {
   if (optimizer == nullptr) throw ValueError("register_zero_step: no optimizer");
   const auto& managed = impl_->selection.parameters.tensors;
   for (const auto& each : managed) optimizer->owner_of(each);  // a ValueError for a parameter it does not have
-  impl_->claim_steps();
+  if (impl_->reducer == nullptr) throw Error("a ZeRO step needs buckets, but all parameters are delayed");
+  if (impl_->reducer->has_comm_hook()) {
+    throw Error("this model has a communication hook: no ZeRO step can be registered beside it");
+  }
+  if (impl_->zero_step != nullptr) throw Error("this model has a ZeRO step already");
   optimizer->share_over_own_group();
   impl_->zero_step = optimizer;
   impl_->logger->set("comm_hook", std::string("ZeRO step"));
@@ -180,19 +145,13 @@ void Wrapper::register_zero_step(std::shared_ptr<ZeroOptimizerBase> optimizer) {
       Reducer::When::at_end);  // all ranks send in the same order then, over both groups
 }
 
-void Wrapper::Impl::step_as_reduced() {
+void Wrapper::Impl::step_as_reduced(bool steps) {
+  if (!reducer->has_comm_hook()) logger->set("comm_hook", std::string(steps ? "optimizer in backward" : ""));
+  if (!steps) return reducer->set_after_bucket(nullptr, Reducer::When::at_end);
   reducer->set_after_bucket(
-      [fused = fused_steps, all = selection.parameters.tensors](const Bucket& bucket) {
+      [all = selection.parameters.tensors](const Bucket& bucket) {
         std::vector<at::Tensor> some;
-        for (const auto index : bucket.parameters) {
-          const auto& parameter = some.emplace_back(all[index]);
-          auto& gradient = parameter.mutable_grad();
-          if (fused == nullptr || !gradient.defined()) continue;
-          const auto step = fused->find(parameter.unsafeGetTensorImpl());
-          if (step == fused->end()) continue;
-          step->second.optimizer->step(parameter, gradient);
-          if (step->second.clears_gradients) gradient = at::Tensor();
-        }
+        for (const auto index : bucket.parameters) some.push_back(all[index]);
         in_backward::step(some);
       },
       Reducer::When::as_reduced);
@@ -205,14 +164,7 @@ void Wrapper::Impl::adopt_optimizers() {
       throw Error("OptimizerInBackward: delay_all_reduce_named_params are averaged too late to be stepped in backward");
     }
     const bool before = std::exchange(steps_in_backward, any_stepped(selection.parameters.tensors));
-    for (const auto& each : selection.parameters.tensors) {
-      if (fused_steps != nullptr && fused_steps->contains(each.unsafeGetTensorImpl()) &&
-          in_backward::is_stepped(each)) {
-        throw Error("OptimizerInBackward: a parameter has a fused optimizer already");
-      }
-    }
-    if (steps_in_backward && !before && !has_fused_optimizer) step_as_reduced();
-    if (!steps_in_backward && before && !has_fused_optimizer) reducer->set_after_bucket(nullptr, Reducer::When::at_end);
+    if (zero_step == nullptr && steps_in_backward != before) step_as_reduced(steps_in_backward);
     adopted_changes = changes;
   }
   if (!steps_in_backward) return;

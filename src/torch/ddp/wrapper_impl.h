@@ -11,7 +11,6 @@
 #include <exception>
 #include <memory>
 #include <optional>
-#include <unordered_map>
 #include <vector>
 
 #include "torch/ddp/delayed_reduction.h"
@@ -22,13 +21,6 @@
 #include "torch/ddp/selection.h"
 
 namespace cohort::ddp {
-
-/// Who steps a parameter at the end of backward.
-struct FusedStep {
-  FunctionalOptimizerPtr optimizer;
-  bool clears_gradients = false;
-};
-using FusedSteps = std::unordered_map<const c10::TensorImpl*, FusedStep>;
 
 struct Wrapper::Impl {
   Impl(std::shared_ptr<::torch::nn::Module> its_module, DdpOptions its_options, std::optional<bool> its_sees_outputs);
@@ -44,12 +36,10 @@ struct Wrapper::Impl {
   void broadcast_state(int source) const;
   /// If the join has a communication hook divide by something that it does not know: a ValueError.
   static void refuse_hook_in(const JoinScope& scope);
-  /// Before something registers that steps parameters itself: an Error if that is not possible.
-  void claim_steps();
   /// Before each forward: steps what an OptimizerInBackward steps by now. An Error if that is not possible.
   void adopt_optimizers();
-  /// Has the reducer step what fused_steps and OptimizerInBackward step.
-  void step_as_reduced();
+  /// Whether the reducer steps what an OptimizerInBackward steps.
+  void step_as_reduced(bool steps);
   /// Runs `run`; an error is recorded in the logging data before it goes on.
   template <class Run>
   void logged(Run&& run) {
@@ -72,8 +62,6 @@ struct Wrapper::Impl {
   std::shared_ptr<Reducer> reducer;             ///< null if all parameters are delayed
   bool syncs = true;
   bool clones_outputs = true;
-  bool has_fused_optimizer = false;              ///< or a ZeRO step
-  std::shared_ptr<FusedSteps> fused_steps;       ///< by parameter; shared with the reducer
   std::shared_ptr<ZeroOptimizerBase> zero_step;  ///< null without register_zero_step
   std::uint64_t adopted_changes = 0;             ///< in_backward::changes() when the steps were set
   bool steps_in_backward = false;                ///< some parameter has an OptimizerInBackward

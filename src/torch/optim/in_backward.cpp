@@ -66,7 +66,8 @@ void change(std::span<const at::Tensor> parameters, Change how) {
 /// An optimizer that is attached to its parameters.
 class Stepper : public std::enable_shared_from_this<Stepper> {
  public:
-  explicit Stepper(torch::optim::Optimizer& optimizer) : optimizer_(optimizer) {
+  Stepper(torch::optim::Optimizer& optimizer, OptimizerInBackwardOptions options)
+      : optimizer_(optimizer), options_(options) {
     std::unordered_set<c10::TensorImpl*> seen;
     for (const auto& group : optimizer.param_groups()) {
       for (const auto& each : group.params()) {
@@ -93,18 +94,21 @@ class Stepper : public std::enable_shared_from_this<Stepper> {
     ++table().changes;
   }
 
+  const torch::optim::Optimizer& optimizer() const noexcept { return optimizer_; }
+
   /// They have gradients.
   void step(std::span<const at::Tensor> parameters) {
     const std::lock_guard lock(mutex_);
     step_some(optimizer_, parameters);
     for (const auto& each : parameters) {
       mark_written(each);  // libtorch's optimizers write through data(), which does not raise the version
-      each.mutable_grad() = at::Tensor();
+      if (!options_.keep_gradients) each.mutable_grad() = at::Tensor();
     }
   }
 
  private:
   torch::optim::Optimizer& optimizer_;
+  const OptimizerInBackwardOptions options_;
   std::vector<at::Tensor> parameters_;
   std::vector<ddp::AccumulationHook> hooks_;
   std::mutex mutex_;  ///< gradients on several devices arrive on several threads
@@ -112,6 +116,17 @@ class Stepper : public std::enable_shared_from_this<Stepper> {
 
 bool is_stepped(const at::Tensor& parameter) {
   return find(parameter).stepper != nullptr;
+}
+
+std::vector<const torch::optim::Optimizer*> optimizers_of(std::span<const at::Tensor> parameters) {
+  std::vector<const torch::optim::Optimizer*> all;
+  for (const auto& each : parameters) {
+    const auto stepper = find(each).stepper;
+    if (stepper == nullptr) continue;
+    const auto* const optimizer = &stepper->optimizer();
+    if (std::ranges::find(all, optimizer) == all.end()) all.push_back(optimizer);
+  }
+  return all;
 }
 
 std::uint64_t changes() noexcept {
@@ -141,8 +156,8 @@ Averaged::~Averaged() {
 
 }  // namespace in_backward
 
-OptimizerInBackward::OptimizerInBackward(torch::optim::Optimizer& optimizer)
-    : stepper_(std::make_shared<in_backward::Stepper>(optimizer)) {
+OptimizerInBackward::OptimizerInBackward(torch::optim::Optimizer& optimizer, OptimizerInBackwardOptions options)
+    : stepper_(std::make_shared<in_backward::Stepper>(optimizer, options)) {
   if (dynamic_cast<ZeroOptimizerBase*>(&optimizer) != nullptr) {
     throw ValueError("OptimizerInBackward: a ZeroOptimizer sends parameters: use register_zero_step");
   }

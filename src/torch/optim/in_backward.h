@@ -10,14 +10,22 @@
 #include <span>
 #include <vector>
 
+namespace torch::optim {
+class Optimizer;
+}  // namespace torch::optim
+
 namespace cohort::in_backward {
 
 bool is_stepped(const at::Tensor& parameter);
 
+/// Those that step some of these parameters.
+std::vector<const torch::optim::Optimizer*> optimizers_of(std::span<const at::Tensor> parameters);
+
 /// How often an optimizer was attached or detached so far.
 std::uint64_t changes() noexcept;
 
-/// Steps those of the parameters that an OptimizerInBackward steps and that have a gradient, and drops their gradients.
+/// Steps those of the parameters that an OptimizerInBackward steps and that have a gradient, and drops their gradients
+/// unless they are kept.
 void step(std::span<const at::Tensor> parameters);
 
 /// While it exists, gradients of these parameters are averaged, and only step() steps them.

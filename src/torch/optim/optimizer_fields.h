@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What libtorch's optimizers keep, by name: their options and the state of a parameter. Each class has some of the fields.
+// What libtorch's optimizers and those of cohort::optim keep, by name: their options and the state of a parameter. Each
+// class has some of the fields.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -10,7 +11,7 @@
 
 namespace cohort {
 
-/// All options that libtorch's classes have; each class has some of them.
+/// Calls `visit` with the name and the value of each option.
 template <class Options, class Visit>
 void each_field(Options& options, Visit&& visit)
   requires std::derived_from<std::remove_const_t<Options>, torch::optim::OptimizerOptions>
@@ -29,6 +30,11 @@ void each_field(Options& options, Visit&& visit)
   }
   if constexpr (requires { options.alpha(); }) visit("alpha", options.alpha());
   if constexpr (requires { options.centered(); }) visit("centered", options.centered());
+  if constexpr (requires { options.rho(); }) visit("rho", options.rho());
+  if constexpr (requires { options.eta_minus(); }) visit("eta_minus", options.eta_minus());
+  if constexpr (requires { options.eta_plus(); }) visit("eta_plus", options.eta_plus());
+  if constexpr (requires { options.step_min(); }) visit("step_min", options.step_min());
+  if constexpr (requires { options.step_max(); }) visit("step_max", options.step_max());
   if constexpr (requires { options.max_iter(); }) visit("max_iter", options.max_iter());
   if constexpr (requires { options.max_eval(); }) visit("max_eval", options.max_eval());
   if constexpr (requires { options.tolerance_grad(); }) visit("tolerance_grad", options.tolerance_grad());
@@ -50,6 +56,10 @@ void each_field(State& state, Visit&& visit)
   if constexpr (requires { state.sum(); }) visit("sum", state.sum());
   if constexpr (requires { state.square_avg(); }) visit("square_avg", state.square_avg());
   if constexpr (requires { state.grad_avg(); }) visit("grad_avg", state.grad_avg());
+  if constexpr (requires { state.acc_delta(); }) visit("acc_delta", state.acc_delta());
+  if constexpr (requires { state.exp_inf(); }) visit("exp_inf", state.exp_inf());
+  if constexpr (requires { state.prev(); }) visit("prev", state.prev());
+  if constexpr (requires { state.step_size(); }) visit("step_size", state.step_size());
   if constexpr (requires { state.func_evals(); }) visit("func_evals", state.func_evals());
   if constexpr (requires { state.n_iter(); }) visit("n_iter", state.n_iter());
   if constexpr (requires { state.t(); }) visit("t", state.t());

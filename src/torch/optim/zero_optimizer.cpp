@@ -89,15 +89,15 @@ struct Parcel {
 }  // namespace
 
 ZeroOptimizerBase::ZeroOptimizerBase(Groups groups, std::unique_ptr<torch::optim::OptimizerOptions> defaults,
-                                     MakeOptimizer make, MakeState make_state, ProcessGroupPtr group,
-                                     ZeroOptions options)
+                                     MakeOptimizer make, MakeState make_state, ZeroOptions options)
     : Optimizer(without_repeats(groups), std::move(defaults)),
       make_(std::move(make)),
       make_state_(std::move(make_state)),
-      group_(group != nullptr ? std::move(group) : require_current_process_group("ZeroOptimizer")),
-      options_(options),
+      group_(options.process_group != nullptr ? std::move(options.process_group)
+                                              : require_current_process_group("ZeroOptimizer")),
+      bucket_bytes_(options.bucket_bytes),
       loads_(static_cast<std::size_t>(group_->size()), 0) {
-  if (options_.bucket_bytes == 0) throw ValueError("ZeroOptimizer: bucket_bytes must be positive");
+  if (bucket_bytes_ == 0) throw ValueError("ZeroOptimizer: bucket_bytes must be positive");
   check_ranks_agree();
   Groups shares;
   for (const auto& each : param_groups_) {
@@ -227,14 +227,13 @@ void ZeroOptimizerBase::share_parameters(std::span<const at::Tensor> parameters)
     if (bytes == 0) continue;
     const std::tuple kind(owner_of(each), each.device(), each.scalar_type());
     const auto it = std::find_if(open.begin(), open.end(), [&](const auto& x) { return x.first == kind; });
-    if (bytes < options_.bucket_bytes && it != open.end() &&
-        parcels[it->second].bytes + bytes <= options_.bucket_bytes) {
+    if (bytes < bucket_bytes_ && it != open.end() && parcels[it->second].bytes + bytes <= bucket_bytes_) {
       parcels[it->second].parameters.push_back(each);
       parcels[it->second].bytes += bytes;
       continue;
     }
     parcels.push_back({.owner = std::get<0>(kind), .parameters = {each}, .bytes = bytes});
-    if (bytes >= options_.bucket_bytes) continue;
+    if (bytes >= bucket_bytes_) continue;
     if (it == open.end()) {
       open.emplace_back(kind, parcels.size() - 1);
     } else {

@@ -10,16 +10,11 @@
 
 #include <algorithm>
 
+#include "torch/compat/private_members.h"
+
 namespace cohort {
 
 namespace {
-
-using Tensors = torch::OrderedDict<std::string, at::Tensor>;
-
-/// The dictionary of a module is protected; a derived class may name it.
-struct Dictionary : torch::nn::Module {
-  static Tensors& of(torch::nn::Module& module) { return module.*(&Dictionary::parameters_); }
-};
 
 template <class M>
 bool add_weight_and_bias(torch::nn::Module& module, std::vector<at::Tensor*>& members) {
@@ -51,7 +46,7 @@ std::vector<ModuleTensor> parameters_of(torch::nn::Module& module, const std::ve
   const auto add = [&](torch::nn::Module& owner, const std::string& owner_name) {
     auto candidates = known_members(owner);
     candidates.insert(candidates.end(), members.begin(), members.end());
-    for (auto& item : Dictionary::of(owner)) {
+    for (auto& item : parameters_in(owner)) {
       auto& tensor = item.value();
       if (!tensor.defined()) continue;
       std::vector<at::Tensor*> handles{&tensor};

@@ -3,14 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <cohort/torch/checkpoint_error.h>
-#include <cohort/torch/optim.h>
 #include <cxxabi.h>
-#include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/lbfgs.h>
-#include <torch/optim/rmsprop.h>
-#include <torch/optim/sgd.h>
 
 #include <fmt/format.h>
 
@@ -23,6 +16,7 @@
 #include "torch/compat/state_key.h"
 #include "torch/dtensor/known_parts.h"
 #include "torch/optim/optimizer_fields.h"
+#include "torch/optim/optimizer_kinds.h"
 #include "torch/state/distributed_state.h"
 #include "torch/state/value_text.h"
 
@@ -32,35 +26,6 @@ namespace {
 
 using torch::optim::OptimizerOptions;
 using torch::optim::OptimizerParamState;
-
-/// `OwnClass`: the library's own optimizer with the same options and state, if there is one.
-template <class OptimizerClass, class OptionsClass, class StateClass, class OwnClass = OptimizerClass>
-struct Kind {
-  using Optimizer = OptimizerClass;
-  using Own = OwnClass;
-  using Options = OptionsClass;
-  using State = StateClass;
-  std::string_view name;
-};
-
-/// Calls `body` with the first kind that `fits`; false if there is none.
-template <class Fits, class Body>
-bool with_kind(Fits&& fits, Body&& body) {
-  static constexpr std::tuple kinds{
-      Kind<torch::optim::SGD, torch::optim::SGDOptions, torch::optim::SGDParamState, optim::SGD>{"SGD"},
-      Kind<torch::optim::Adam, torch::optim::AdamOptions, torch::optim::AdamParamState, optim::Adam>{"Adam"},
-      Kind<torch::optim::AdamW, torch::optim::AdamWOptions, torch::optim::AdamWParamState, optim::AdamW>{"AdamW"},
-      Kind<torch::optim::Adagrad, torch::optim::AdagradOptions, torch::optim::AdagradParamState>{"Adagrad"},
-      Kind<torch::optim::RMSprop, torch::optim::RMSpropOptions, torch::optim::RMSpropParamState>{"RMSprop"},
-      Kind<torch::optim::LBFGS, torch::optim::LBFGSOptions, torch::optim::LBFGSParamState>{"LBFGS"},
-  };
-  const auto use = [&](const auto& kind) {
-    if (!fits(kind)) return false;
-    body(kind);
-    return true;
-  };
-  return std::apply([&](const auto&... kind) { return (use(kind) || ...); }, kinds);
-}
 
 /// LBFGS keeps lists as long as its history; a list may have gaps, so its length is not that of what is stored.
 constexpr std::size_t longest_list = 100'000;
@@ -76,7 +41,7 @@ std::string class_name(const std::type_info& type) {
 template <class Body>
 void with_options_kind(const OptimizerOptions& options, Body&& body) {
   const auto fits = [&]<class K>(const K& /*kind*/) { return typeid(options) == typeid(typename K::Options); };
-  if (!with_kind(fits, body)) {
+  if (!with_optimizer_kind(fits, body)) {
     throw CheckpointError(
         fmt::format("options of class {}, which a checkpoint does not know", class_name(typeid(options))));
   }
@@ -199,7 +164,7 @@ void require_known_optimizer(const torch::optim::Optimizer& optimizer) {
   const auto fits = [&]<class K>(const K& /*kind*/) {
     return typeid(optimizer) == typeid(typename K::Optimizer) || typeid(optimizer) == typeid(typename K::Own);
   };
-  if (with_kind(fits, [](const auto& /*kind*/) {})) return;
+  if (with_optimizer_kind(fits, [](const auto& /*kind*/) {})) return;
   throw CheckpointError(fmt::format(
       "an optimizer of class {}, whose state a checkpoint does not know: give it the members StateDict state_dict() "
       "const and void load_state_dict(const StateDict&) (cohort/torch/state_dict.h)",

@@ -208,7 +208,8 @@ TEST(CapturedZeroOptimizer, HasTheBitsOfEagerTraining) {
   for (const int ranks : {1, 2, 3}) {
     with_torch_threads(ranks, [](const ProcessGroupPtr& group) {
       const auto make = [&](const std::vector<at::Tensor>& parameters) {
-        return ZeroOptimizer<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.05).momentum(0.9), group);
+        return ZeroOptimizer<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.05).momentum(0.9),
+                                                {.process_group = group});
       };
       const Way way{.name = "ZeRO"};
       expect_same_training(train(way, group, true, make), train(way, group, false, make));
@@ -222,7 +223,8 @@ Trained train_in_backward(const ProcessGroupPtr& group, bool is_captured,
                           typename OptimizerTypes<Inner>::Options options) {
   auto net = make_net();
   Ddp ddp(net.ptr(), {.process_group = group, .bucket_cap_mb = 0.0005});
-  const auto zero = std::make_shared<ZeroOptimizer<Inner>>(ddp.parameters(), options, group);
+  const auto zero =
+      std::make_shared<ZeroOptimizer<Inner>>(ddp.parameters(), options, ZeroOptions{.process_group = group});
   ddp.register_zero_step(zero);
   Trained result;
   const auto body = [&](const at::Tensor& x, const at::Tensor& y) {

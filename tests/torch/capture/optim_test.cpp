@@ -229,11 +229,11 @@ TEST(Optimizer, IsShardedAndScaledAsLibtorchs) {
   train(plain, expected);
   with_torch_threads(2, [&](const ProcessGroupPtr& group) {
     auto mine = some_parameters(at::kDouble);
-    ZeroOptimizer<optim::AdamW> zero(mine, 0.01, group);
+    ZeroOptimizer<optim::AdamW> zero(mine, 0.01, {.process_group = group});
     train(zero, mine);
     EXPECT_TRUE(same_bits(mine, expected));
     EXPECT_TRUE(reads_rates_in_replays(zero));
-    EXPECT_FALSE(reads_rates_in_replays(ZeroOptimizer<torch::optim::AdamW>(mine, 0.01, group)));
+    EXPECT_FALSE(reads_rates_in_replays(ZeroOptimizer<torch::optim::AdamW>(mine, 0.01, {.process_group = group})));
   });
   EXPECT_TRUE(reads_rates_in_replays(optim::SGD({at::ones({1})}, 0.1)));
   EXPECT_FALSE(reads_rates_in_replays(plain));

@@ -142,7 +142,16 @@ inline Rule adamw(std::string name, AdamWOptions options, std::unique_ptr<AdamWO
   return rule<optim::AdamW, torch::optim::AdamW>(std::move(name), options, std::move(second));
 }
 
+inline Rule adagrad(std::string name, torch::optim::AdagradOptions options) {
+  return rule<optim::Adagrad, torch::optim::Adagrad>(std::move(name), std::move(options));
+}
+inline Rule rmsprop(std::string name, torch::optim::RMSpropOptions options) {
+  return rule<optim::RMSprop, torch::optim::RMSprop>(std::move(name), std::move(options));
+}
+
 inline std::vector<Rule> all_rules() {
+  using torch::optim::AdagradOptions;
+  using torch::optim::RMSpropOptions;
   return {
       sgd("Sgd", 0.1),
       sgd("SgdMomentum", SGDOptions(0.1).momentum(0.9)),
@@ -158,7 +167,10 @@ inline std::vector<Rule> all_rules() {
       adamw("AdamWPlain", AdamWOptions(0.01).weight_decay(0)),
       adamw("AdamWAmsgrad", AdamWOptions(0.01).amsgrad(true).weight_decay(0.2)),
       adamw("AdamWGroups", AdamWOptions(0.01).weight_decay(0.1),
-            std::make_unique<AdamWOptions>(AdamWOptions(0.05).weight_decay(0)))};
+            std::make_unique<AdamWOptions>(AdamWOptions(0.05).weight_decay(0))),
+      adagrad("Adagrad", AdagradOptions(0.1).lr_decay(0.01).weight_decay(0.02).initial_accumulator_value(0.3)),
+      rmsprop("RMSprop", RMSpropOptions(0.01).alpha(0.9).weight_decay(0.1)),
+      rmsprop("RMSpropCentered", RMSpropOptions(0.01).momentum(0.9).centered(true))};
 }
 
 }  // namespace cohort::test

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <cohort/error.h>
 #include <cohort/torch/ddp.h>
+#include <cohort/torch/optim.h>
 #include <cohort/torch/optimizer_in_backward.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
@@ -72,7 +73,7 @@ INSTANTIATE_TEST_SUITE_P(
                   torch::optim::SGD optimizer(ddp.parameters(), 0.1);
                   const OptimizerInBackward in_backward(optimizer);
                 },
-                "DDP: an optimizer in backward was attached or detached"},
+                "an optimizer in backward was attached or detached"},
         DdpCase{"NoHooks", [](Ddp& ddp) { ddp.remove_autograd_hooks(); }, "DDP: remove_autograd_hooks() was called"}),
     [](const auto& it) { return it.param.name; });
 
@@ -143,6 +144,28 @@ TEST(DdpGuardsOfOneWrapper, SeeWrappersInsideOfModules) {
   EXPECT_THAT(guards.parameters()[0].name, "inner.module.weight");
   const auto scope = outer->inner->no_sync();
   EXPECT_EQ(failure_of(guards), "DDP: the step is in no_sync() and was not");
+}
+
+/// The wrapper knows nothing of the optimizer, nor does the module, but the step does what its options say.
+TEST(GuardsOfOptimizersInBackward, SeeOptionsThatChange) {
+  Ddp ddp(torch::nn::Linear(4, 4), {.process_group = fake_group()});
+  const auto net = ddp.module();
+  const auto change_of = [&](torch::optim::Optimizer& optimizer, double rate, double momentum) {
+    const OptimizerInBackward in_backward(optimizer);
+    const auto of_wrapper = guards_of({ddp});
+    const auto of_module = guards_of({net});
+    EXPECT_EQ(failure_of(of_wrapper), nothing);
+    auto& options = static_cast<torch::optim::SGDOptions&>(optimizer.param_groups()[0].options());
+    options.lr(rate).momentum(momentum);
+    EXPECT_EQ(failure_of(of_wrapper), failure_of(of_module));
+    return failure_of(of_wrapper);
+  };
+  torch::optim::SGD libtorchs(ddp.parameters(), 0.5);
+  EXPECT_EQ(change_of(libtorchs, 0.25, 0),
+            "an optimizer in backward: lr was 0.5 and is 0.25 (cohort::optim takes it at each replay)");
+  EXPECT_EQ(change_of(libtorchs, 0.25, 0.5), "an optimizer in backward: momentum was 0 and is 0.5");
+  optim::SGD ours(ddp.parameters(), 0.5);
+  EXPECT_EQ(change_of(ours, 0.25, 0), nothing);
 }
 
 TEST(DdpGuardsOfRanks, HoldOverStepsOfAllRanks) {

@@ -289,7 +289,7 @@ TEST(OptimizerGuards, NameGroups) {
 
 TEST(OptimizerGuards, SeeTheStateOfShardedOptimizers) {
   Net net;
-  ZeroOptimizer<optim::AdamW> optimizer(net->parameters(), {0.1}, fake_group(0, 1));
+  ZeroOptimizer<optim::AdamW> optimizer(net->parameters(), {0.1}, {.process_group = fake_group(0, 1)});
   for (const auto& each : net->parameters()) each.mutable_grad() = at::ones_like(each);
   optimizer.step();
   const auto guards = guards_of({optimizer});

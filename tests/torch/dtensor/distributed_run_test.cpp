@@ -217,8 +217,8 @@ TEST(DistributedCheckpoints, AWrappedModulesPartsAreSavedAsWhatTheyAre) {
 
 TEST(DistributedCheckpoints, MomentsThatZeroSpreadsOverTheReplicasAreSavedByWhoHasThem) {
   expect_wrapped_run_to_move([](const std::vector<at::Tensor>& parameters, const ProcessGroupPtr& dp) {
-    return std::make_unique<ZeroOptimizer<torch::optim::Adam>>(parameters,
-                                                               torch::optim::AdamOptions(0.01).amsgrad(true), dp);
+    return std::make_unique<ZeroOptimizer<torch::optim::Adam>>(
+        parameters, torch::optim::AdamOptions(0.01).amsgrad(true), ZeroOptions{.process_group = dp});
   });
 }
 

@@ -44,7 +44,8 @@ const std::vector<Choice>& choices() {
       {"unused", {"unsearched", "find", "static"}},
       {"skip_unused", {"no", "yes"}},
       {"batched_copy", {"no", "yes"}},
-      {"hook", {"none", "all_reduce"}},
+      {"hook", {"none", "all_reduce", "fp16", "bf16", "quantized", "power_sgd"}},
+      {"mixed", {"no", "bf16"}},
       {"sends_buffers", {"yes", "no"}},
       // The loop. batches: backwards for each step, the last or each of which is synchronised.
       {"batches", {"1", "2", "3"}},
@@ -56,8 +57,8 @@ const std::vector<Choice>& choices() {
       {"reloads", {"no", "yes"}},
       {"uneven", {"no", "yes"}},
       // The optimizer.
-      {"rule", {"sgd", "momentum", "adam", "adamw"}},
-      {"by", {"libtorch", "cohort", "zero", "fused", "zero_step"}},
+      {"rule", {"sgd", "momentum", "adam", "adamw", "adagrad", "rmsprop"}},
+      {"by", {"libtorch", "cohort", "zero", "in_backward", "zero_step"}},
       {"rate", {"constant", "falling"}},
       {"captured", {"no", "yes"}},
   };
@@ -87,7 +88,7 @@ void Training::set(std::string_view name, std::string_view value) {
 bool Training::is_fit() const {
   const bool is_by_rank = has("uses", "by_rank") || has("uses", "by_rank_and_step");
   const bool is_constant = has("uses", "all") || has("uses", "never") || has("uses", "by_rank");
-  const bool steps_in_backward = has("by", "fused") || has("by", "zero_step");
+  const bool steps_in_backward = has("by", "in_backward") || has("by", "zero_step");
   // What the wrapper is promised.
   if (!has("uses", "all") && has("unused", "unsearched")) return false;
   if (has("unused", "static") && !is_constant) return false;
@@ -98,7 +99,7 @@ bool Training::is_fit() const {
   // Once a rank has ended, what is added to averages counts too little (join.h).
   if (has("uneven", "yes") && number("batches") > 1 && has("syncs", "each")) return false;
   // Checkpoints are collective, too.
-  if (has("reloads", "yes") && (has("uneven", "yes") || has("by", "fused"))) return false;
+  if (has("reloads", "yes") && has("uneven", "yes")) return false;
   // Steps of ZeRO are collective, and ranks without input do not follow them either.
   if (has("uneven", "yes") && (has("by", "zero") || has("by", "zero_step") || has("captured", "yes"))) return false;
   if (steps_in_backward && (number("batches") > 1 || has("clips", "yes") || has("scales", "yes"))) return false;
@@ -109,6 +110,10 @@ bool Training::is_fit() const {
   // What no rank used has no gradient then, and is not stepped. A gradient of zero that is left from before would be.
   const bool comes_and_goes = has("uses", "by_step") || has("uses", "by_rank_and_step");
   return !(steps_in_backward && comes_and_goes && !has("zeroing", "to_none"));
+}
+
+bool Training::is_exact() const {
+  return (has("hook", "none") || has("hook", "all_reduce")) && has("mixed", "no");
 }
 
 std::string Training::text() const {

@@ -40,6 +40,9 @@ class Training {
   /// Whether its choices can go together. What the library refuses goes together here, if a user might try it.
   bool is_fit() const;
 
+  /// Whether it learns what one process learns to the last digits: gradients are not compressed, and no precision is lost.
+  bool is_exact() const;
+
   /// "ranks=2 captured=yes": what is not the plainest. parse() throws std::invalid_argument for anything else.
   std::string text() const;
   static Training parse(std::string_view text);
