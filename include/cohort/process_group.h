@@ -23,9 +23,10 @@
 // within its timeout), and a thread that waits for one runs it if it has not begun.
 //
 // Failures: every operation ends within its timeout, with a result or with an error that says what happened and which
-// rank caused it (error.h), which mpi cannot always tell. After a lost peer, a timeout of a collective, a
-// mismatch or abort(), the group is broken: later operations fail with the same cause and say since when. The surviving
-// ranks can continue with shrink(), and take in processes that replace the lost ones with grow():
+// rank caused it (error.h). Mpi cannot always tell which, nor can ranks that have lost the job's store, or nccl without a
+// TcpStore. After a lost peer, a timeout of a collective, a mismatch or abort(), the group is broken: later operations
+// fail with the same cause and say since when. The surviving ranks can continue with shrink(), and take in processes that
+// replace the lost ones with grow():
 //
 //   try {
 //     train_step(*pg);
@@ -256,7 +257,8 @@ class COHORT_API ProcessGroup : public Operations, public std::enable_shared_fro
   void shutdown(Timeout timeout = {});
   /// Ends the group at once, from any thread, but no process. Whatever is pending or begins on this rank then throws
   /// AbortedError, always. What waits on peers does so when they are told, unless it completes before: within 100 ms if
-  /// they get a processor. On mpi nobody tells them, and it ends at its deadline at the latest.
+  /// they get a processor. On mpi, and on nccl without a TcpStore, nobody tells them, and it ends at its deadline at the
+  /// latest.
   void abort(std::string_view reason = {});
   /// Why this group takes no operations any more ("the group was shut down", or aborted, released, shrunk); empty as long as
   /// it does. A group whose peers are lost is not closed by that: its operations fail.

@@ -133,15 +133,15 @@ TEST_F(MakingTest, ARankKilledMeanwhileIsAnErrorForAllOrNone) {
 TEST_F(MakingTest, AGroupLeavesNothingInTheStore) {
   for (const std::string backend : {"shm", "auto", "hybrid", "gloo"}) {
     SCOPED_TRACE(backend);
-    const auto make = [&](Member& me) {
+    const auto make = [&](Member& me, const std::string& name) {
       new_group(backend, 20s, "cpu", {},
-                {.store = me.open_store(), .rank = me.rank(), .size = me.size(), .name = backend});
+                {.store = me.open_store(), .rank = me.rank(), .size = me.size(), .name = backend + name});
     };
     FaultScenario scenario(store(), 3, [&](Member& me) {
-      make(me);
+      make(me, "");
       me.say("once");
       me.await_go();
-      for (int i = 0; i < 4; ++i) make(me);
+      for (const auto* name : {"", "", "another", "a third"}) make(me, name);
       me.say("again");
       me.await_go();
     });

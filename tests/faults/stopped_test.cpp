@@ -239,7 +239,7 @@ TEST_F(LatePeerTest, WritesIntoMemoryNobodyUsesAnyMore) {
       if (me.rank() == victim) return;
       group = group->shrink({.excluded = {victim}, .timeout = 10s});
       EXPECT_EQ(group->size(), 2);
-      group->set_timeout(20s);  // the short one was for the stopped rank; now the ranks compare 16 MiB, each at its speed
+      group->set_timeout(20s);  // the short one was for the stopped rank; to compare 16 MiB, each has its own speed
       memory = {};
       const auto fresh = group->allocate(elements * sizeof(float));
       const auto data = fresh.as<float>();

@@ -400,6 +400,8 @@ TEST(DdpRefuses, WhatConstructionCannotTake) {
                  "names 2 devices");
     EXPECT_ERROR(ValueError, DistributedDataParallel(Scale(), {.process_group = group, .device_ids = {at::kCPU}}),
                  "on the host");
+    EXPECT_ERROR(ValueError, DistributedDataParallel(Scale(), {.process_group = group, .output_device = at::kCPU}),
+                 "on the host");
     EXPECT_ERROR(ValueError,
                  DistributedDataParallel(Scale(), {.process_group = group, .delay_until = torch::ones({1})}),
                  "together");
@@ -421,6 +423,12 @@ TEST(DdpRefuses, WhatConstructionCannotTake) {
     };
     EXPECT_ERROR(Error, DistributedDataParallel(std::make_shared<Unmade>(), {.process_group = group}),
                  "parameter weight is on device meta");
+    struct OnTwoTypes : Unmade {
+      OnTwoTypes() { bias = register_parameter("bias", torch::ones({1})); }
+      at::Tensor bias;
+    };
+    EXPECT_ERROR(ValueError, DistributedDataParallel(std::make_shared<OnTwoTypes>(), {.process_group = group}),
+                 "on devices of several types");
     EXPECT_ERROR(ValueError, DistributedDataParallel(std::shared_ptr<ScaleImpl>(), {.process_group = group}),
                  "no module");
     EXPECT_ERROR(ValueError,

@@ -150,6 +150,23 @@ TEST(CaptureRows, Gc02WhatTheUserOfAGroupMaySetIsGuarded) {
   }
 }
 
+TEST(CaptureRows, Gc02TheDefaultBackendIsGuarded) {
+  const auto group = new_group("cpu:thread,cuda:fake", std::chrono::seconds(5), "cpu", {},
+                               {.store = std::make_shared<HashStore>(), .rank = 0, .size = 1});
+  int runs = 0;
+  auto step = capture([&](const at::Tensor& x, const ProcessGroupPtr& on) {
+    ++runs;
+    return x + (on->default_backend()->name() == "fake" ? 1 : 2);
+  });
+  const auto x = at::zeros({2});
+  expect_result(step, at::full({2}, 2.0), x, group);
+  EXPECT_EQ(runs, 2);
+  group->set_default_backend(DeviceType::cuda);
+  expect_result(step, at::full({2}, 1.0), x, group);
+  EXPECT_EQ(runs, 4);
+  EXPECT_THAT(step.explain(), HasSubstr("its default backend was"));
+}
+
 /// A replayed collective would have the timeout that the group had once.
 TEST(CaptureRows, Gc02TheTimeoutOfReplayedCollectivesIsThatOfTheGroup) {
   with_torch_threads(2, [](const ProcessGroupPtr& group) {
