@@ -259,7 +259,7 @@ class RankTraining {
     for (int batch = 0; batch < batches; ++batch) {
       std::optional<ddp::NoSync> local;
       if (training_.has("syncs", "last") && batch + 1 < batches) local.emplace(ddp_.no_sync());
-      const auto output = ddp_.forward(x.narrow(0, batch * rows, rows), uses_b(training_, rank(), step, batch));
+      const auto output = ddp_.forward(x.narrow(0, batch * rows, rows), uses_b(training_, rank(), step, batch)).to(y);
       const auto loss = torch::mse_loss(output, y.narrow(0, batch * rows, rows));
       (training_.has("scales", "yes") ? scaler_.scale(loss) : loss).backward();
       sum = sum.defined() ? sum + loss.detach() : loss.detach();

@@ -96,6 +96,8 @@ bool Training::is_fit() const {
   // One process normalises over the batches of all ranks, which must compute alike then; and ranks without input do not
   // follow the collectives of a model.
   if (has("norm", "yes") && (is_by_rank || has("uneven", "yes"))) return false;
+  // libtorch's batch norm takes no bf16 beside statistics in double.
+  if (has("norm", "yes") && has("mixed", "bf16")) return false;
   // Once a rank has ended, what is added to averages counts too little (join.h).
   if (has("uneven", "yes") && number("batches") > 1 && has("syncs", "each")) return false;
   // Checkpoints are collective, too.
