@@ -4,6 +4,7 @@
 // of host code here, so a query of a group, a mesh or a placement is an ordinary constant of the recording: what the
 // specification calls folded shows as a number in the graph, and what was asked is guarded where it came from.
 #include <ATen/ATen.h>
+#include <cohort/backend.h>
 #include <cohort/current_group.h>
 #include <cohort/group_registry.h>
 #include <cohort/hash_store.h>
