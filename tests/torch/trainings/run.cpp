@@ -37,6 +37,8 @@ constexpr std::int64_t rows = 3;  // of a batch
 constexpr double max_norm = 0.05;
 constexpr double exact = 1e-8;
 constexpr double lossy = 0.2;  // with some bits of gradients or of parameters lost: nothing is missing or counted twice
+/// Centered, its first steps are ten times this, whatever the gradients: where bits are lost, in any direction.
+constexpr double rate_of_rmsprop = 0.0005;
 constexpr double scale = 1024;  // a power of 2 changes no bits
 
 /// Its second branch is used where forward is told so.
@@ -99,7 +101,8 @@ OptimizerPtr with_rule(const Training& training, Make&& make) {
     return call.template operator()<o::Adagrad, optim::Adagrad>(o::AdagradOptions(0.01).lr_decay(0.1));
   }
   if (training.has("rule", "rmsprop")) {
-    return call.template operator()<o::RMSprop, optim::RMSprop>(o::RMSpropOptions(0.01).momentum(0.9).centered(true));
+    return call.template operator()<o::RMSprop, optim::RMSprop>(
+        o::RMSpropOptions(rate_of_rmsprop).momentum(0.9).centered(true));
   }
   auto options = o::SGDOptions(0.1);
   if (training.has("rule", "momentum")) options.momentum(0.9).weight_decay(0.01);
@@ -123,7 +126,8 @@ OptimizerPtr zero_optimizer(const Training& training, const std::vector<at::Tens
 }
 
 double rate_at(const Training& training, int step) {
-  const double first = training.has("rule", "sgd") || training.has("rule", "momentum") ? 0.1 : 0.01;
+  const bool is_sgd = training.has("rule", "sgd") || training.has("rule", "momentum");
+  const double first = is_sgd ? 0.1 : training.has("rule", "rmsprop") ? rate_of_rmsprop : 0.01;
   return training.has("rate", "falling") ? first / (1 + step) : first;
 }
 
@@ -171,8 +175,10 @@ CommHook hook_of(const Training& training, const ProcessGroupPtr& group) {
   if (training.has("hook", "bf16")) return hooks::bf16_compress(group);
   if (training.has("hook", "quantized")) return hooks::quantize_per_channel(group, 16);
   if (training.has("hook", "power_sgd")) {
-    return hooks::power_sgd(std::make_shared<PowerSgdState>(PowerSgdOptions{
-        .process_group = group, .matrix_approximation_rank = 2, .start_power_sgd_iter = 2, .min_compression_rate = 1}));
+    return hooks::power_sgd(std::make_shared<PowerSgdState>(PowerSgdOptions{.process_group = group,
+                                                                            .matrix_approximation_rank = 6,
+                                                                            .start_power_sgd_iter = 2,
+                                                                            .min_compression_rate = 0.01}));
   }
   return hooks::all_reduce(group);
 }

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <iostream>
 #include <map>
 #include <string>
 #include <vector>
@@ -30,7 +31,7 @@ std::uint32_t number_from(const char* variable, std::uint32_t otherwise) {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr std::uint32_t trainings_for_every_change = 60;
 #else
-constexpr std::uint32_t trainings_for_every_change = 2000;
+constexpr std::uint32_t trainings_for_every_change = 8000;  // one or two minutes
 #endif
 constexpr int shown = 3;  // of those that fail
 
@@ -54,6 +55,8 @@ TEST(RandomTrainings, LearnWhatOneProcessLearns) {
     const auto failure = failure_of(training, &was_refused);
     refused += was_refused ? 1 : 0;
     if (failure.empty() || ++failed > shown) continue;
+    // Before it is made plainer, which takes long if it hangs.
+    std::cout << "seed " << seed << ": " << training.text() << std::endl;
     const auto plain = shrink(training, [](const Training& each) { return !failure_of(each).empty(); });
     ADD_FAILURE() << "seed " << seed << " (" << training.text() << "):\n"
                   << failure << "\nmade plainer: " << plain.text() << "\n"
