@@ -20,6 +20,11 @@ inline std::string begun_key(std::string_view name, int rank) {
   return fmt::format("rendezvous/{}/begun/{}", name, rank);
 }
 
+/// There once the rank has begun a rendezvous that has a name.
+inline std::string begun_named_key(int rank) {
+  return fmt::format("rendezvous begun/{}", rank);
+}
+
 /// There once the ranks have made a group, or have met in rendezvous() for another purpose.
 inline constexpr auto group_made_key = "group made";
 

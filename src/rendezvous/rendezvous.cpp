@@ -67,6 +67,7 @@ std::optional<int> combined(std::string_view url, const RendezvousUrl& parsed, s
 /// works for ranks that are threads as well as for processes that were restarted.
 StorePtr own_keys(const StorePtr& store, int rank, const std::string& name, Deadline deadline) {
   const auto base = fmt::format("rendezvous/{}", name);
+  if (!name.empty()) store->set(begun_named_key(rank), "", deadline);
   const auto number = store->add(begun_key(name, rank), 1, deadline);
   return std::make_shared<PrefixStore>(fmt::format("{}/{}", base, number), store);
 }
@@ -119,10 +120,15 @@ void await_all(const RendezvousResult& found, Deadline deadline) {
                           {.op = "rendezvous", .rank = who});
     }
   }
-  // The last one to pass the gate leaves nothing behind.
-  if (store.add("arrived/passed", 1, deadline) < found.size) return;
-  for (const auto* const key : {"size", "arrived/count", gate_key, "arrived/passed"}) store.delete_key(key, deadline);
-  for (int rank = 0; rank < found.size; ++rank) store.delete_key(fmt::format("arrived/{}", rank), deadline);
+  // The last one to pass the gate leaves nothing behind. All ranks have met: whatever goes wrong now is no error.
+  try {
+    const auto until = Deadline::after(withdrawing_patience);
+    if (store.add("arrived/passed", 1, until) < found.size) return;
+    for (const auto* const key : {"size", "arrived/count", gate_key, "arrived/passed"}) store.delete_key(key, until);
+    for (int rank = 0; rank < found.size; ++rank) store.delete_key(fmt::format("arrived/{}", rank), until);
+  } catch (const Error& e) {
+    log_debug("the keys of a rendezvous were left in the store: {}", e.what());
+  }
 }
 
 }  // namespace

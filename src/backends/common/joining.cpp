@@ -21,6 +21,7 @@ namespace {
 
 /// How long a rank whose part failed waits to be told that another rank was the cause.
 constexpr std::chrono::milliseconds cause_patience{200};
+constexpr std::chrono::milliseconds cleaning_patience{2000};
 
 /// "3:abc1:d", with the length of each value in front of it.
 std::string put_together(const std::vector<std::string>& values) {
@@ -70,6 +71,14 @@ std::vector<std::string> exchange_values(Store& store, std::string_view what, co
   }
 }
 
+void delete_key_quietly(Store& store, const std::string& key) {
+  try {
+    store.delete_key(key, cleaning_patience);
+  } catch (const Error& e) {
+    log_debug("the key {} was left in the store: {}", key, e.what());
+  }
+}
+
 Store::Keys keys_of_exchange(std::string_view what, int size) {
   Store::Keys keys;
   for (int each = 0; each < size; ++each) keys.push_back(fmt::format("{}/{}", what, each));
@@ -77,7 +86,11 @@ Store::Keys keys_of_exchange(std::string_view what, int size) {
 }
 
 Joining::Joining(const StorePtr& store, int rank, int size, Deadline deadline, const Store::Keys& keys) : rank_(rank) {
-  if (size == 1) return;
+  if (size == 1) {
+    own_keys_ = keys;
+    store_ = store;
+    return;
+  }
   const auto on_end = [known = known_](const Failure& failure) {
     const std::lock_guard lock(known->mutex);
     known->failure = failure;
@@ -93,6 +106,10 @@ Joining::Joining(const StorePtr& store, int rank, int size, Deadline deadline, c
     if (e.kind() == ErrorKind::timeout) throw;
     log_debug("whether the other ranks are alive cannot be told while the group is made: {}", e.what());
   }
+}
+
+Joining::~Joining() {
+  for (const auto& key : own_keys_) delete_key_quietly(*store_, key);
 }
 
 Trouble Joining::trouble() const {

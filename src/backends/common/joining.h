@@ -54,6 +54,9 @@ auto ask_store(Deadline deadline, const Trouble& trouble, const Ask& ask) {
 std::vector<std::string> exchange_values(Store& store, std::string_view what, const std::string& mine, int rank,
                                          int size, Deadline deadline, const Trouble& trouble);
 
+/// Deletes a key that is not needed any more, once the group is decided: whatever goes wrong is no error.
+void delete_key_quietly(Store& store, const std::string& key);
+
 /// The keys that exchange_values() writes.
 Store::Keys keys_of_exchange(std::string_view what, int size);
 
@@ -62,6 +65,9 @@ class Joining {
  public:
   /// `keys` are those through which the ranks make the group; the last one that has joined deletes them.
   Joining(const StorePtr& store, int rank, int size, Deadline deadline, const Store::Keys& keys);
+  ~Joining();
+  Joining(const Joining&) = delete;
+  Joining& operator=(const Joining&) = delete;
 
   /// For those who wait for other ranks. It may outlive this object.
   Trouble trouble() const;
@@ -94,6 +100,8 @@ class Joining {
   const int rank_;
   const std::shared_ptr<Known> known_ = std::make_shared<Known>();
   std::unique_ptr<FailureDetector> detector_;
+  Store::Keys own_keys_;  ///< of a rank that is alone
+  StorePtr store_;        ///< likewise
 };
 
 /// Calls `stop` on a thread of its own once there is trouble or the deadline has passed, unless it is destroyed before:

@@ -35,7 +35,7 @@ BackendPtr make_part(bool are_threads, const StorePtr& store, const std::string&
                           .deadline = deadline,
                           .exchange = exchange,
                           .trouble = trouble});
-  if (rank == 0 && size > 1) store->delete_key("bootstrap", deadline);  // all have read it
+  if (rank == 0) delete_key_quietly(*store, "bootstrap");  // all have read it
   return std::make_shared<LocalBackend>(std::move(parts), bootstrap);
 }
 

@@ -123,14 +123,16 @@ TEST(RunKeepGoing, ARankLostBeforeAGroupIsBegunIsReplacedInTheMaking) {
 }
 
 TEST(RunKeepGoing, AllStartAgainIfOneIsLostWhileTheyMakeTheirFirstGroup) {
-  const std::string script = std::string("[ $RANK = 1 ] && [ $TORCHELASTIC_RESTART_COUNT = 0 ] && exec ") +
-                             GROUP_MEMBER + " dies; exec " + GROUP_MEMBER;
-  const auto outcome = run_cohort(run_script(3, script, {"--keep-going", "--max-restarts", "1"}));
-  EXPECT_EQ(outcome.code, 0) << outcome.err;
-  for (const auto* const rank : {"0", "1", "2"}) {
-    EXPECT_THAT(outcome.out, HasSubstr(std::string("[rank ") + rank + "] sum 3 in attempt 1")) << outcome.err;
+  for (const std::string name : {"", "first"}) {
+    const std::string script = std::string("[ $RANK = 1 ] && [ $TORCHELASTIC_RESTART_COUNT = 0 ] && exec ") +
+                               GROUP_MEMBER + " dies " + name + "; exec " + GROUP_MEMBER + " makes " + name;
+    const auto outcome = run_cohort(run_script(3, script, {"--keep-going", "--max-restarts", "1"}));
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    for (const auto* const rank : {"0", "1", "2"}) {
+      EXPECT_THAT(outcome.out, HasSubstr(std::string("[rank ") + rank + "] sum 3 in attempt 1")) << outcome.err;
+    }
+    EXPECT_THAT(outcome.err, HasSubstr("restarting all ranks (restart 1 of 1)"));
   }
-  EXPECT_THAT(outcome.err, HasSubstr("restarting all ranks (restart 1 of 1)"));
 }
 
 TEST(RunKeepGoing, StopsWhenTheUserWantsIt) {

@@ -94,7 +94,9 @@ bool JobStore::has_unfinished_group(int attempt, int ranks) const {
     PrefixStore keys(attempt_prefix(attempt), std::make_shared<TcpStore>(options));
     if (keys.check({group_made_key}, patience)) return false;
     for (int rank = 0; rank < ranks; ++rank) {
-      if (keys.check({begun_key("", rank)}, patience)) return true;
+      for (const auto& key : {begun_key("", rank), begun_named_key(rank)}) {
+        if (keys.check({key}, patience)) return true;
+      }
     }
   } catch (const Error& e) {
     log_debug("the job's store cannot be asked whether there is a group: {}", e.what());
