@@ -157,7 +157,7 @@ void NcclBackend::enqueue(const Operation& op, Call& call, const Body& body) {
   const bool is_message = op.type == OpType::send || op.type == OpType::recv;
   const auto run = [&](Launch& launch) {
     auto& operation = *launch.operation;
-    if (is_message) operation.set_peer(op.peer);
+    if (is_message) operation.add_peer(op.peer);
     if (!is_message && !operation.is_captured()) {
       operation.set_number(watchdog_.coordinator().enter(OpSignature::of(op), call.sequence()));
     }

@@ -7,6 +7,7 @@
 #include <cohort/completion.h>
 #include <cohort/error.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "backends/cuda/objects.h"
 
@@ -38,12 +40,16 @@ class Enqueued final : public Completion {
   bool wait(Deadline deadline) override;
   std::optional<std::chrono::nanoseconds> duration() override;
 
-  /// For the watchdog: the number under which the ranks compare collectives, 0 for anything else; the other end of a
-  /// message.
+  /// For the watchdog: the number under which the ranks compare collectives, 0 for anything else; the other ends of
+  /// messages, of which a batch may have several.
   void set_number(std::uint64_t number) noexcept { number_ = number; }
-  void set_peer(int peer) noexcept { peer_ = peer; }
+  void add_peer(int peer) {
+    if (!has_peer(peer)) peers_.push_back(peer);
+  }
   std::uint64_t number() const noexcept { return number_; }
-  int peer() const noexcept { return peer_; }
+  bool has_peer(int rank) const noexcept { return std::find(peers_.begin(), peers_.end(), rank) != peers_.end(); }
+  /// -1 if there are several, or none.
+  int only_peer() const noexcept { return peers_.size() == 1 ? peers_.front() : -1; }
 
   const Call& call() const noexcept { return call_; }
   Deadline deadline() const noexcept { return deadline_; }
@@ -61,7 +67,7 @@ class Enqueued final : public Completion {
   void* const stream_;
   const bool is_captured_;
   std::uint64_t number_ = 0;
-  int peer_ = -1;
+  std::vector<int> peers_{};
   const cuda::ContextPtr context_;
   const std::shared_ptr<cuda::EventPool> events_;
   cuda::EventPtr start_;  ///< null unless the operation is timed

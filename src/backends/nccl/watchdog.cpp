@@ -46,6 +46,8 @@ struct Watchdog::Core final : Worker::Job {
   /// Checks once all operations that are watched.
   void look(const std::vector<EnqueuedPtr>& operations);
   void miss_deadline(const Enqueued& operation);
+  /// Threads that are about to use it throw the failure, and one that waits in it leaves.
+  void break_communicator(const Failure& failure);
   void end();
   std::exception_ptr error_for(const Call& call);
   /// Releases the operations that have ended.
@@ -57,9 +59,10 @@ Watchdog::Watchdog(CommunicatorPtr communicator, cuda::ContextPtr context, Failu
     : core_(std::make_shared<Core>()), worker_("cohort-nccl", core_) {
   core_->communicator = std::move(communicator);
   core_->context = std::move(context);
-  // The failure is carried out by the watchdog's thread, or by the thread that found it. If the former has not been
-  // started, nothing is in progress.
-  core_->coordinator.emplace(std::move(group), deadline, [core = core_.get()](const Failure&) {
+  // The failure is carried out by the watchdog's thread, or by the thread that found it, or by one that is enqueueing
+  // and finds the communicator broken. If the watchdog's has not been started, nothing else is in progress.
+  core_->coordinator.emplace(std::move(group), deadline, [core = core_.get()](const Failure& failure) {
+    core->break_communicator(failure);
     const std::lock_guard lock(core->mutex);
     core->has_failed = true;
     core->wake();
@@ -103,12 +106,16 @@ std::exception_ptr Watchdog::Core::error_for(const Call& call) {
   }
 }
 
-void Watchdog::Core::end() {
+void Watchdog::Core::break_communicator(const Failure& failure) {
   try {
-    throw_failure(coordinator->explain(), {.group = communicator->place().group});
+    throw_failure(failure, {.group = communicator->place().group});
   } catch (...) {
     communicator->break_with(std::current_exception());
   }
+}
+
+void Watchdog::Core::end() {
+  break_communicator(coordinator->explain());
   std::vector<EnqueuedPtr> operations;
   {
     const std::lock_guard lock(mutex);
@@ -174,12 +181,12 @@ void Watchdog::Core::miss_deadline(const Enqueued& operation) {
   const bool is_collective = operation.number() != 0;
   try {
     for (const auto& each : coordinator->departures()) {
-      if (is_collective || each.rank == operation.peer()) coordinator->fail(each.failure(), call);
+      if (is_collective || operation.has_peer(each.rank)) coordinator->fail(each.failure(), call);
     }
     if (is_collective) coordinator->miss_deadline(call);
     // What the ranks do says nothing about messages, which only some of them exchange.
     coordinator->fail({.kind = ErrorKind::timeout,
-                       .rank = operation.peer(),
+                       .rank = operation.only_peer(),
                        .is_explained = true,
                        .text = fmt::format("{} #{} did not end within {} ms", to_string(call.op()), call.sequence(),
                                            call.timeout().count())},

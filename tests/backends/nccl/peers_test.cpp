@@ -150,7 +150,11 @@ TEST_F(NcclPeers, ARankThatHasLeftIsNamed) {
   with_two([](const ProcessGroupPtr& group) {
     OnDevice<float> x({1});
     group->all_reduce(x.buffer()).wait(patient);
-    if (group->rank() == 1) return group->shutdown();
+    if (group->rank() == 1) {
+      group->shutdown();
+      return group->store()->set("has left", "");
+    }
+    group->store()->wait({"has left"});
     const auto error =
         error_of<PeerLostError>([&] { return group->all_reduce(x.buffer(), {.async_op = true, .timeout = 300ms}); });
     EXPECT_EQ(error.context().rank, 1);
