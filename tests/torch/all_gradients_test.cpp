@@ -48,13 +48,12 @@ void expect_same_bits_on_all_ranks(const ProcessGroupPtr& group, double number) 
   for (const auto& each : group->all_gather_bytes(mine)) EXPECT_EQ(each, mine) << "rank " << group->rank();
 }
 
-/// Counts the group's reductions from now on.
+/// Counts the group's reductions. Anything else counts as many: nothing is to be gathered.
 class Reductions {
  public:
   explicit Reductions(const ProcessGroupPtr& group) {
-    group->add_pre_hook([count = count_](const HookEvent& event) {
-      if (event.op == OpType::all_reduce) ++*count;
-    });
+    group->add_pre_hook(
+        [count = count_](const HookEvent& event) { *count += event.op == OpType::all_reduce ? 1 : 1000; });
   }
   int take() { return count_->exchange(0); }
 
@@ -253,12 +252,18 @@ TEST_P(AllGradients, OfTensorParallelModulesUnderDdpAreScaledAndSkippedTogether)
 
 TEST_P(AllGradients, AreUnscaledWhereverTheyLie) {
   run([](const ProcessGroupPtr& group, const DeviceMesh& mesh) {
-    Mixture mixture(mesh, mesh.flatten());
+    const auto line = mesh.flatten();
+    Mixture mixture(mesh, line);
     mixture.parameters.pop_back();  // optimizers take each once
     torch::optim::SGD optimizer(mixture.parameters, 1.0);
     const auto before = whole(mixture.parameters[4]).detach().clone();
     GradScaler scaler({.init_scale = 4});
-    EXPECT_TRUE(scaler.step(optimizer));
+    {
+      std::vector<Reductions> reductions;
+      for (const auto& each : {mesh.group("dp"), mesh.group("tp"), line.group()}) reductions.emplace_back(each);
+      EXPECT_TRUE(scaler.step(optimizer));
+      for (auto& each : reductions) EXPECT_EQ(each.take(), 1) << "for each group";
+    }
     scaler.update();
     EXPECT_TRUE(at::allclose(before - whole(mixture.parameters[4]).detach(), mixture.gradients[4] / 4, 1e-12, 1e-15));
     // Rank 3 alone sees it, and all leave the step out.
@@ -284,6 +289,26 @@ TEST_P(AllGradients, ThatCannotBeKnownAreRefused) {
     auto summed = distribute_tensor(torch::ones({2}), mesh["tp"]).requires_grad_();
     summed.mutable_grad() = DTensor::from_local(torch::ones({2}), mesh["tp"], {Partial()});
     EXPECT_ERROR(ValueError, clip_grad_norm_({summed}, 1), "lies as [P(sum)]");
+  });
+}
+
+/// Rank 2 is on one of two meshes, and cannot take part: ranks 0 and 1 would wait for it in the other's reduction.
+TEST_P(AllGradients, ThatOneRankCannotKnowAreAnErrorOnItsPeersAtOnce) {
+  run([](const ProcessGroupPtr& group, const DeviceMesh&) {
+    const DeviceMesh three("cpu", RankArray{0, 1, 2}, {}, {.process_group = group});
+    const DeviceMesh two("cpu", RankArray{0, 1}, {}, {.process_group = group});
+    if (group->rank() == 3) return;
+    std::vector<at::Tensor> parameters;
+    for (const auto& mesh : {three, two}) {
+      auto each = DTensor::from_local(torch::ones({2}), mesh, {Shard(0)}).detach().requires_grad_();
+      each.mutable_grad() = each.detach();
+      parameters.push_back(each);
+    }
+    if (group->rank() == 2) {
+      EXPECT_ERROR(Error, clip_grad_norm_(parameters, 1), "rank 2 is not on DeviceMesh(cpu");
+    } else {
+      EXPECT_ERROR(DistributedError, clip_grad_norm_(parameters, 1), "rank 2 failed within clip_grad_norm_");
+    }
   });
 }
 

@@ -7,25 +7,41 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 #include <unordered_set>
 #include <utility>
 
 #include "torch/dtensor/impl.h"
 #include "torch/dtensor/known_parts.h"
+#include "torch/dtensor/tell_peers.h"
 #include "torch/optim/in_backward.h"
 
 namespace cohort {
 
 namespace {
 
+/// The ranks of a mesh know nothing of a rank that is not on it, and would wait for it in the groups of other meshes.
+void check_membership(const std::vector<LocalGradient>& gradients, std::string_view caller) {
+  const auto is_elsewhere = [](const LocalGradient& each) {
+    return each.layout != nullptr && each.layout->mesh.coordinate() == nullptr;
+  };
+  const auto found = std::find_if(gradients.begin(), gradients.end(), is_elsewhere);
+  if (found == gradients.end()) return;
+  const auto& elsewhere = found->layout->mesh;
+  const Error error(
+      fmt::format("{}: rank {} is not on {}, where a parameter lies, and cannot learn what its gradient is: "
+                  "call it on the ranks of the mesh",
+                  caller, elsewhere.rank(), to_string(elsewhere)));
+  for (const auto& each : gradients) {
+    if (each.layout == nullptr || is_elsewhere(each)) continue;
+    const auto& mesh = each.layout->mesh;
+    for (std::int64_t dim = 0; dim < mesh.ndim(); ++dim) dtensor::tell_peers(error, mesh, dim, caller);
+  }
+  throw Error(error);
+}
+
 void check_layout(const dtensor::Layout& layout, std::string_view caller) {
   const auto& mesh = layout.mesh;
-  if (mesh.coordinate() == nullptr) {
-    throw Error(
-        fmt::format("{}: rank {} is not on {}, where a parameter lies, and cannot learn what its gradient is: "
-                    "call it on the ranks of the mesh",
-                    caller, mesh.rank(), to_string(mesh)));
-  }
   if (std::any_of(layout.placements.begin(), layout.placements.end(), [](const auto& x) { return x.is_partial(); })) {
     throw ValueError(
         fmt::format("{}: on rank {} a gradient lies as {} on {}, and is the sum of what the ranks hold: "
@@ -58,8 +74,11 @@ std::vector<LocalGradient> local_gradients(const std::vector<at::Tensor>& parame
       each.part = distributed->local();
       each.layout = distributed->layout();
     }
-    if (each.layout != nullptr) check_layout(*each.layout, caller);
     all.push_back(std::move(each));
+  }
+  check_membership(all, caller);
+  for (const auto& each : all) {
+    if (each.layout != nullptr) check_layout(*each.layout, caller);
   }
   return all;
 }
