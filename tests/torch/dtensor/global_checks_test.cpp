@@ -197,6 +197,20 @@ TEST(GlobalValues, ATargetOfNoClassOnOneRankIsToldToItsPeers) {
   }
 }
 
+/// What all ranks see alike breaks no group.
+TEST(GlobalValues, WrongDtypesOfALossAreErrorsOnAllRanksAndNothingElse) {
+  on_ranks_of_mesh({3}, [](const DeviceMesh& mesh) {
+    const auto scores = distribute_tensor(torch::rand({6, 4}), mesh, {Shard(0)});
+    const auto targets = distribute_tensor(torch::tensor({0, 1, 2, 3, 3, 0}), mesh, {Shard(0)});
+    const auto weights = distribute_tensor(torch::ones({4}), mesh);
+    EXPECT_ANY_THROW(at::nll_loss(scores, targets.to(torch::kInt)));
+    EXPECT_ANY_THROW(at::nll_loss(scores, targets, weights.to(torch::kDouble)));
+    EXPECT_NO_THROW(mesh.group(0)->barrier());
+    EXPECT_TRUE(at::allclose(DTensor(at::nll_loss(scores, targets, weights)).full_tensor(),
+                             DTensor(at::nll_loss(scores, targets.to(torch::kByte), weights)).full_tensor()));
+  });
+}
+
 /// The sums would be infinite in half precision, the results are not.
 TEST(HalfPrecision, IsSummedUpInSingle) {
   on_ranks_of_mesh({2}, [](const DeviceMesh& mesh) {

@@ -53,8 +53,9 @@ struct LocalTargets {
   at::Tensor is_here;
   at::Tensor weight;  ///< of each row; 0 where the target is ignored
 
-  LocalTargets(const at::Tensor& targets, const at::Tensor& weights, std::int64_t ignored, const LocalClasses& classes,
+  LocalTargets(const at::Tensor& given, const at::Tensor& weights, std::int64_t ignored, const LocalClasses& classes,
                const at::TensorOptions& options) {
+    const auto targets = given.to(at::kLong);
     const auto counts = targets.ne(ignored);
     const auto is_class = targets.ge(0).logical_and_(targets.lt(classes.total));
     column = targets - classes.offset();

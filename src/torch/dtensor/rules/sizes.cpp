@@ -144,13 +144,18 @@ void check_embedding_backward(const OpCall& call) {
 }
 
 /// The scores are at position `scores`, then come the targets and the weights. Scores of other than two dimensions are
-/// refused by the rule.
+/// refused by the rule. Dtypes are checked as well: the kernel's refusal would look as if one rank alone had a wrong target.
 void check_nll_sizes(const OpCall& call, std::size_t scores) {
   const auto sizes = tensor_at(call, scores)->sizes;
   if (sizes.size() != 2) return;
   require(call, tensor_at(call, scores + 1)->sizes == sizes.slice(0, 1), "there must be one target for each row");
   const auto* const weights = tensor_at(call, scores + 2);
   require(call, weights == nullptr || weights->sizes == sizes.slice(1, 1), "there must be one weight for each class");
+  const auto dtype_of = [&](std::size_t position) { return call.argument(position).toTensor().scalar_type(); };
+  const auto of_targets = dtype_of(scores + 1);
+  require(call, of_targets == at::kLong || of_targets == at::kByte, "targets are numbers of classes: int64 or uint8");
+  require(call, weights == nullptr || dtype_of(scores + 2) == dtype_of(scores),
+          "the weights must have the dtype of the scores");
 }
 
 void check_nll_loss(const OpCall& call) {
