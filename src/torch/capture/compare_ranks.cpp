@@ -74,9 +74,15 @@ void RankComparison::compare_now(std::span<const ProcessGroupPtr> groups, const 
 
 std::optional<RankComparison::Finding> RankComparison::first_finding(std::span<const ProcessGroupPtr> groups,
                                                                      const Graph& graph, std::string mine) {
-  std::optional<Finding> found;
+  std::vector<ProcessGroupPtr> there_and_back;
   for (const auto& group : by_id(groups)) {
-    if (sequence_of(graph, *group).empty()) continue;  // has messages alone
+    if (!sequence_of(graph, *group).empty()) there_and_back.push_back(group);  // others have messages alone
+  }
+  // Every rank's sequence is part of one over all groups, so that no ranks wait for each other in a circle.
+  const auto there = there_and_back.size();
+  for (auto i = there; i-- > 0;) there_and_back.push_back(there_and_back[i]);
+  std::optional<Finding> found;
+  for (const auto& group : there_and_back) {
     const auto all = group->all_gather_bytes(mine);
     const auto first = std::find_if(all.begin(), all.end(), [](const std::string& each) { return !each.empty(); });
     if (first == all.end() || !mine.empty()) continue;

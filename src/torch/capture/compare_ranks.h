@@ -34,7 +34,8 @@ class RankComparison {
     std::string text;
   };
   /// Tells the ranks of the groups that have collectives in this graph what this rank has found; empty: nothing. Returns
-  /// what the first of the others has found, if any has. Always exchanges, so that all ranks learn of it at the same call.
+  /// what the first of the others has found, if any has. Always exchanges, so that all ranks learn of it at the same call:
+  /// those of its groups, and those to which their groups lead in the order of the ids or against it, as in meshes.
   static std::optional<Finding> first_finding(std::span<const ProcessGroupPtr> groups, const Graph& graph,
                                               std::string mine);
 

@@ -44,7 +44,8 @@ struct Recording {
   std::optional<recording::GraphReplayer> graph_replayer{};  // instead of it, for steps on a GPU
   int attempts = 0;
   std::size_t replays = 0;
-  std::size_t verified = 0;  // how often it was compared with the step
+  std::size_t verified = 0;      // how often it was compared with the step
+  std::size_t not_verified = 0;  // how often it should have been
   std::string last_difference{};
   std::string last_refusal{};  // of the call that could not be captured, with what to change
 
@@ -145,6 +146,7 @@ struct CapturedStep::Impl {
   static bool can_be_compared(const Recording& recording);
   /// What one rank has found, all ranks throw: at every call that verifies, also on a rank that could not compare.
   void tell_peers(const Program& program, const std::optional<CaptureError>& found);
+  void tell_of_refusal(const CaptureError& error);
   void settle(Recording& recording, Program program);
   void give_up(const CaptureError& error);
 };
@@ -266,6 +268,17 @@ void CapturedStep::Impl::tell_peers(const Program& program, const std::optional<
                      {"What the step uses there must be an argument of the step or be watched."});
 }
 
+/// This rank does not come to tell_peers(), where the others may be.
+void CapturedStep::Impl::tell_of_refusal(const CaptureError& error) {
+  if (options.allow_eager || recordings.empty() || recordings.front()->program == nullptr) return;
+  const auto& program = *recordings.front()->program;
+  try {
+    ranks.first_finding(program.groups, recording::communication_of(program),
+                        fmt::format("{}: {}", error.refused(), error.explanation()));
+  } catch (const Error&) {  // they are elsewhere in the step, and learn of it there
+  }
+}
+
 /// A gradient that the step replaces may be there or not when it begins, which changes what is recorded.
 bool CapturedStep::Impl::can_be_compared(const Recording& recording) {
   const auto& gradients = recording.recorded->gradients;
@@ -358,8 +371,17 @@ CapturedResult CapturedStep::call(const CapturedCall& call, const std::function<
   auto* const found = impl.find(call, failure);
   const bool is_due = impl.options.verify_every > 0 && ++impl.calls % impl.options.verify_every == 0;
   const bool is_settled = found != nullptr && found->replayer;
-  if (is_due && is_settled && impl.can_be_compared(*found)) return impl.verify(*found, call, run);
-  auto result = is_settled ? impl.replay(*found, call) : impl.record(found, failure, call, run);
+  if (is_due && is_settled) {
+    if (impl.can_be_compared(*found)) return impl.verify(*found, call, run);
+    ++found->not_verified;
+  }
+  CapturedResult result;
+  try {
+    result = is_settled ? impl.replay(*found, call) : impl.record(found, failure, call, run);
+  } catch (const CaptureError& error) {
+    if (is_due) impl.tell_of_refusal(error);
+    throw;
+  }
   if (is_due && impl.eager_reason.empty()) {
     const auto program = impl.recordings.front()->program;
     impl.tell_peers(*program, std::nullopt);
@@ -402,6 +424,11 @@ std::string CapturedStep::explain() const {
         graph_names::counted(each->replays, "time"),
         each->verified == 0 ? "" : fmt::format("verified {}, ", graph_names::counted(each->verified, "time")),
         each->program == nullptr ? "no graph yet" : graph_names::counted(each->graph().nodes.size(), "node"));
+    if (each->not_verified > 0) {
+      text +=
+          fmt::format("  Not verified {}: other gradients were there when the call began than when it was recorded.\n",
+                      graph_names::counted(each->not_verified, "time"));
+    }
     if (!each->last_refusal.empty()) text += fmt::format("  The last recording failed. {}\n", each->last_refusal);
     if (each->graph_replayer) text += fmt::format("  {}\n", each->graph_replayer->explain());
     if (!each->replayer && !each->last_difference.empty()) {

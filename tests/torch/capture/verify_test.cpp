@@ -173,5 +173,71 @@ TEST(VerifiedSteps, OfAllRanksThrowWhatOneHasFound) {
   });
 }
 
+/// Rank 2 has no group with rank 0: rank 1, which has groups with both, passes it on.
+TEST(VerifiedSteps, AreToldOfThroughOtherGroups) {
+  with_torch_threads(3, [](const ProcessGroupPtr& group) {
+    const auto low = group->split_group({0, 1});
+    const auto high = group->split_group({1, 2});
+    double factor = 2;
+    auto step = capture(
+        [&](const at::Tensor& x) {
+          const auto y = x * factor;
+          if (low != nullptr) low->all_reduce(y);
+          if (high != nullptr) high->all_reduce(y);
+          return y;
+        },
+        {.verify_every = 4});
+    const auto x = at::ones({2});
+    for (const int other : {2, 0}) {
+      for (int call = 0; call < 3; ++call) step(x);
+      if (group->rank() == other) factor += 1;
+      EXPECT_ERROR(CaptureError, step(x), "aten::mul.");
+    }
+  });
+}
+
+/// A rank whose step is recorded at that call, and refused when it has ended.
+TEST(VerifiedSteps, TellPeersWhatWasRefusedMeanwhile) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    double factor = 2;
+    bool changes = false;
+    auto step = capture(
+        [&](const at::Tensor& x) {
+          if (changes) factor += 1;
+          const auto y = x * factor;
+          group->all_reduce(y);
+          return y;
+        },
+        {.max_attempts = 2, .verify_every = 5});
+    for (int call = 0; call < 3; ++call) step(at::ones({2}));
+    // Rank 1 gets other sizes from now on, which its recordings differ in as well.
+    changes = group->rank() == 1;
+    const auto x = changes ? at::ones({1, 2}) : at::ones({2});
+    step(x);
+    EXPECT_ERROR(CaptureError, step(x), "aten::mul.");
+  });
+}
+
+TEST(VerifiedSteps, SayThatTheyCouldNotBeCompared) {
+  torch::nn::Linear net(3, 4);
+  optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1));
+  auto step = capture(
+      [&](const at::Tensor& x) {
+        optimizer.zero_grad();
+        const auto loss = net(x).pow(2).mean();
+        loss.backward();
+        optimizer.step();
+        return loss;
+      },
+      {.watch = {net, optimizer}, .verify_every = 4});
+  const auto x = at::ones({2, 3});
+  for (int call = 0; call < 3; ++call) step(x);
+  for (auto& each : net->parameters()) {
+    each.mutable_grad() = each.grad().defined() ? at::Tensor() : at::zeros_like(each);
+  }
+  step(x);
+  EXPECT_THAT(step.explain(), HasSubstr("Not verified 1 time"));
+}
+
 }  // namespace
 }  // namespace cohort::test
