@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <optional>
+#include <vector>
 
 #include "torch/ddp_test.h"
 
@@ -71,6 +73,59 @@ TEST(Join, DividesByHowManyThereWereOrByHowManyThereAre) {
     const auto by_alive = gradients_of(group, {}, {.divide_by_initial_size = false}, {2, 3});
     EXPECT_EQ(by_all, is_long ? std::vector<double>({1.5, 1.5, 1.0}) : std::vector<double>({1.5, 1.5}));
     EXPECT_EQ(by_alive, is_long ? std::vector<double>({1.5, 1.5, 2.0}) : std::vector<double>({1.5, 1.5}));
+  });
+}
+
+/// What join.h says first: added to an average that is there, a later one counts too little once a rank has ended.
+TEST(Join, AccumulatesInNoSyncAndNotOverAverages) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    for (const bool in_no_sync : {true, false}) {
+      Scale net;
+      DistributedDataParallel ddp(net, {.process_group = group});
+      std::vector<double> seen;
+      join({&ddp}, [&] {
+        for (int i = 0; i < 1 + group->rank(); ++i) {
+          ddp.zero_grad();
+          for (int batch = 0; batch < 2; ++batch) {
+            std::optional<ddp::NoSync> local;
+            if (in_no_sync && batch == 0) local.emplace(ddp.no_sync());
+            ddp.forward(input_of(group)).sum().backward();
+          }
+          seen.push_back(grad_of(net->weight));
+        }
+      });
+      // Two batches of 1 and of 2, averaged over 2 ranks; then those of 2 alone. Over averages, rank 1 adds 2 to the first
+      // average of 1 and divides both by 2.
+      if (group->rank() == 0) {
+        EXPECT_EQ(seen, std::vector<double>({3}));
+      } else {
+        EXPECT_EQ(seen, in_no_sync ? std::vector<double>({3, 2}) : std::vector<double>({3, 1.5}));
+      }
+    }
+  });
+}
+
+/// And what it says of optimizers: a rank that ended early has old moments.
+TEST(Join, OptimizersOfRanksThatEndedEarlyHaveOldMoments) {
+  with_torch_threads(2, [](const ProcessGroupPtr& group) {
+    Scale net;
+    DistributedDataParallel ddp(net, {.process_group = group});
+    torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(0.5).momentum(0.5));
+    const auto train = [&] {
+      optimizer.zero_grad();
+      ddp.forward(input_of(group)).sum().backward();
+      optimizer.step();
+    };
+    join({&ddp}, [&] {
+      for (int i = 0; i < 1 + group->rank(); ++i) train();
+    });
+    const auto differ = [&] {
+      const auto all = all_gather_async(*group, net->weight.detach().reshape({1})).value();
+      return !torch::equal(all[0], all[1]);
+    };
+    EXPECT_FALSE(differ()) << "models are equal when a join has ended";
+    train();
+    EXPECT_TRUE(differ()) << "and drift apart: if they do not any more, join.h says too little";
   });
 }
 
