@@ -131,6 +131,11 @@ std::optional<JoinRequest> Lobby::examine(std::int64_t ticket, const std::vector
                                           const std::string& backend) {
   JoinRequest request{.ticket = ticket};
   if (has_died(request) || !claim(ticket)) return std::nullopt;
+  // Another group of this name has served it, and its newcomer has deleted what it had claimed.
+  if (store_->add(served_key, 0, patience) >= ticket) {
+    store_->delete_key(claim_key(ticket), patience);
+    return std::nullopt;
+  }
   std::string text;
   try {
     text = store_->get(request_key(ticket), request_patience);

@@ -28,8 +28,7 @@ auto naming_store_host(std::optional<int> host, int rank, const Step& step) {
   try {
     return step();
   } catch (const DistributedError& e) {
-    const bool may_be_lost = dynamic_cast<const NetworkError*>(&e) != nullptr || e.kind() == ErrorKind::store ||
-                             e.kind() == ErrorKind::peer_lost;
+    const bool may_be_lost = dynamic_cast<const NetworkError*>(&e) != nullptr || e.kind() == ErrorKind::peer_lost;
     if (!host || *host == rank || !may_be_lost || e.context().rank) throw;
     auto context = e.context();
     context.rank = host;

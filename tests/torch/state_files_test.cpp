@@ -17,6 +17,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -740,9 +741,9 @@ TEST(CheckpointParts, ManyBoxesOfManyDimensionsTakeMemoryForWhatTheFileHas) {
     catalog.take_parts(0, header);
     catalog.check();
   };
-  const auto begin = std::chrono::steady_clock::now();
+  const auto begin = std::clock();  // of this process alone
   EXPECT_NO_THROW(judge());
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10)) << "comparing all pairs took a minute";
+  EXPECT_LT((std::clock() - begin) / CLOCKS_PER_SEC, 10) << "comparing all pairs took a minute";
   EXPECT_LT(bytes_asked_for, 8192 * boxes);
   header.tensors[1] = header.tensors[0];
   EXPECT_ERROR(CheckpointError, judge(), "its parts overlap: some elements are there twice");

@@ -28,6 +28,7 @@ Waiting::Waiting(const Board& board, int rank) : board_(board), rank_(rank), wai
 
 void Waiting::begin(int awaited) {
   const std::lock_guard lock(mutex_);
+  for (auto& each : waits_) each.gave_up_until = 0;  // it waits for somebody else now
   ++waits_[index_of(awaited)].count;
   publish();
 }
