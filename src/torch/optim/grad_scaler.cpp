@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "torch/archive.h"
 #include "torch/capture/recorder.h"
 #include "torch/host_numbers.h"
 #include "torch/optim/local_gradients.h"
+#include "torch/state/archive.h"
 
 namespace cohort {
 
