@@ -58,13 +58,21 @@ def layer_of_header(root, name):
     return found[0].parent.name if found else "core"
 
 
+def layer_of_file(root, path):
+    """The folder under src/ that a file in include/ or src/ belongs to; None for the umbrella and for other files."""
+    if path.parts[0] == "src":
+        return path.parts[1]
+    if path.parts[:3] == ("include", "cohort", "torch"):
+        # Graphs are recorded by the torch layer and need no libtorch.
+        return "graph" if (root / "src/graph" / f"{path.stem}.cpp").is_file() else "torch"
+    return layer_of_header(root, path.name) if path.parts[0] == "include" and path.name != UMBRELLA else None
+
+
 def layer_of_include(root, include):
     """The folder under src/ an include belongs to, or None if it is not ours."""
     parts = include.split("/")
-    if parts[0] == "cohort" and len(parts) == 2:
-        return layer_of_header(root, parts[1])
-    if parts[0] == "cohort" and parts[1] == "torch":
-        return "torch"
+    if parts[0] == "cohort":
+        return layer_of_file(root, pathlib.Path("include", include))
     return parts[0] if parts[0] in ALLOWED and (root / "src" / include).is_file() else None
 
 
@@ -80,10 +88,6 @@ def torch_folder(root, path):
     return path.stem.split("_")[0]
 
 
-def is_in_torch_layer(path):
-    return path.parts[:2] == ("src", "torch") or path.parts[:3] == ("include", "cohort", "torch")
-
-
 def torch_row(folder):
     return next((row for row, folders in enumerate(TORCH_FOLDERS) if folder in folders), None)
 
@@ -97,7 +101,7 @@ def check_torch_folders(root, path):
         return
     for include, where in includes_of(relative, path.read_text(encoding="utf-8")):
         target = next((p for top in ("src", "include") if (root / (p := pathlib.Path(top, include))).is_file()), None)
-        if target is None or not is_in_torch_layer(target):
+        if target is None or layer_of_file(root, target) != "torch":
             continue
         folder = torch_folder(root, target)
         if folder != own and (torch_row(folder) is None or torch_row(folder) >= torch_row(own)):
@@ -113,15 +117,8 @@ def check_file(root, path):
     parts = relative.parts
     text = path.read_text(encoding="utf-8")
     public = parts[0] == "include"
-    torch_layer = is_in_torch_layer(relative)
-    if parts[0] == "src":
-        layer = parts[1]
-    elif torch_layer:
-        layer = "torch"
-    elif public and path.name != UMBRELLA:
-        layer = layer_of_header(root, path.name)
-    else:
-        layer = None
+    layer = layer_of_file(root, relative)
+    torch_layer = layer == "torch"
 
     for include, where in includes_of(relative, text):
         first = include.split("/")[0]
