@@ -11,10 +11,10 @@
 #include <cohort/cohort.h>
 #include <cohort/env.h>
 #include <cohort/launch.h>
-#include <cohort/recorded_step.h>
 #include <cohort/torch/capture.h>
 #include <cohort/torch/ddp.h>
 #include <cohort/torch/optim.h>
+#include <cohort/torch/recorded_step.h>
 
 #include <algorithm>
 #include <chrono>

@@ -3,6 +3,8 @@
 // Converts text to values, without exceptions, locales or silent truncation. The whole text must be the value.
 #pragma once
 
+#include <cohort/export.h>
+
 #include <charconv>
 #include <concepts>
 #include <optional>
@@ -24,7 +26,7 @@ std::optional<T> parse_integer(std::string_view text) {
 std::optional<bool> parse_bool(std::string_view text);
 
 /// Splitting "a,b,,c" at ',' gives four pieces; an empty text gives one empty piece.
-std::vector<std::string_view> split(std::string_view text, char separator);
+COHORT_API std::vector<std::string_view> split(std::string_view text, char separator);
 
 /// The candidate nearest to `word` by edit distance if `word` is likely a typing error for it; else empty.
 std::string_view did_you_mean(std::string_view word, const std::vector<std::string_view>& candidates);

@@ -2,7 +2,7 @@
 //
 // Two recordings of one step number their values differently if one of them has seen a tensor more. Values are therefore
 // paired where the graphs first use them, and compared by what they are paired with.
-#include <cohort/graph.h>
+#include <cohort/torch/graph.h>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -2,7 +2,7 @@
 //
 // The picture of a graph: time goes down. An edge leads from the node that last made or wrote a value to each that uses
 // it, so what a collective waits for, and what can go on beside it, is seen. Of the inputs only arguments are drawn.
-#include <cohort/graph.h>
+#include <cohort/torch/graph.h>
 
 #include <fmt/format.h>
 

@@ -3,7 +3,7 @@
 // What the pictures of graphs (dot.cpp, folded_dot.cpp) have in common.
 #pragma once
 
-#include <cohort/graph.h>
+#include <cohort/torch/graph.h>
 
 #include <cstddef>
 #include <string>

@@ -3,7 +3,7 @@
 // The printed form of a graph. Each line can be understood alone, so that a search in a graph of thousands of nodes shows
 // what is needed: operands have their types, and a value that is written stands before the equals sign of each node that
 // writes it.
-#include <cohort/graph.h>
+#include <cohort/torch/graph.h>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <cohort/error.h>
-#include <cohort/graph_partition.h>
+#include <cohort/torch/graph_partition.h>
 
 #include <fmt/format.h>
 

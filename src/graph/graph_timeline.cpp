@@ -9,7 +9,7 @@
 //   node 1200 1900 4800
 //   end
 #include <cohort/error.h>
-#include <cohort/graph_timeline.h>
+#include <cohort/torch/graph_timeline.h>
 
 #include <fmt/format.h>
 

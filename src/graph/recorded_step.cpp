@@ -3,7 +3,7 @@
 // A first line, then the text of the graph, then that of the timeline. The line "end" ends the graph: texts in it are in
 // quotes and have no line breaks.
 #include <cohort/error.h>
-#include <cohort/recorded_step.h>
+#include <cohort/torch/recorded_step.h>
 
 #include <fmt/format.h>
 

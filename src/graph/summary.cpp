@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include <cohort/graph.h>
+#include <cohort/torch/graph.h>
 
 #include <fmt/format.h>
 

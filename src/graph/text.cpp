@@ -16,7 +16,7 @@
 //
 // Lists are as long as their text says, so nothing is allocated for what a hostile text only claims.
 #include <cohort/error.h>
-#include <cohort/graph.h>
+#include <cohort/torch/graph.h>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

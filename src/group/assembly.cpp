@@ -24,7 +24,7 @@ namespace {
 using std::chrono::milliseconds;
 
 /// A member whose host has been silent for this long counts as lost.
-constexpr milliseconds silence{4000};
+constexpr milliseconds member_timeout{4000};
 /// For requests that wait for nobody, after the deadline or on the way out.
 constexpr milliseconds settling_patience{2000};
 /// How often a member that waits for others looks whether they have died.
@@ -34,7 +34,7 @@ constexpr milliseconds news_patience{1000};
 
 constexpr auto alarm_key = "alarm";  ///< set by last wills, and by members that give up
 constexpr auto outcome_key = "outcome";
-constexpr auto on = "on";
+constexpr auto go_on = "on";
 constexpr std::string_view lost_mark = "lost ";
 constexpr std::string_view failed_mark = "failed ";
 
@@ -53,7 +53,7 @@ Assembly::Assembly(StorePtr keys, Members members, Deadline deadline)
   const auto name = members_.names.at(index_of(members_.place));
   if (auto* const store = tcp_store_below(talk_)) {
     store->set_on_disconnect({full_key(talk_, alarm_key)}, {fmt::format("{}rank {} has died", lost_mark, name)},
-                             request_deadline(deadline_), silence);
+                             request_deadline(deadline_), member_timeout);
     watch_ = keys_->clone();
     watcher_ = start_thread([this] { listen(); });
   }
@@ -76,7 +76,7 @@ void Assembly::listen() {
   ::pthread_setname_np(::pthread_self(), "cohort-assembly");
   try {
     const auto alarm = watch_->get(alarm_key, Deadline::never());
-    if (settle(*watch_, alarm) != on) tcp_store_below(keys_)->interrupt();
+    if (settle(*watch_, alarm) != go_on) tcp_store_below(keys_)->interrupt();
   } catch (const Error& e) {
     log_debug("nobody watches over the members of a new group any more: {}", e.what());
   }
@@ -120,7 +120,7 @@ void Assembly::call_off(Cause cause, const std::string& why) {
 
 void Assembly::conclude(const std::string& outcome) {
   is_settled_ = true;
-  if (outcome == on) return;
+  if (outcome == go_on) return;
   const std::string_view text = outcome;
   has_lost_ = text.starts_with(lost_mark);
   why_ = text.substr(std::min(text.size(), has_lost_ ? lost_mark.size() : failed_mark.size()));
@@ -132,7 +132,7 @@ std::string Assembly::await_outcome() {
   talk_->set(all[index_of(members_.place)], "", request_deadline(deadline_));
   // Only the last to be ready finds all keys, and settles the outcome; with several at the same time it does not matter
   // whose proposal counts.
-  if (talk_->check(all, request_deadline(deadline_))) return settle(*talk_, on);
+  if (talk_->check(all, request_deadline(deadline_))) return settle(*talk_, go_on);
   try {
     return talk_->get(outcome_key, deadline_);
   } catch (const StoreTimeoutError&) {
@@ -160,8 +160,8 @@ ProcessGroupPtr Assembly::run(const GroupRecipe& recipe) {
   }
   const auto outcome = await_outcome();
   conclude(outcome);
-  if (outcome != on) talk_->set(alarm_key, outcome, settling_patience);
-  return outcome == on ? group : nullptr;
+  if (outcome != go_on) talk_->set(alarm_key, outcome, settling_patience);
+  return outcome == go_on ? group : nullptr;
 }
 
 }  // namespace cohort

@@ -14,10 +14,10 @@
 #include <string>
 
 #include "accepted.h"
+#include "torch/checkpoint/checkpoint_directory.h"
+#include "torch/checkpoint/checkpoint_file.h"
+#include "torch/checkpoint/saved_parts.h"
 #include "torch/state/box.h"
-#include "torch/state/checkpoint_directory.h"
-#include "torch/state/checkpoint_file.h"
-#include "torch/state/saved_parts.h"
 #include "torch/state/value_text.h"
 
 namespace {

@@ -3,7 +3,7 @@
 // A text that claims to be a captured graph: it is refused, or it can be printed, drawn and compared, and writing it gives
 // the same graph again.
 #include <cohort/error.h>
-#include <cohort/graph.h>
+#include <cohort/torch/graph.h>
 
 #include <cstdint>
 #include <cstdlib>

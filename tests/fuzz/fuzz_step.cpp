@@ -2,7 +2,7 @@
 //
 // A text that claims to be a recorded step: it is refused, or writing it gives the same step again.
 #include <cohort/error.h>
-#include <cohort/recorded_step.h>
+#include <cohort/torch/recorded_step.h>
 
 #include <cstdint>
 #include <cstdlib>

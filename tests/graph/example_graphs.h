@@ -3,7 +3,7 @@
 // Graphs for the tests: one that a person can read, and random ones.
 #pragma once
 
-#include <cohort/graph.h>
+#include <cohort/torch/graph.h>
 
 #include <algorithm>
 #include <cstdint>

@@ -3,7 +3,7 @@
 // Graphs printed, compared, written and read, without libtorch. The printed forms are compared as a whole, so that a
 // change of them is seen.
 #include <cohort/error.h>
-#include <cohort/graph.h>
+#include <cohort/torch/graph.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 //
 // Pieces of a forward graph for DDP's buckets.
 #include <cohort/error.h>
-#include <cohort/graph_partition.h>
+#include <cohort/torch/graph_partition.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

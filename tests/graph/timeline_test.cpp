@@ -2,7 +2,7 @@
 //
 // Timelines and recorded steps: written, read, refused and kept in files, without libtorch.
 #include <cohort/error.h>
-#include <cohort/recorded_step.h>
+#include <cohort/torch/recorded_step.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Checks that includes point downwards only (docs/architecture.md), that the environment is read in one place, and that one
-folder knows the versions of libtorch.
+"""Checks that includes point downwards only (docs/architecture.md), among the layers and among the torch layer's
+folders, that the environment is read in one place, and that one folder knows the versions of libtorch.
 
 usage: check_layering.py ROOT
 """
@@ -21,6 +21,26 @@ ALLOWED = {
     "backends": {"core", "store", "rendezvous", "reduce", "observe", "group"},
     "torch": {"core", "store", "rendezvous", "reduce", "graph", "observe", "group", "backends"},
 }
+# The folders under src/torch, each of which may include those of the rows above its own; "." are the files of src/torch.
+TORCH_FOLDERS = [
+    ["compat"],
+    ["."],
+    ["dispatch", "mesh"],
+    ["functional"],
+    ["dtensor"],
+    ["c10d", "parallelize", "state", "sync_batch_norm"],
+    ["data", "optim"],
+    ["checkpoint", "hooks"],
+    ["ddp"],
+    ["capture"],
+]
+# The folders of public headers that are neither called like one of its sources nor begin with its name.
+TORCH_HEADERS = {
+    "checkpoint_error.h": "state",
+    "comm_hook.h": "hooks",
+    "optimizer_in_backward.h": "optim",
+    "outputs.h": ".",
+}
 TORCH = {"torch", "ATen", "c10"}
 # Public headers show users none of the libraries we build with.
 HIDDEN = {"asio", "asio.hpp", "openssl", "fmt", "nlohmann", "CLI", "hwloc.h", "hwloc", "hwy"}
@@ -38,14 +58,58 @@ def layer_of_header(root, name):
     return found[0].parent.name if found else "core"
 
 
+def layer_of_file(root, path):
+    """The folder under src/ that a file in include/ or src/ belongs to; None for the umbrella and for other files."""
+    if path.parts[0] == "src":
+        return path.parts[1]
+    if path.parts[:3] == ("include", "cohort", "torch"):
+        # Graphs are recorded by the torch layer and need no libtorch.
+        return "graph" if (root / "src/graph" / f"{path.stem}.cpp").is_file() else "torch"
+    return layer_of_header(root, path.name) if path.parts[0] == "include" and path.name != UMBRELLA else None
+
+
 def layer_of_include(root, include):
     """The folder under src/ an include belongs to, or None if it is not ours."""
     parts = include.split("/")
-    if parts[0] == "cohort" and len(parts) == 2:
-        return layer_of_header(root, parts[1])
-    if parts[0] == "cohort" and parts[1] == "torch":
-        return "torch"
+    if parts[0] == "cohort":
+        return layer_of_file(root, pathlib.Path("include", include))
     return parts[0] if parts[0] in ALLOWED and (root / "src" / include).is_file() else None
+
+
+def torch_folder(root, path):
+    """The folder under src/torch that a file of the torch layer belongs to, a public header with its sources."""
+    if path.parts[0] == "src":
+        return path.parts[2] if len(path.parts) > 3 else "."
+    if path.name in TORCH_HEADERS:
+        return TORCH_HEADERS[path.name]
+    found = [p for pattern in ("*.cpp", "*/*.cpp") for p in (root / "src/torch").glob(pattern) if p.stem == path.stem]
+    if found:
+        return torch_folder(root, found[0].relative_to(root))
+    return path.stem.split("_")[0]
+
+
+def torch_row(folder):
+    return next((row for row, folders in enumerate(TORCH_FOLDERS) if folder in folders), None)
+
+
+def check_torch_folders(root, path):
+    """Of a file in the torch layer: that what it includes there is in its own folder or further down."""
+    relative = path.relative_to(root)
+    own = torch_folder(root, relative)
+    if torch_row(own) is None:
+        yield f"{relative}: src/torch/{own} has no place among the folders of {pathlib.Path(__file__).name}"
+        return
+    for include, where in includes_of(relative, path.read_text(encoding="utf-8")):
+        target = next((p for top in ("src", "include") if (root / (p := pathlib.Path(top, include))).is_file()), None)
+        if target is None or layer_of_file(root, target) != "torch":
+            continue
+        folder = torch_folder(root, target)
+        if folder != own and (torch_row(folder) is None or torch_row(folder) >= torch_row(own)):
+            yield f"{where}: {own} includes {include}, which belongs to {folder}"
+
+
+def includes_of(relative, text):
+    return [(m[1], f"{relative}:{text.count(chr(10), 0, m.start(1)) + 1}") for m in INCLUDE.finditer(text)]
 
 
 def check_file(root, path):
@@ -53,19 +117,10 @@ def check_file(root, path):
     parts = relative.parts
     text = path.read_text(encoding="utf-8")
     public = parts[0] == "include"
-    torch_layer = parts[:2] == ("src", "torch") or parts[:3] == ("include", "cohort", "torch")
-    if parts[0] == "src":
-        layer = parts[1]
-    elif torch_layer:
-        layer = "torch"
-    elif public and path.name != UMBRELLA:
-        layer = layer_of_header(root, path.name)
-    else:
-        layer = None
+    layer = layer_of_file(root, relative)
+    torch_layer = layer == "torch"
 
-    for match in INCLUDE.finditer(text):
-        include = match[1]
-        where = f"{relative}:{text.count(chr(10), 0, match.start(1)) + 1}"
+    for include, where in includes_of(relative, text):
         first = include.split("/")[0]
         if first in TORCH and layer_of_include(root, include) is None and not torch_layer:
             yield f"{where}: includes {include}, and libtorch belongs to the torch layer alone"
@@ -81,6 +136,9 @@ def check_file(root, path):
             yield f"{where}: the library's own files include what they use, not {include}"
         elif target is not None and target != layer and target not in ALLOWED[layer]:
             yield f"{where}: {layer} includes {include}, which belongs to {target}"
+
+    if torch_layer:
+        yield from check_torch_folders(root, path)
 
     if relative != pathlib.Path("src/core/env.cpp"):
         code = re.sub(r"//[^\n]*", "", text)

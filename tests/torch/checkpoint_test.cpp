@@ -17,7 +17,7 @@
 #include <thread>
 
 #include "support/temporary.h"
-#include "torch/state/checkpoint_file.h"
+#include "torch/checkpoint/checkpoint_file.h"
 #include "torch/torch_ranks.h"
 
 namespace cohort::test {

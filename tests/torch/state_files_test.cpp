@@ -32,13 +32,13 @@
 #include "support/expect_error.h"
 #include "support/ranks.h"
 #include "support/temporary.h"
+#include "torch/checkpoint/checkpoint_directory.h"
+#include "torch/checkpoint/checkpoint_file.h"
+#include "torch/checkpoint/safetensors.h"
+#include "torch/checkpoint/saved_parts.h"
 #include "torch/state/box.h"
-#include "torch/state/checkpoint_directory.h"
-#include "torch/state/checkpoint_file.h"
 #include "torch/state/checkpoint_names.h"
-#include "torch/state/safetensors.h"
 #include "torch/state/save_plan.h"
-#include "torch/state/saved_parts.h"
 #include "torch/state/value_text.h"
 
 namespace {

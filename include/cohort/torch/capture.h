@@ -32,14 +32,14 @@
 
 #include <ATen/core/Tensor.h>
 #include <cohort/export.h>
-#include <cohort/graph.h>
-#include <cohort/recorded_step.h>
 #include <cohort/torch/capture_call.h>
 #include <cohort/torch/capture_error.h>
 #include <cohort/torch/capture_host.h>
 #include <cohort/torch/capture_passes.h>
 #include <cohort/torch/capture_watch.h>
+#include <cohort/torch/graph.h>
 #include <cohort/torch/outputs.h>
+#include <cohort/torch/recorded_step.h>
 
 #include <concepts>
 #include <cstddef>

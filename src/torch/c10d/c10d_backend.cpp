@@ -29,7 +29,7 @@
 #include "torch/c10d/error_text.h"
 #include "torch/compat/c10d_calls.h"
 #include "torch/compat/features.h"
-#include "torch/dispatch/fallback.h"
+#include "torch/compat/wrapper_key.h"
 
 namespace cohort {
 

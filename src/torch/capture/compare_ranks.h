@@ -8,8 +8,8 @@
 // again because of a guard that only it has (a smaller batch) finds the sequence known, and exchanges nothing.
 #pragma once
 
-#include <cohort/graph.h>
 #include <cohort/process_group.h>
+#include <cohort/torch/graph.h>
 
 #include <optional>
 #include <set>

@@ -4,7 +4,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <cohort/graph.h>
+#include <cohort/torch/graph.h>
 
 #include <cstddef>
 #include <string>

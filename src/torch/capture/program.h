@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A recorded step as it is replayed: instructions over numbered values. cohort/graph.h has what users see of it.
+// A recorded step as it is replayed: instructions over numbered values. cohort/torch/graph.h has what users see of it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
-#include <cohort/graph.h>
 #include <cohort/issue_observer.h>
 #include <cohort/operation.h>
 #include <cohort/process_group.h>
+#include <cohort/torch/graph.h>
 
 #include <cstddef>
 #include <functional>

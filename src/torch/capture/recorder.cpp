@@ -12,24 +12,12 @@
 #include "group/issue_notifier.h"
 #include "torch/capture/graph_values.h"
 #include "torch/capture/waits.h"
-#include "torch/compat/test_slots.h"
-#include "torch/dispatch/fallback.h"
+#include "torch/compat/wrapper_key.h"
 #include "torch/dtensor/impl.h"
 #include "torch/functional/async_tensor.h"
 #include "torch/written.h"
 
 namespace cohort::recording {
-
-namespace {
-
-/// How the recorder is carried from thread to thread, as ImplicitReplication is.
-struct ActiveRecorder : c10::DebugInfoBase {
-  static auto kind() { return test_slots::recorder; }
-  explicit ActiveRecorder(Recorder& active) : recorder(active) {}
-  Recorder& recorder;
-};
-
-}  // namespace
 
 at::Tensor plain_part(const at::Tensor& tensor) {
   if (!tensor.defined()) return tensor;
@@ -81,12 +69,6 @@ Recorder::Recorder(std::span<const at::Tensor> arguments, std::vector<WatchedTen
       program_.values[add_constant(parameter)].shown.name = each.name;
     }
   }
-}
-
-Recorder* Recorder::active() noexcept {
-  if (!c10::impl::tls_is_dispatch_key_included(wrapper_key)) return nullptr;
-  const auto* const active = dynamic_cast<ActiveRecorder*>(c10::ThreadLocalDebugInfo::get(ActiveRecorder::kind()));
-  return active == nullptr ? nullptr : &active->recorder;
 }
 
 ValueId Recorder::add_value(const at::Tensor& tensor, GraphValue::Origin origin, std::string name) {
@@ -145,11 +127,15 @@ void Recorder::add(Instruction instruction) {
   program_.instructions.push_back(std::move(instruction));
 }
 
-void Recorder::begin_distributed_call(DistributedCall call, const at::Tensor& tensor) {
+void Recorder::begin_call(const char* name, std::vector<CallConstant> constants, const at::Tensor& tensor) {
   const auto plain = plain_part(tensor);  // may wait for a collective, which is recorded
   record([&] {
     if (region_depth_++ > 0) return;
-    const auto value = value_of(plain, call.name);
+    DistributedCall call{.name = name, .constants = {}};
+    for (auto& each : constants) {
+      call.constants.push_back({.name = std::move(each.name), .text = std::move(each.text)});
+    }
+    const auto value = value_of(plain, name);
     ++regions_;
     add({.kind = GraphNode::Kind::distributed,
          .distributed = std::make_shared<const DistributedCall>(std::move(call)),
@@ -157,7 +143,7 @@ void Recorder::begin_distributed_call(DistributedCall call, const at::Tensor& te
   });
 }
 
-void Recorder::end_distributed_call() {
+void Recorder::end_call() {
   record([&] { --region_depth_; });
 }
 
@@ -167,13 +153,6 @@ void Recorder::add_host_action(const std::function<void()>& function) {
 
 void Recorder::refuse(const CaptureError& why) {
   record([&] { throw CaptureError(why); });
-}
-
-void refuse_to_record(CaptureRefusal reason, std::string_view context, std::string_view explanation,
-                      std::initializer_list<std::string_view> hints) {
-  auto* const recorder = Recorder::active();
-  if (recorder == nullptr) return;
-  recorder->refuse({reason, std::string(context), std::string(explanation), {hints.begin(), hints.end()}});
 }
 
 LeftTensor Recorder::left_tensor(const at::Tensor& tensor) {
@@ -218,11 +197,9 @@ constexpr OtherThreads engine_threads{
 }  // namespace
 
 RecordingScope::RecordingScope(Recorder& recorder)
-    : recorder_(ActiveRecorder::kind(), std::make_shared<ActiveRecorder>(recorder)),
-      key_(wrapper_key),
-      observer_([&recorder](const Issue& issue) { recorder.observe(issue); },
-                [&recorder](const Work& work) { recorder.observe_wait(work); }) {
-  require_fallback();
+    : operators_(recorder),
+      operations_([&recorder](const Issue& issue) { recorder.observe(issue); },
+                  [&recorder](const Work& work) { recorder.observe_wait(work); }) {
   observe_other_threads(engine_threads);
 }
 

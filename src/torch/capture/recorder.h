@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Records what a thread computes: every operator below autograd, through the fallback of the library's dispatch key
-// (torch/dispatch/fallback.h), every operation on a group, through an IssueObserver, and what the host is asked to do
-// (capture_host.h). Everything runs as it would without the recorder.
+// Records what a thread computes: every operator below autograd and what the host is asked to do, as a StepObserver
+// (torch/dispatch/step_observer.h), and every operation on a group, through an IssueObserver. Everything runs as it
+// would without the recorder.
 //
 //   Recorder recorder(arguments, parameters);
 //   {
@@ -15,15 +15,12 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
 #include <cohort/issue_observer.h>
 #include <cohort/torch/capture_error.h>
 #include <cohort/torch/capture_host.h>
 #include <cohort/torch/capture_watch.h>
 
 #include <functional>
-#include <initializer_list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -35,10 +32,11 @@
 #include "torch/capture/program.h"
 #include "torch/capture/tensor_table.h"
 #include "torch/capture/unwatched_leaves.h"
+#include "torch/dispatch/step_observer.h"
 
 namespace cohort::recording {
 
-class Recorder {
+class Recorder final : public StepObserver {
  public:
   enum class OnRefusal : std::uint8_t {
     throws,  ///< the CaptureError comes out of the call that cannot be captured, which then does not happen
@@ -51,22 +49,18 @@ class Recorder {
   /// The tensors of the call, and the parameters whose gradients belong to the step.
   Recorder(std::span<const at::Tensor> arguments, std::vector<WatchedTensor> parameters, Options options);
 
-  /// The recorder of this thread's work, or null. For CUDA tensors backward runs on threads of the autograd engine, which
-  /// carry it along.
-  static Recorder* active() noexcept;
+  /// The recorder of this thread's work, or null. Nothing else observes steps.
+  static Recorder* active() noexcept { return static_cast<Recorder*>(StepObserver::active()); }
 
-  /// Runs the operator with these keys and records it.
-  void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+  void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) override;
   void observe(const Issue& issue);
   void observe_wait(const Work& work);
-  void add_host_action(const std::function<void()>& function);
+  void add_host_action(const std::function<void()>& function) override;
   /// Calls the function, as one instruction.
   std::vector<at::Tensor> run_opaque(OpaqueCall call, const std::vector<at::Tensor>& inputs);
-  /// What is recorded until the end belongs to this call on the tensor, unless it is part of another one.
-  void begin_distributed_call(DistributedCall call, const at::Tensor& tensor);
-  void end_distributed_call();
-  /// What runs now cannot be captured.
-  void refuse(const CaptureError& why);
+  void begin_call(const char* name, std::vector<CallConstant> constants, const at::Tensor& tensor) override;
+  void end_call() override;
+  void refuse(const CaptureError& why) override;
 
   /// Why the recording stopped.
   const std::optional<CaptureError>& refusal() const noexcept { return refusal_; }
@@ -126,15 +120,9 @@ class RecordingScope {
   explicit RecordingScope(Recorder& recorder);
 
  private:
-  c10::DebugInfoGuard recorder_;
-  c10::impl::IncludeDispatchKeyGuard key_;
-  IssueObserver observer_;
+  ObservedScope operators_;
+  IssueObserver operations_;
 };
-
-/// For what the library does in a way that a replay could not repeat: if this thread's work is recorded, the recording is
-/// refused with these words. Costs nothing else.
-void refuse_to_record(CaptureRefusal reason, std::string_view context, std::string_view explanation,
-                      std::initializer_list<std::string_view> hints);
 
 /// The plain tensor behind one that may be distributed or in flight.
 at::Tensor plain_part(const at::Tensor& tensor);

@@ -3,8 +3,8 @@
 
 #include <c10/core/Device.h>
 #include <cohort/future.h>
-#include <cohort/graph_timeline.h>
 #include <cohort/issue_observer.h>
+#include <cohort/torch/graph_timeline.h>
 
 #include <chrono>
 #include <cstddef>

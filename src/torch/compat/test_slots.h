@@ -10,8 +10,8 @@
 
 namespace cohort::test_slots {
 
-/// The recorder of a captured step (capture/recorder.cpp).
-constexpr auto recorder = c10::DebugInfoKind::TEST_INFO;
+/// Who observes a step (dispatch/step_observer.cpp).
+constexpr auto step_observer = c10::DebugInfoKind::TEST_INFO;
 /// Whether plain tensors count as replicated (dtensor/implicit_replication.h).
 constexpr auto implicit_replication = c10::DebugInfoKind::TEST_INFO_2;
 /// A key above autograd, for tensors that have batch norm over a group (sync_batch_norm/convert.cpp).

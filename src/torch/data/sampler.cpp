@@ -11,7 +11,7 @@
 #include <numeric>
 #include <optional>
 
-#include "torch/archive.h"
+#include "torch/state/archive.h"
 
 namespace cohort {
 

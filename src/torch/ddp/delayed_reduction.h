@@ -11,7 +11,7 @@
 #include <optional>
 #include <vector>
 
-#include "torch/ddp/accumulation_hook.h"
+#include "torch/accumulation_hook.h"
 
 namespace cohort::ddp {
 

@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 #include <cohort/debug_level.h>
 #include <cohort/error.h>
+#include <cohort/torch/capture_host.h>
 #include <cohort/torch/tensor.h>
 #include <torch/csrc/autograd/engine.h>
 
@@ -13,7 +14,6 @@
 
 #include <utility>
 
-#include "torch/capture/recorder.h"
 #include "torch/ddp/sparse_rows.h"
 
 namespace cohort::ddp {
@@ -326,7 +326,7 @@ at::Tensor Reducer::all_reduce_sparse(std::size_t parameter, const at::Tensor& g
 /// While gradients are still to come. On the thread and stream of the bucket's own gradients, which the end of backward
 /// puts before what comes next. A recorded step does it at the end, like every other rank's.
 void Reducer::finish_reduced(std::size_t parameter) {
-  if (!after_bucket_ || when_after_bucket_ == When::at_end || recording::Recorder::active() != nullptr) return;
+  if (!after_bucket_ || when_after_bucket_ == When::at_end || is_capturing()) return;
   for (; finished_ < next_bucket_ && next_bucket_ < buckets_.size(); ++finished_) {
     auto& bucket = buckets_[finished_];
     const bool is_reduced = bucket.is_sparse || bucket.is_skipped || (bucket.work && bucket.work->is_completed());

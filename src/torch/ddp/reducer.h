@@ -28,7 +28,7 @@
 #include <string>
 #include <vector>
 
-#include "torch/ddp/accumulation_hook.h"
+#include "torch/accumulation_hook.h"
 #include "torch/ddp/bucket_set.h"
 #include "torch/ddp/parameters.h"
 #include "torch/ddp/timeline.h"

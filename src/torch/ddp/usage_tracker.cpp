@@ -15,7 +15,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "torch/capture/recorder.h"
+#include "torch/dispatch/step_observer.h"
 #include "torch/host_numbers.h"
 
 namespace cohort::ddp {
@@ -60,9 +60,9 @@ void UsageTracker::start_iteration(std::span<const at::Tensor> outputs, const Ac
   unused_.clear();
   std::fill(uses_.begin(), uses_.end(), 0);
   if (mode_ != UsageMode::searched) return;
-  recording::refuse_to_record(CaptureRefusal::unsupported_call, "DistributedDataParallel with find_unused_parameters",
-                              "which parameters are unused is found and exchanged by the host in each iteration",
-                              {"Set static_graph, if the same parameters are unused in every iteration."});
+  refuse_to_record(CaptureRefusal::unsupported_call, "DistributedDataParallel with find_unused_parameters",
+                   "which parameters are unused is found and exchanged by the host in each iteration",
+                   {"Set static_graph, if the same parameters are unused in every iteration."});
   const auto is_reached = parameters_reached_from(outputs, accumulators, parameters_.size());
   for (std::size_t i = 0; i < is_reached.size(); ++i) {
     if (!is_reached[i]) unused_.push_back(i);

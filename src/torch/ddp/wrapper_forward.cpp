@@ -10,11 +10,11 @@
 #include <string>
 #include <utility>
 
-#include "torch/capture/recorder.h"
 #include "torch/ddp/arguments.h"
 #include "torch/ddp/replicas.h"
 #include "torch/ddp/sink.h"
 #include "torch/ddp/wrapper_impl.h"
+#include "torch/dispatch/step_observer.h"
 #include "torch/host_numbers.h"
 
 namespace cohort::ddp {
@@ -58,11 +58,10 @@ void Wrapper::sync_buffers() {
 namespace {
 
 void refuse_to_capture_joins() {
-  recording::refuse_to_record(
-      CaptureRefusal::unsupported_call, "DistributedDataParallel in a join()",
-      "the host asks in each iteration which ranks still have input, and a replay would not",
-      {"Give all ranks the same number of batches (DistributedSampler); their sizes may differ.",
-       "Or call the step without capture in the join."});
+  refuse_to_record(CaptureRefusal::unsupported_call, "DistributedDataParallel in a join()",
+                   "the host asks in each iteration which ranks still have input, and a replay would not",
+                   {"Give all ranks the same number of batches (DistributedSampler); their sizes may differ.",
+                    "Or call the step without capture in the join."});
 }
 
 }  // namespace

@@ -4,24 +4,27 @@
 // bits of key sets, and touches no reference count.
 #include "torch/dispatch/fallback.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/stack.h>
+#include <c10/core/TensorImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <cohort/error.h>
 
 #include <fmt/format.h>
 
-#include <cstddef>
-#include <optional>
-
-#include "torch/capture/recorder.h"
 #include "torch/dispatch/composite.h"
-#include "torch/dtensor/dispatch.h"
-#include "torch/functional/async_tensor.h"
+#include "torch/dispatch/step_observer.h"
 
 namespace cohort {
 
 namespace {
+
+/// Set while the library is loaded, in whatever order its objects are made.
+struct Handlers {
+  TensorsInFlight in_flight{};
+  DistributedTensors distributed{};
+};
+constinit Handlers tensor_handlers;
+
+constexpr c10::DispatchKeySet keys_below(c10::DispatchKeySet::FULL_AFTER, wrapper_key);
 
 struct Wrappers {
   bool are_async = false;
@@ -36,14 +39,18 @@ struct Wrappers {
                   op.operator_name().name));
 }
 
+bool has_type(const c10::TensorImpl& impl, const std::type_info* type) {
+  return type != nullptr && typeid(impl) == *type;
+}
+
 void look_at(const c10::IValue& value, const c10::OperatorHandle& op, Wrappers& found) {
   const auto& impl = *value.unsafeToTensorImpl();
   if (!impl.key_set().has(wrapper_key)) [[likely]]
     return;
   // The key alone says too little: set_data() copies it into tensors of other types.
-  if (dtensor::is_distributed_impl(impl)) {
+  if (has_type(impl, tensor_handlers.distributed.impl)) {
     found.are_distributed = true;
-  } else if (functional::is_async_impl(impl)) {
+  } else if (has_type(impl, tensor_handlers.in_flight.impl)) {
     found.are_async = true;
   } else {
     refuse_stranger(op);
@@ -70,28 +77,43 @@ Wrappers wrappers_among(const c10::OperatorHandle& op, const torch::jit::Stack& 
   return found;
 }
 
-void fall_back(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  static constexpr c10::DispatchKeySet below(c10::DispatchKeySet::FULL_AFTER, wrapper_key);
-  const auto found = wrappers_among(op, *stack);
-  std::optional<functional::AwaitedArguments> awaited;
-  if (found.are_async && !found.are_distributed) [[unlikely]] {
-    if (is_composite(op)) return run_composite(op, stack);  // which may be made of views, such as narrow()
-    if (functional::run_view_of_async(op, keys & below, stack)) return;
-  }
-  if (found.are_async) [[unlikely]]
-    awaited.emplace(op, stack);
-  if (found.are_distributed) return dtensor::dispatch(op, stack);
-  if (auto* const recorder = recording::Recorder::active()) return recorder->run(op, keys & below, stack);
-  if (!found.are_async && run_libtorchs_kernel(op, keys, stack)) return;
-  // The key came from this thread's state and not from an argument, or the arguments are plain by now.
+/// The key came from this thread's state and not from an argument, or the arguments are plain by now.
+void run_below(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard guard(wrapper_key);
-  op.redispatchBoxed(keys & below, stack);
+  op.redispatchBoxed(keys & keys_below, stack);
 }
 
-const WrapperFallback registered(c10::KernelFunction::makeFromBoxedFunction<&fall_back>());
+void run_on_plain(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (auto* const observer = StepObserver::active()) return observer->run(op, keys & keys_below, stack);
+  run_below(op, keys, stack);
+}
+
+void fall_back(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const auto& [in_flight, distributed] = tensor_handlers;
+  const auto found = wrappers_among(op, *stack);
+  if (found.are_async) [[unlikely]] {
+    if (found.are_distributed) return in_flight.run_awaited(op, keys, stack, distributed.run);
+    if (is_composite(op)) return run_composite(op, stack);  // which may be made of views, such as narrow()
+    if (in_flight.run_view(op, keys & keys_below, stack)) return;
+    return in_flight.run_awaited(op, keys, stack, &run_on_plain);
+  }
+  if (found.are_distributed) return distributed.run(op, keys, stack);
+  if (auto* const observer = StepObserver::active()) return observer->run(op, keys & keys_below, stack);
+  if (!run_libtorchs_kernel(op, keys, stack)) run_below(op, keys, stack);
+}
+
+const WrapperFallback fallback_registration(c10::KernelFunction::makeFromBoxedFunction<&fall_back>());
 
 }  // namespace
 
 void require_fallback() noexcept {}
+
+TensorHandler::TensorHandler(const TensorsInFlight& tensors) noexcept {
+  tensor_handlers.in_flight = tensors;
+}
+
+TensorHandler::TensorHandler(const DistributedTensors& tensors) noexcept {
+  tensor_handlers.distributed = tensors;
+}
 
 }  // namespace cohort

@@ -3,7 +3,6 @@
 
 #include <ATen/ATen.h>
 #include <cohort/error.h>
-#include <cohort/graph.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -15,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "torch/capture/distributed_call.h"
+#include "torch/dispatch/step_observer.h"
 #include "torch/dtensor/impl.h"
 #include "torch/dtensor/redistribute_local.h"
 #include "torch/dtensor/rules/common.h"
@@ -24,7 +23,6 @@ namespace cohort::dtensor {
 
 namespace {
 
-using recording::DistributedCallScope;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
@@ -172,11 +170,11 @@ torch::autograd::Node* maker_of(const at::Tensor& tensor) {
   return meta == nullptr ? nullptr : meta->grad_fn_.get();
 }
 
-GraphOperand constant(std::string name, std::string text) {
+CallConstant constant(std::string name, std::string text) {
   return {.name = std::move(name), .text = std::move(text)};
 }
 
-GraphOperand constant(std::string name, const LayoutPtr& layout) {
+CallConstant constant(std::string name, const LayoutPtr& layout) {
   return constant(std::move(name), to_string(layout->placements));
 }
 
@@ -206,7 +204,7 @@ void replace_missing_gradients_of(const at::Tensor& tensor) {
 }
 
 at::Tensor from_local(const at::Tensor& local, const LayoutPtr& layout, at::IntArrayRef sizes) {
-  const DistributedCallScope call("from_local", local, [&] {
+  const ObservedCall call("from_local", local, [&] {
     return std::vector{constant("placements", layout), constant("sizes", fmt::format("[{}]", fmt::join(sizes, ", ")))};
   });
   return FromLocal::apply(local, layout, c10::DimVector(sizes));
@@ -214,8 +212,7 @@ at::Tensor from_local(const at::Tensor& local, const LayoutPtr& layout, at::IntA
 
 at::Tensor to_local(const at::Tensor& tensor, const LayoutPtr& gradient) {
   const auto& impl = *find_impl(tensor);
-  const DistributedCallScope call("to_local", tensor,
-                                  [&] { return std::vector{constant("placements", impl.layout())}; });
+  const ObservedCall call("to_local", tensor, [&] { return std::vector{constant("placements", impl.layout())}; });
   replace_missing_gradients_of(tensor);
   if (!at::GradMode::is_enabled()) return impl.local();
   redistribute_gradients_of(tensor);
@@ -223,7 +220,7 @@ at::Tensor to_local(const at::Tensor& tensor, const LayoutPtr& gradient) {
 }
 
 at::Tensor redistribute(const at::Tensor& tensor, const LayoutPtr& target, const RedistributeOptions& options) {
-  const DistributedCallScope call("redistribute", tensor, [&] {
+  const ObservedCall call("redistribute", tensor, [&] {
     return std::vector{constant("from", find_impl(tensor)->layout()), constant("to", target)};
   });
   replace_missing_gradients_of(tensor);

@@ -49,7 +49,7 @@ std::string_view advice_without_rule(std::string_view op) {
 
 }  // namespace
 
-void dispatch(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+void dispatch(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, torch::jit::Stack* stack) {
   const auto& info = info_of(op);
   if (info.rule == nullptr && is_composite(op)) return run_composite(op, stack);
   OpCall call(op, info, *stack);

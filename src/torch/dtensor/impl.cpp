@@ -8,9 +8,13 @@
 #include <numeric>
 #include <utility>
 
+#include "torch/dtensor/dispatch.h"
+
 namespace cohort::dtensor {
 
 namespace {
+
+const TensorHandler dtensor_handler(DistributedTensors{.impl = &typeid(DTensorImpl), .run = &dispatch});
 
 c10::DispatchKeySet keys_of(const at::Tensor& local) {
   const auto backend = local.is_cpu()    ? c10::DispatchKey::CPU

@@ -3,6 +3,8 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/List.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
 #include <cohort/torch/capture_host.h>
@@ -126,7 +128,6 @@ void AsyncTensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl
 }
 
 at::Tensor as_async(const at::Tensor& result, ResultMemory memory) {
-  require_fallback();
   // A recording has the wait behind the collective; a replay waits as late as the data allow.
   if (is_capturing()) return ops::wait_tensor(result);
   auto works = WorkRegistry::instance().works_of(result);
@@ -151,7 +152,22 @@ at::Tensor copy_of(const at::Tensor& source) {
   return filled_from(source, copy, [copy](const at::Tensor& plain) { copy.copy_(plain); });
 }
 
-bool run_view_of_async(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+namespace {
+
+/// Waits for the tensors in flight among the operator's arguments, also those in lists, and replaces them with plain
+/// tensors on the stack. Destroyed after the operator has run.
+class AwaitedArguments {
+ public:
+  AwaitedArguments(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+  ~AwaitedArguments();
+  AwaitedArguments(const AwaitedArguments&) = delete;
+  AwaitedArguments& operator=(const AwaitedArguments&) = delete;
+
+ private:
+  std::vector<at::Tensor> written_;  // what the operator may write
+};
+
+bool run_view(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   if (!is_view_operator(op)) return false;
   auto& self = (*stack)[stack->size() - op.schema().arguments().size()];
   const auto* const impl = self.isTensor() ? find_async(self.toTensor()) : nullptr;
@@ -202,5 +218,15 @@ AwaitedArguments::AwaitedArguments(const c10::OperatorHandle& op, torch::jit::St
 AwaitedArguments::~AwaitedArguments() {
   for (const auto& tensor : written_) find_async(tensor)->refresh();
 }
+
+void run_awaited(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack, RunOperator run) {
+  const AwaitedArguments awaited(op, stack);
+  run(op, keys, stack);
+}
+
+const TensorHandler async_tensor_handler(TensorsInFlight{
+    .impl = &typeid(AsyncTensorImpl), .run_view = &run_view, .run_awaited = &run_awaited});
+
+}  // namespace
 
 }  // namespace cohort::functional

@@ -13,8 +13,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/stack.h>
 #include <c10/core/TensorImpl.h>
 #include <cohort/work.h>
 
@@ -125,23 +123,5 @@ inline const at::Tensor& plain_if_done(const at::Tensor& tensor) noexcept {
   const auto* const async = find_async(tensor);
   return async != nullptr && async->is_done() ? async->plain_in_flight() : tensor;
 }
-
-// --- for the fallback -----------------------------------------------------------------------------------------------
-
-/// If the operator makes a view of a tensor in flight, runs it with these keys, without waiting, and returns true.
-bool run_view_of_async(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
-
-/// Waits for the tensors in flight among the operator's arguments, also those in lists, and replaces them with plain
-/// tensors on the stack. Destroyed after the operator has run.
-class AwaitedArguments {
- public:
-  AwaitedArguments(const c10::OperatorHandle& op, torch::jit::Stack* stack);
-  ~AwaitedArguments();
-  AwaitedArguments(const AwaitedArguments&) = delete;
-  AwaitedArguments& operator=(const AwaitedArguments&) = delete;
-
- private:
-  std::vector<at::Tensor> written_;  // what the operator may write
-};
 
 }  // namespace cohort::functional

@@ -9,7 +9,7 @@
 
 #include <utility>
 
-#include "torch/capture/recorder.h"
+#include "torch/dispatch/step_observer.h"
 
 namespace cohort::hooks {
 
@@ -38,11 +38,11 @@ void expect_floats(const at::Tensor& tensor, std::string_view hook) {
 }
 
 void refuse_to_capture_counting(std::string_view what) {
-  recording::refuse_to_record(CaptureRefusal::unsupported_call, what,
-                              "the host counts iterations and does different things in different ones, and a replay "
-                              "would always do what the recorded one did",
-                              {"Use a communication hook without such a state, such as fp16_compress.",
-                               "Average models after the step, outside of it."});
+  refuse_to_record(CaptureRefusal::unsupported_call, what,
+                   "the host counts iterations and does different things in different ones, and a replay "
+                   "would always do what the recorded one did",
+                   {"Use a communication hook without such a state, such as fp16_compress.",
+                    "Average models after the step, outside of it."});
 }
 
 }  // namespace cohort::hooks

@@ -17,7 +17,7 @@
 
 #include "torch/flatten.h"
 #include "torch/hooks/hook_support.h"
-#include "torch/state/optimizer_state.h"
+#include "torch/optim/optimizer_state.h"
 
 namespace cohort {
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <utility>
 
-#include "torch/archive.h"
 #include "torch/hooks/power_sgd_memory.h"
+#include "torch/state/archive.h"
 
 namespace cohort {
 

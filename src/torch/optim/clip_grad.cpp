@@ -13,7 +13,7 @@
 #include <optional>
 #include <utility>
 
-#include "torch/capture/recorder.h"
+#include "torch/dispatch/step_observer.h"
 #include "torch/host_numbers.h"
 #include "torch/optim/local_gradients.h"
 
@@ -139,9 +139,9 @@ at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max
   const auto total =
       total_norm(std::move(spreads), p, group, is_reduced ? of_norm.dtype(at::kDouble) : of_norm).to(of_norm);
   if (options.error_if_nonfinite) {
-    recording::refuse_to_record(CaptureRefusal::host_read, "clip_grad_norm_ with error_if_nonfinite",
-                                "the host reads the norm to throw the error, and a replay would not",
-                                {"Return the norm from the step, and look at it afterwards."});
+    refuse_to_record(CaptureRefusal::host_read, "clip_grad_norm_ with error_if_nonfinite",
+                     "the host reads the norm to throw the error, and a replay would not",
+                     {"Return the norm from the step, and look at it afterwards."});
     const auto norm = total.item<double>();
     if (!std::isfinite(norm)) {
       throw Error(fmt::format("clip_grad_norm_: the norm of the gradients is {}: nothing was scaled", norm));

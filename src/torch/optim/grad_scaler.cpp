@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "torch/archive.h"
-#include "torch/capture/recorder.h"
+#include "torch/dispatch/step_observer.h"
 #include "torch/host_numbers.h"
 #include "torch/optim/local_gradients.h"
+#include "torch/state/archive.h"
 
 namespace cohort {
 
@@ -42,10 +42,9 @@ GradScaler::GradScaler(const GradScalerOptions& options) : options_(options), sc
 
 at::Tensor GradScaler::scale(const at::Tensor& loss) const {
   if (!options_.enabled) return loss;
-  recording::refuse_to_record(
-      CaptureRefusal::changing_number, "GradScaler::scale()",
-      "the host changes the scale from step to step, and a replay would have that of the recording",
-      {"Pass the scale to the step as a tensor, and multiply the loss by it."});
+  refuse_to_record(CaptureRefusal::changing_number, "GradScaler::scale()",
+                   "the host changes the scale from step to step, and a replay would have that of the recording",
+                   {"Pass the scale to the step as a tensor, and multiply the loss by it."});
   return loss * scale_;
 }
 

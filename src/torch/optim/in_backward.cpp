@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "core/immortal.h"
-#include "torch/ddp/accumulation_hook.h"
+#include "torch/accumulation_hook.h"
 #include "torch/optim/step_some.h"
 #include "torch/written.h"
 
@@ -110,7 +110,7 @@ class Stepper : public std::enable_shared_from_this<Stepper> {
   torch::optim::Optimizer& optimizer_;
   const OptimizerInBackwardOptions options_;
   std::vector<at::Tensor> parameters_;
-  std::vector<ddp::AccumulationHook> hooks_;
+  std::vector<AccumulationHook> hooks_;
   std::mutex mutex_;  ///< gradients on several devices arrive on several threads
 };
 

@@ -20,9 +20,9 @@
 
 #include "torch/compat/state_key.h"
 #include "torch/flatten.h"
+#include "torch/optim/optimizer_state.h"
 #include "torch/optim/step_some.h"
 #include "torch/state/crc64.h"
-#include "torch/state/optimizer_state.h"
 #include "torch/state/value_text.h"
 #include "torch/written.h"
 

@@ -3,7 +3,7 @@
 // Recorded steps for the tests, made by hand.
 #pragma once
 
-#include <cohort/recorded_step.h>
+#include <cohort/torch/recorded_step.h>
 
 #include <cstdint>
 #include <string>

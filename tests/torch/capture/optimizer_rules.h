@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "torch/bits.h"
-#include "torch/state/optimizer_state.h"
+#include "torch/optim/optimizer_state.h"
 
 namespace cohort::test {
 

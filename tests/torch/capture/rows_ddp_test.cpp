@@ -3,10 +3,10 @@
 // Rows GC-38, GC-41 and GC-43 of the specification on steps of whole models: distributed parameters on a mesh, and data
 // parallelism.
 #include <ATen/ATen.h>
-#include <cohort/graph_partition.h>
 #include <cohort/torch/capture.h>
 #include <cohort/torch/ddp.h>
 #include <cohort/torch/dtensor.h>
+#include <cohort/torch/graph_partition.h>
 #include <cohort/torch/mesh.h>
 #include <cohort/torch/optim.h>
 #include <cohort/torch/parallelize.h>

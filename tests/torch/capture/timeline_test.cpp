@@ -5,11 +5,11 @@
 #include <cohort/error.h>
 #include <cohort/hash_store.h>
 #include <cohort/new_group.h>
-#include <cohort/recorded_step.h>
 #include <cohort/torch/capture.h>
 #include <cohort/torch/dtensor.h>
 #include <cohort/torch/functional.h>
 #include <cohort/torch/mesh.h>
+#include <cohort/torch/recorded_step.h>
 #include <cohort/torch/tensor.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -13,10 +13,10 @@
 
 #include "support/spawned.h"
 #include "support/temporary.h"
+#include "torch/checkpoint/checkpoint_directory.h"
+#include "torch/checkpoint/checkpoint_file.h"
 #include "torch/dtensor/laid_out.h"
 #include "torch/dtensor/saved_tensors.h"
-#include "torch/state/checkpoint_directory.h"
-#include "torch/state/checkpoint_file.h"
 #include "torch/torch_ranks.h"
 
 namespace cohort::test {

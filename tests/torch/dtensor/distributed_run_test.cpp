@@ -17,9 +17,9 @@
 #include <optional>
 
 #include "support/temporary.h"
+#include "torch/checkpoint/state_bytes.h"
 #include "torch/compat/state_key.h"
 #include "torch/dtensor/saved_tensors.h"
-#include "torch/state/state_bytes.h"
 #include "torch/torch_ranks.h"
 
 namespace cohort::test {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
-#include <cohort/graph.h>
+#include <cohort/torch/graph.h>
 
 #include <string>
 

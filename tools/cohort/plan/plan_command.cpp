@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <cohort/error.h>
-#include <cohort/recorded_step.h>
+#include <cohort/torch/recorded_step.h>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

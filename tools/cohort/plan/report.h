@@ -3,7 +3,7 @@
 // What `cohort plan` prints, writes and draws.
 #pragma once
 
-#include <cohort/recorded_step.h>
+#include <cohort/torch/recorded_step.h>
 
 #include <string>
 #include <vector>

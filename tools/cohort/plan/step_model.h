@@ -3,7 +3,7 @@
 // A recorded step as its schedule sees it: computing, collectives, and waits for collectives, in the order of a replay.
 #pragma once
 
-#include <cohort/recorded_step.h>
+#include <cohort/torch/recorded_step.h>
 
 #include <cstddef>
 #include <cstdint>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Where the time of a captured step's replays went: for `cohort trace` of a recorded step (cohort/recorded_step.h).
+// Where the time of a captured step's replays went: for `cohort trace` of a recorded step (cohort/torch/recorded_step.h).
 #pragma once
 
-#include <cohort/recorded_step.h>
+#include <cohort/torch/recorded_step.h>
 
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "torch/state/checkpoint_directory.h"
+#include "torch/checkpoint/checkpoint_directory.h"
 
 #include <cohort/log.h>
 #include <cohort/torch/checkpoint_error.h>
@@ -23,10 +23,10 @@
 #include <utility>
 
 #include "core/file_descriptor.h"
-#include "torch/state/checkpoint_file.h"
-#include "torch/state/input_file.h"
-#include "torch/state/saved_parts.h"
-#include "torch/state/seal.h"
+#include "torch/checkpoint/checkpoint_file.h"
+#include "torch/checkpoint/input_file.h"
+#include "torch/checkpoint/saved_parts.h"
+#include "torch/checkpoint/seal.h"
 #include "torch/state/value_text.h"
 
 namespace cohort {

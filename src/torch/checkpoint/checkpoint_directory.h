@@ -21,7 +21,7 @@
 #include <string_view>
 #include <vector>
 
-#include "torch/state/safetensors.h"
+#include "torch/checkpoint/safetensors.h"
 
 namespace cohort {
 

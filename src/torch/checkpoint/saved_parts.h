@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "torch/checkpoint/safetensors.h"
 #include "torch/state/box.h"
-#include "torch/state/safetensors.h"
 
 namespace cohort {
 

@@ -11,9 +11,9 @@
 #include <functional>
 #include <string>
 
+#include "torch/checkpoint/checkpoint_file.h"
+#include "torch/checkpoint/saved_parts.h"
 #include "torch/state/box.h"
-#include "torch/state/checkpoint_file.h"
-#include "torch/state/saved_parts.h"
 
 namespace cohort {
 

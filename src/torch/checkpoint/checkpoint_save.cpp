@@ -12,14 +12,14 @@
 #include <system_error>
 #include <utility>
 
-#include "torch/state/checkpoint_directory.h"
-#include "torch/state/checkpoint_file.h"
+#include "torch/checkpoint/checkpoint_directory.h"
+#include "torch/checkpoint/checkpoint_file.h"
+#include "torch/checkpoint/checkpoint_steps.h"
+#include "torch/checkpoint/seal.h"
+#include "torch/checkpoint/state_bytes.h"
 #include "torch/state/checkpoint_names.h"
-#include "torch/state/checkpoint_steps.h"
 #include "torch/state/distributed_state.h"
 #include "torch/state/save_plan.h"
-#include "torch/state/seal.h"
-#include "torch/state/state_bytes.h"
 #include "torch/state/value_text.h"
 
 namespace cohort {

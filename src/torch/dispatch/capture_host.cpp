@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "torch/capture/recorder.h"
+#include "torch/dispatch/step_observer.h"
 
 namespace cohort {
 
@@ -12,12 +12,12 @@ thread_local const HostArgument* innermost_argument = nullptr;
 }
 
 bool is_capturing() noexcept {
-  return recording::Recorder::active() != nullptr;
+  return StepObserver::active() != nullptr;
 }
 
 void on_host(const std::function<void()>& function) {
   function();
-  if (auto* const recorder = recording::Recorder::active()) recorder->add_host_action(function);
+  if (auto* const observer = StepObserver::active()) observer->add_host_action(function);
 }
 
 HostArgument::HostArgument(std::string name, std::function<c10::Scalar()> function)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "torch/state/optimizer_state.h"
+#include "torch/optim/optimizer_state.h"
 
 #include <ATen/ATen.h>
 #include <cohort/torch/checkpoint_error.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "torch/state/safetensors.h"
+#include "torch/checkpoint/safetensors.h"
 
 #include <cohort/torch/checkpoint_error.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "torch/state/checkpoint_file.h"
+#include "torch/checkpoint/checkpoint_file.h"
 
 #include <cohort/torch/checkpoint_error.h>
 #include <fcntl.h>
@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "core/file_descriptor.h"
-#include "torch/state/input_file.h"
+#include "torch/checkpoint/input_file.h"
 #include "torch/state/value_text.h"
 
 namespace cohort {

@@ -10,12 +10,12 @@
 #include <optional>
 #include <utility>
 
-#include "torch/state/checkpoint_directory.h"
-#include "torch/state/checkpoint_file.h"
+#include "torch/checkpoint/checkpoint_directory.h"
+#include "torch/checkpoint/checkpoint_file.h"
+#include "torch/checkpoint/checkpoint_steps.h"
+#include "torch/checkpoint/read_folder.h"
+#include "torch/checkpoint/state_bytes.h"
 #include "torch/state/checkpoint_names.h"
-#include "torch/state/checkpoint_steps.h"
-#include "torch/state/read_folder.h"
-#include "torch/state/state_bytes.h"
 
 namespace cohort {
 

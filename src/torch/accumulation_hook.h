@@ -11,7 +11,7 @@
 #include <memory>
 #include <utility>
 
-namespace cohort::ddp {
+namespace cohort {
 
 /// Calls a function each time a gradient was accumulated into a parameter, on the thread that did so. It owns the
 /// parameter's gradient accumulator: autograd itself does not keep it alive, and the hook would never fire.
@@ -42,4 +42,4 @@ class AccumulationHook {
   std::uintptr_t key_;
 };
 
-}  // namespace cohort::ddp
+}  // namespace cohort

@@ -13,9 +13,9 @@
 #include <string>
 #include <string_view>
 
-#include "torch/state/input_file.h"
-#include "torch/state/safetensors.h"
-#include "torch/state/seal.h"
+#include "torch/checkpoint/input_file.h"
+#include "torch/checkpoint/safetensors.h"
+#include "torch/checkpoint/seal.h"
 
 namespace cohort {
 

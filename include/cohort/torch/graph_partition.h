@@ -15,7 +15,7 @@
 #pragma once
 
 #include <cohort/export.h>
-#include <cohort/graph.h>
+#include <cohort/torch/graph.h>
 
 #include <cstddef>
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "torch/state/state_bytes.h"
+#include "torch/checkpoint/state_bytes.h"
 
 #include <ATen/ATen.h>
 #include <cohort/torch/checkpoint_error.h>

@@ -16,9 +16,9 @@
 
 #include "torch/dtensor/known_parts.h"
 #include "torch/dtensor/random_state.h"
+#include "torch/optim/optimizer_state.h"
 #include "torch/state/checkpoint_names.h"
 #include "torch/state/distributed_state.h"
-#include "torch/state/optimizer_state.h"
 #include "torch/state/value_text.h"
 
 namespace cohort {

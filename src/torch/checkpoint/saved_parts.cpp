@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "torch/state/saved_parts.h"
+#include "torch/checkpoint/saved_parts.h"
 
 #include <cohort/torch/checkpoint_error.h>
 

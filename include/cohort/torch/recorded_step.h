@@ -8,17 +8,17 @@
 //   for (int i = 0; i < 5; ++i) captured(x);
 //   cohort::save_step("ddp.step", captured.recorded());
 //
-//   const auto saved = cohort::load_step("ddp.step");               // anywhere, without libtorch
+//   const auto saved = cohort::load_step("ddp.step");               // anywhere
 //   std::cout << saved.graph;
 //
-// `cohort plan ddp.step` says what the step communicates and predicts what it takes on a cluster, `cohort trace ddp.step`
-// shows where its time went. The file is text, and data alone: nothing in it is executed. It has the shapes of tensors and
+// Without libtorch, `cohort plan ddp.step` says what the step communicates and predicts what it takes on a cluster, and
+// `cohort trace ddp.step` shows where its time went. The file is text, and data alone: nothing in it is executed. It has the shapes of tensors and
 // the constants of operators, but no tensor's values.
 #pragma once
 
 #include <cohort/export.h>
-#include <cohort/graph.h>
-#include <cohort/graph_timeline.h>
+#include <cohort/torch/graph.h>
+#include <cohort/torch/graph_timeline.h>
 
 #include <string>
 #include <string_view>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "torch/state/seal.h"
+#include "torch/checkpoint/seal.h"
 
 #include <cohort/error.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "torch/state/read_folder.h"
+#include "torch/checkpoint/read_folder.h"
 
 #include <ATen/ATen.h>
 #include <cohort/torch/checkpoint_error.h>
@@ -13,13 +13,13 @@
 #include <utility>
 #include <vector>
 
+#include "torch/checkpoint/checkpoint_directory.h"
+#include "torch/checkpoint/checkpoint_file.h"
+#include "torch/checkpoint/saved_parts.h"
+#include "torch/checkpoint/state_bytes.h"
 #include "torch/dtensor/impl.h"
 #include "torch/dtensor/local_boxes.h"
 #include "torch/dtensor/redistribute_local.h"
-#include "torch/state/checkpoint_directory.h"
-#include "torch/state/checkpoint_file.h"
-#include "torch/state/saved_parts.h"
-#include "torch/state/state_bytes.h"
 #include "torch/state/value_text.h"
 
 namespace cohort {
