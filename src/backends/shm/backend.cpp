@@ -156,6 +156,14 @@ void LocalBackend::abort(std::string_view reason) {
                  {.kind = ErrorKind::aborted, .rank = rank(), .reporter = rank(), .text = abort_text(rank(), reason)});
 }
 
+void LocalBackend::end_with(const Failure& failure_of_whole) {
+  record_failure(engine_.board(), {.kind = ErrorKind::aborted,
+                                   .rank = rank(),
+                                   .reporter = rank(),
+                                   .text = failure_of_whole.text,
+                                   .cause = std::make_shared<Failure>(failure_of_whole)});
+}
+
 std::string LocalBackend::status() const {
   return engine_.describe_progress(-1);
 }
