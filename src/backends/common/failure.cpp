@@ -2,12 +2,14 @@
 #include "backends/common/failure.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <utility>
 
 #include "core/parse.h"
+#include "core/rank_index.h"
 
 namespace cohort {
 
@@ -79,6 +81,15 @@ Failure failure_of(const std::exception_ptr& error) {
   } catch (const std::exception& e) {
     return {.text = e.what()};
   }
+}
+
+Failure failure_of_part(const BackendError& error, const BackendSplit& part, int reporter) {
+  const auto rank = error.context().rank;
+  return {.kind = error.kind(),
+          .rank = rank ? part.ranks.at(index_of(*rank)) : -1,
+          .reporter = reporter,
+          .text = fmt::format("{} (these are numbers within the part; its ranks are {} here)", error.message(),
+                              fmt::join(part.ranks, ", "))};
 }
 
 std::string encode(const Failure& failure) {

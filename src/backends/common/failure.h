@@ -35,6 +35,10 @@ Failure failure_of(const BackendError& error);
 /// The failure of a group that an error on one of its ranks means.
 Failure failure_of(const std::exception_ptr& error);
 
+/// Why a part could not be made, in the numbers of the group that was divided. The ranks outside the part are at their
+/// next operation, where all ranks of the part look late: they are told which one is at fault.
+Failure failure_of_part(const BackendError& error, const BackendSplit& part, int reporter);
+
 /// The longest text that ranks tell each other through the store.
 inline constexpr std::size_t most_failure_text = 4096;
 /// What ranks tell each other through the store: "peer_lost 2 0 rank 2 is gone", where 0 is `is_explained`. The text is
