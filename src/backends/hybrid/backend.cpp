@@ -9,10 +9,10 @@
 #include <algorithm>
 
 #include "backends/common/arithmetic.h"
-#include "backends/common/own_part.h"
 #include "backends/hybrid/parts.h"
 #include "backends/hybrid/transfers.h"
 #include "core/rank_index.h"
+#include "group/own_part.h"
 #include "group/transfer_timeout.h"
 
 namespace cohort::hybrid {

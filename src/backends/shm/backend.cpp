@@ -9,10 +9,10 @@
 #include <thread>
 #include <vector>
 
-#include "backends/common/own_part.h"
 #include "backends/shm/survivors.h"
 #include "core/abort_text.h"
 #include "core/rank_index.h"
+#include "group/own_part.h"
 
 namespace cohort::shm {
 
