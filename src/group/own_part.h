@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <optional>
-#include <span>
+#include <vector>
 
 namespace cohort {
 
@@ -16,10 +16,18 @@ struct OwnPart {
   int rank = 0;           ///< its rank in that part
 };
 
-/// nullopt: it is in none.
-inline std::optional<OwnPart> find_own_part(std::span<const BackendSplit> parts, int rank) {
+inline const std::vector<int>& ranks_of(const std::vector<int>& part) {
+  return part;
+}
+inline const std::vector<int>& ranks_of(const BackendSplit& part) {
+  return part.ranks;
+}
+
+/// `parts` are lists of ranks or BackendSplits. nullopt: it is in none.
+template <class Parts>
+std::optional<OwnPart> find_own_part(const Parts& parts, int rank) {
   for (std::size_t index = 0; index < parts.size(); ++index) {
-    const auto& ranks = parts[index].ranks;
+    const auto& ranks = ranks_of(parts[index]);
     const auto place = std::find(ranks.begin(), ranks.end(), rank);
     if (place != ranks.end()) return OwnPart{.index = index, .rank = static_cast<int>(place - ranks.begin())};
   }
