@@ -132,12 +132,7 @@ ProcessGroupPtr ProcessGroup::grow(const GrowOptions& options) {
     log_warn("group {}: it does not grow: {}", id(), assembly.why());
     return shared_from_this();
   }
-  GroupAccess::set_global_ranks(*group, plan.global_ranks);
-  group->set_timeout(this->timeout());
-  group->set_group_name(group_name());
-  group->set_group_desc(group_desc());
-  GroupAccess::set_recipe(*group, recipe);
-  remember_group(group->id(), group);
+  GroupAccess::inherit(group, *this, plan.global_ranks);
   return group;
 }
 

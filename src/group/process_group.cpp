@@ -118,6 +118,15 @@ void GroupAccess::set_recipe(ProcessGroup& group, std::shared_ptr<const GroupRec
   group.state_->recipe = std::move(recipe);
 }
 
+void GroupAccess::inherit(const ProcessGroupPtr& heir, const ProcessGroup& older, std::vector<int> global_ranks) {
+  set_global_ranks(*heir, std::move(global_ranks));
+  heir->set_timeout(older.timeout());
+  heir->set_group_name(older.group_name());
+  heir->set_group_desc(older.group_desc());
+  set_recipe(*heir, older.state_->recipe);
+  remember_group(heir->id(), heir);
+}
+
 void detail::GroupState::refuse_device(const detail::SubmitOptions& options, OpType op) const {
   std::vector<std::string_view> known;
   for (std::size_t i = 0; i < device_types; ++i) {

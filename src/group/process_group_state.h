@@ -157,6 +157,9 @@ class GroupAccess {
   static void set_id(ProcessGroup& group, const std::string& id);
   COHORT_API static void set_global_ranks(ProcessGroup& group, std::vector<int> ranks);
   static void set_recipe(ProcessGroup& group, std::shared_ptr<const GroupRecipe> recipe);
+  /// For a group that takes the place of an older one: it gets its global ranks and the older one's timeout, names and
+  /// recipe, and can be found by its id.
+  static void inherit(const ProcessGroupPtr& heir, const ProcessGroup& older, std::vector<int> global_ranks);
   /// A group of these ranks of `parent`, in this order, made as the parent was. Only they have to call it; others get null.
   /// No other group uses the keys. Throws NotSupportedError if the parent was not made by new_group().
   COHORT_API static ProcessGroupPtr make_of(ProcessGroup& parent, const StorePtr& keys, const std::vector<int>& ranks,

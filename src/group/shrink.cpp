@@ -34,13 +34,65 @@ StorePtr reopen(const StorePtr& store, Deadline deadline) {
   return *opened;
 }
 
-/// The group that the survivors agree on through the store, with their ranks in the old group.
-struct StoreShrunk {
+/// The group that the survivors have made, with their ranks in the old one. No group: this rank is excluded.
+struct Shrunk {
   ProcessGroupPtr group{};
   std::vector<int> ranks{};
 };
 
-StoreShrunk shrink_through(const StorePtr& store, const SurvivorAgreement::Self& self, const GroupRecipe& recipe,
+/// The excluded ranks, in order and each once.
+std::vector<int> checked_excluded(const ProcessGroup& group, const std::vector<int>& excluded) {
+  const std::set<int> ranks(excluded.begin(), excluded.end());
+  if (!ranks.empty() && (*ranks.begin() < 0 || *ranks.rbegin() >= group.size())) {
+    throw ValueError(
+        fmt::format("shrink: [{}]: ranks of this group are 0 to {}", fmt::join(ranks, ", "), group.size() - 1),
+        {.group = group.id(), .op = "shrink"});
+  }
+  return {ranks.begin(), ranks.end()};
+}
+
+/// Several backends might come to different survivors, unless there is nobody to agree with.
+bool shrink_by_themselves(const std::vector<BackendPtr>& backends) {
+  if (backends.size() == 1) return backends.front()->capabilities().shrinking;
+  return std::ranges::all_of(backends, [](const BackendPtr& each) {
+    return each->capabilities().shrinking && each->capabilities().without_peers;
+  });
+}
+
+/// Throws the reason why the group cannot be made again for its survivors, if there is one, and the group stays usable.
+void check_regrouping(const ProcessGroup& group, const std::vector<BackendPtr>& backends, bool has_recipe,
+                      const std::vector<int>& excluded, Deadline deadline) {
+  for (const auto& each : backends) {
+    if (has_recipe && group.store() != nullptr && each->capabilities().regrouping) continue;
+    if (!each->capabilities().shrinking) each->shrink(excluded, deadline);  // throws
+    throw NotSupportedError(
+        backends.size() == 1
+            ? fmt::format("shrink: this group was not made by new_group, and backend {} needs that", each->name())
+            : fmt::format("shrink: a group with several backends is shrunk by making it again, which backend {} "
+                          "cannot do",
+                          each->name()),
+        {.group = group.id(), .op = "shrink"});
+  }
+}
+
+Shrunk shrink_backends(const ProcessGroup& group, const BackendPtr& backend, const std::vector<int>& excluded,
+                       Deadline deadline) {
+  auto shrunk = backend->shrink(excluded, deadline);
+  if (shrunk.backend == nullptr) return {};
+  const auto name = fmt::format("shrunk[{}]", fmt::join(shrunk.ranks, ","));
+  const auto store = group.store();
+  auto rest = std::make_shared<ProcessGroup>(store == nullptr ? nullptr : std::make_shared<PrefixStore>(name, store),
+                                             shrunk.backend->rank(), shrunk.backend->size(), group.timeout(),
+                                             fmt::format("{}/{}", group.id(), name));
+  for (const auto type : group.device_types()) {
+    const auto of_type = group.backend(Device(type));
+    rest->add_backend(type, of_type == backend ? shrunk.backend : of_type->shrink(excluded, deadline).backend);
+  }
+  return {.group = std::move(rest), .ranks = std::move(shrunk.ranks)};
+}
+
+/// The survivors agree through the store who they are, and make the group again.
+Shrunk agree_and_make_again(const StorePtr& store, const SurvivorAgreement::Self& self, const GroupRecipe& recipe,
                            ShrinkRound& round, Deadline deadline) {
   const auto own = reopen(store, deadline);
   for (;; ++round.number) {
@@ -66,106 +118,68 @@ StoreShrunk shrink_through(const StorePtr& store, const SurvivorAgreement::Self&
   }
 }
 
+/// The same, with an error that says what to do if the store is out of reach.
+Shrunk shrink_through_store(const ProcessGroup& group, const std::vector<BackendPtr>& backends,
+                            const GroupRecipe& recipe, ShrinkRound& round, const std::vector<int>& excluded,
+                            Deadline deadline) {
+  if (std::ranges::binary_search(excluded, group.rank())) return {};
+  const auto lost_among = [&backends](std::span<const int> some) {
+    std::vector<int> lost;
+    for (const auto& each : backends) {
+      const auto more = each->lost_among(some);
+      lost.insert(lost.end(), more.begin(), more.end());
+    }
+    return lost;
+  };
+  const SurvivorAgreement::Self self{
+      .group = group.id(), .rank = group.rank(), .excluded = excluded, .lost_among = lost_among};
+  if (round.candidates.empty()) {
+    round.candidates.resize(index_of(group.size()));
+    std::iota(round.candidates.begin(), round.candidates.end(), 0);
+  }
+  const auto out_of_reach = [&](const Error& e) {
+    BackendError error(
+        fmt::format("shrink: the group's store cannot be reached, and on backend {} the survivors agree "
+                    "through it ({}); continue from the last checkpoint in a new job, whose launcher "
+                    "(\"cohort run\") keeps the store",
+                    group.name(), e.message()),
+        {.group = group.id(), .op = "shrink", .cause = std::current_exception()});
+    return error;
+  };
+  try {
+    return agree_and_make_again(group.store(), self, recipe, round, deadline);
+  } catch (const NetworkError& e) {
+    throw out_of_reach(e);
+  } catch (const StoreError& e) {
+    throw out_of_reach(e);
+  }
+}
+
 }  // namespace
 
 ProcessGroupPtr ProcessGroup::shrink(const ShrinkOptions& options) {
-  const std::set<int> excluded(options.excluded.begin(), options.excluded.end());
-  if (!excluded.empty() && (*excluded.begin() < 0 || *excluded.rbegin() >= size_)) {
-    throw ValueError(fmt::format("shrink: [{}]: ranks of this group are 0 to {}", fmt::join(excluded, ", "), size_ - 1),
-                     {.group = id(), .op = "shrink"});
-  }
+  const auto excluded = checked_excluded(*this, options.excluded);
   state_->check_process("shrink");
   IssueNotifier::notify_for_host(*this, OpType::coalesced, "shrink");
   const auto backends = state_->distinct_backends();
   const auto backend = default_backend();
   const auto deadline = options.timeout.deadline_or(timeout());
-  const std::vector<int> out(excluded.begin(), excluded.end());
-  // Several backends might come to different survivors, unless there is nobody to agree with.
-  const auto can_alone = [](const BackendPtr& each) {
-    return each->capabilities().shrinking && each->capabilities().without_peers;
-  };
-  const bool is_native = backends.size() == 1 ? backend->capabilities().shrinking
-                                              : std::all_of(backends.begin(), backends.end(), can_alone);
-  const auto store = this->store();
-  if (!is_native) {
-    for (const auto& each : backends) {
-      if (state_->recipe != nullptr && store != nullptr && each->capabilities().regrouping) continue;
-      // A backend that cannot shrink throws the reason here, and the group stays usable.
-      if (!each->capabilities().shrinking) each->shrink(out, deadline);
-      throw NotSupportedError(
-          backends.size() == 1
-              ? fmt::format("shrink: this group was not made by new_group, and backend {} needs that", each->name())
-              : fmt::format("shrink: a group with several backends is shrunk by making it again, which backend {} "
-                            "cannot do",
-                            each->name()),
-          {.group = id(), .op = "shrink"});
-    }
-  }
+  const bool by_themselves = shrink_by_themselves(backends);
+  if (!by_themselves) check_regrouping(*this, backends, state_->recipe != nullptr, excluded, deadline);
   // Operations that are still running end with an error first, so that no rank waits in the old group while others
   // leave it.
   for (const auto& each : backends) each->prepare_shrink();
   const char* open = nullptr;
   state_->closed.compare_exchange_strong(open, "the group was shrunk: use the new one");
   wait_for_pending(deadline);
-
-  ProcessGroupPtr group;
-  std::vector<int> ranks;
-  if (is_native) {
-    auto shrunk = backend->shrink(out, deadline);
-    if (shrunk.backend == nullptr) return nullptr;
-    ranks = std::move(shrunk.ranks);
-    const auto name = fmt::format("shrunk[{}]", fmt::join(ranks, ","));
-    group = std::make_shared<ProcessGroup>(store == nullptr ? nullptr : std::make_shared<PrefixStore>(name, store),
-                                           shrunk.backend->rank(), shrunk.backend->size(), timeout(),
-                                           fmt::format("{}/{}", id(), name));
-    for (const auto type : device_types()) {
-      const auto& of_type = state_->backends[static_cast<std::size_t>(type)];
-      group->add_backend(type, of_type == backend ? shrunk.backend : of_type->shrink(out, deadline).backend);
-    }
-  } else {
-    if (excluded.contains(rank_)) return nullptr;
-    const SurvivorAgreement::Self self{
-        .group = id(), .rank = rank_, .excluded = out, .lost_among = [&backends](std::span<const int> some) {
-          std::vector<int> lost;
-          for (const auto& each : backends) {
-            const auto more = each->lost_among(some);
-            lost.insert(lost.end(), more.begin(), more.end());
-          }
-          return lost;
-        }};
-    auto& round = state_->shrink_round;
-    if (round.candidates.empty()) {
-      round.candidates.resize(static_cast<std::size_t>(size_));
-      std::iota(round.candidates.begin(), round.candidates.end(), 0);
-    }
-    const auto out_of_reach = [&](const Error& e) {
-      BackendError error(
-          fmt::format("shrink: the group's store cannot be reached, and on backend {} the survivors agree "
-                      "through it ({}); continue from the last checkpoint in a new job, whose launcher "
-                      "(\"cohort run\") keeps the store",
-                      name(), e.message()),
-          {.group = id(), .op = "shrink", .cause = std::current_exception()});
-      return error;
-    };
-    try {
-      auto shrunk = shrink_through(store, self, *state_->recipe, round, deadline);
-      group = std::move(shrunk.group);
-      ranks = std::move(shrunk.ranks);
-    } catch (const NetworkError& e) {
-      throw out_of_reach(e);
-    } catch (const StoreError& e) {
-      throw out_of_reach(e);
-    }
-  }
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    group->state_->global_ranks[i] = global_ranks()[static_cast<std::size_t>(ranks[i])];
-  }
-  group->set_timeout(timeout());
-  group->set_group_name(group_name());
-  group->set_group_desc(group_desc());
-  GroupAccess::set_recipe(*group, state_->recipe);
-  remember_group(group->id(), group);
-  return group;
+  const auto shrunk = by_themselves ? shrink_backends(*this, backend, excluded, deadline)
+                                    : shrink_through_store(*this, backends, *state_->recipe, state_->shrink_round,
+                                                           excluded, deadline);
+  if (shrunk.group == nullptr) return nullptr;
+  std::vector<int> global;
+  for (const int each : shrunk.ranks) global.push_back(global_ranks()[index_of(each)]);
+  GroupAccess::inherit(shrunk.group, *this, std::move(global));
+  return shrunk.group;
 }
 
 }  // namespace cohort

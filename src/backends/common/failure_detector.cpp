@@ -29,46 +29,11 @@ constexpr auto leaving_key = "leaving";  // how many they are
 constexpr std::chrono::seconds farewell_patience{2};
 /// How long a rank that declares a group's end waits for the store: a reachable store has the failure by then.
 constexpr std::chrono::milliseconds declaring_patience{500};
-constexpr std::string_view reason_mark = "failure: ";
 
 }  // namespace
 
 std::string FailureDetector::gone_key(int rank) {
   return fmt::format("gone/{}", rank);
-}
-
-std::string encode(const Failure& failure) {
-  return fmt::format("{} {} {:d} {}", static_cast<int>(failure.kind), failure.rank, failure.is_explained, failure.text);
-}
-
-Failure decode_failure(std::string_view text) {
-  auto rest = text;
-  const auto next_word = [&] {
-    const auto word = rest.substr(0, rest.find(' '));
-    rest.remove_prefix(std::min(rest.size(), word.size() + 1));
-    return word;
-  };
-  const auto kind = parse_integer<int>(next_word());
-  const auto rank = parse_integer<int>(next_word());
-  const auto is_explained = next_word();
-  for (const auto known :
-       {ErrorKind::backend, ErrorKind::timeout, ErrorKind::peer_lost, ErrorKind::mismatch, ErrorKind::aborted}) {
-    if (kind == static_cast<int>(known)) {
-      return {.kind = known, .rank = rank.value_or(-1), .is_explained = is_explained == "1", .text = std::string(rest)};
-    }
-  }
-  return {.text = std::string(text)};
-}
-
-std::string as_reason(const Failure& failure) {
-  return std::string(reason_mark) + encode(failure);
-}
-
-std::optional<Failure> failure_in(std::string_view message) {
-  message = cause_in(message);
-  const auto mark = message.find(reason_mark);
-  if (mark == std::string_view::npos) return std::nullopt;
-  return decode_failure(message.substr(mark + reason_mark.size()));
 }
 
 std::string FailureDetector::note_key(int rank) {
@@ -152,7 +117,8 @@ void FailureDetector::delete_keys(Deadline deadline) {
 void FailureDetector::listen() {
   ::pthread_setname_np(::pthread_self(), "cohort-detector");
   try {
-    conclude(decode_failure(listening_store_->get(ended_key, Deadline::never())));
+    const auto told = decode_failure(listening_store_->get(ended_key, Deadline::never()));
+    conclude(told.value_or(Failure{.text = "a rank has ended the group, with a failure that cannot be read"}));
   } catch (const Error& e) {
     is_out_of_reach_ = true;
     conclude(

@@ -20,7 +20,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -31,13 +30,6 @@
 namespace cohort {
 
 class TcpStore;
-
-std::string encode(const Failure& failure);
-/// Accepts any text: one that cannot be decoded becomes the text of the failure.
-Failure decode_failure(std::string_view text);
-/// The reason for aborting a part of a group: a rank that gets an error of that part finds the failure in its message.
-std::string as_reason(const Failure& failure);
-std::optional<Failure> failure_in(std::string_view message);
 
 class FailureDetector {
  public:

@@ -5,9 +5,9 @@
 #include <cstring>
 #include <vector>
 
-#include "backends/common/own_part.h"
 #include "backends/common/shared_bytes.h"
 #include "core/rank_index.h"
+#include "group/own_part.h"
 #include "reduce/copy.h"
 #include "reduce/kernels.h"
 

@@ -12,12 +12,12 @@
 #include "backends/common/arithmetic.h"
 #include "backends/common/deadline_timer.h"
 #include "backends/common/joining.h"
-#include "backends/common/own_part.h"
 #include "backends/gloo/exchange.h"
 #include "backends/gloo/slots.h"
 #include "core/log_format.h"
 #include "core/random.h"
 #include "core/rank_index.h"
+#include "group/own_part.h"
 #include "group/transfer_timeout.h"
 #include "store/handshake.h"
 

@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "backends/common/failure_coordinator.h"
-#include "backends/common/own_part.h"
 #include "backends/gloo/engine_interface.h"
 #include "backends/gloo/point_to_point.h"
+#include "group/own_part.h"
 
 namespace cohort::gloo {
 

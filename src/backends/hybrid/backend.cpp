@@ -9,10 +9,10 @@
 #include <algorithm>
 
 #include "backends/common/arithmetic.h"
-#include "backends/common/own_part.h"
 #include "backends/hybrid/parts.h"
 #include "backends/hybrid/transfers.h"
 #include "core/rank_index.h"
+#include "group/own_part.h"
 #include "group/transfer_timeout.h"
 
 namespace cohort::hybrid {
@@ -72,7 +72,9 @@ struct HybridBackend::LeaderSlices {
 // --- construction and shutdown
 
 HybridBackend::HybridBackend(HybridParts parts, Deadline deadline)
-    : Backend("hybrid", parts.rank, parts.placement.size()), parts_(std::move(parts)) {
+    : Backend("hybrid", parts.rank, parts.placement.size()),
+      parts_(std::move(parts)),
+      local_(dynamic_cast<shm::LocalBackend&>(*parts_.local)) {
   coordinator_ = std::make_unique<FailureCoordinator>(
       FailureCoordinator::Group{.id = parts_.group,
                                 .store = parts_.store,
@@ -80,11 +82,11 @@ HybridBackend::HybridBackend(HybridParts parts, Deadline deadline)
                                 .size = size(),
                                 .is_part = parts_.world == nullptr},  // on one host, shared memory reports failures
       deadline, [this](const Failure& failure) {
-        // Ranks of this host may see the failure in shared memory before they are told otherwise.
-        const auto reason = as_reason(failure);
-        local().abort(reason);
-        if (parts_.world != nullptr) parts_.world->abort(reason);
-        if (parts_.rail != nullptr) parts_.rail->abort(reason);
+        // Ranks of this host may see the failure in shared memory before they are told otherwise. Errors of the other
+        // parts reach this rank only, which knows the failure.
+        local().end_with(failure);
+        if (parts_.world != nullptr) parts_.world->abort(failure.text);
+        if (parts_.rail != nullptr) parts_.rail->abort(failure.text);
       });
 }
 
@@ -142,24 +144,23 @@ void HybridBackend::guarded(const Operation& op, Call& call, Run&& run) {
 }
 
 Failure HybridBackend::translated(const BackendError& error) const {
-  const auto& whose = error.context();
   const auto& placement = parts_.placement;
-  Failure failure{
-      .kind = error.kind(), .rank = whose.rank.value_or(-1), .text = std::string(cause_in(error.message()))};
-  if (parts_.world == nullptr || !whose.rank) return failure;
-  if (whose.group == local_id(parts_.group, placement)) {
-    failure.rank = placement.here().at(index_of(*whose.rank));
+  auto failure = failure_of(error);
+  if (parts_.world == nullptr || failure.rank < 0) return failure;
+  const auto& group = error.context().group;
+  if (group == local_id(parts_.group, placement)) {
+    failure.rank = placement.here().at(index_of(failure.rank));
     failure.text +=
         fmt::format(" (numbered within this host, whose ranks in the group are {})", fmt::join(placement.here(), ", "));
-  } else if (whose.group == rail_id(parts_.group, placement.local_rank())) {
-    failure.rank = placement.hosts().at(index_of(*whose.rank)).at(index_of(placement.local_rank()));
+  } else if (group == rail_id(parts_.group, placement.local_rank())) {
+    failure.rank = placement.hosts().at(index_of(failure.rank)).at(index_of(placement.local_rank()));
     failure.text += fmt::format(" (numbered by host; it is rank {} of the group)", failure.rank);
   }
   return failure;
 }
 
 void HybridBackend::explain(const BackendError& error, Call& call) {
-  if (const auto told = failure_in(error.message())) coordinator_->adopt(*told);
+  if (const auto told = failure_of(error).cause) coordinator_->adopt(*told);
   coordinator_->check(call);
   if (error.kind() == ErrorKind::timeout && parts_.world != nullptr) coordinator_->miss_deadline(call);
   // A rank that is gone or has failed is published by name; a part of the group only knows that something failed.
@@ -178,7 +179,7 @@ std::optional<Failure> HybridBackend::departure_behind(const Failure& failure) {
 }
 
 void HybridBackend::explain_transfer(const BackendError& error, const Call& call) {
-  if (const auto told = failure_in(error.message())) coordinator_->adopt(*told);
+  if (const auto told = failure_of(error).cause) coordinator_->adopt(*told);
   coordinator_->check(call);
   const auto failure = translated(error);
   if (const auto departure = departure_behind(failure)) throw_failure(*departure, coordinator_->context(call));
@@ -574,7 +575,7 @@ BackendPtr HybridBackend::partition(std::span<const BackendSplit> parts, Deadlin
     return divide(parts, deadline);
   } catch (const BackendError& e) {
     // On one host shared memory has told the others if the group is over; it may also go on without a new one.
-    if (parts_.world == nullptr && !coordinator_->failure() && !failure_in(e.message())) throw;
+    if (parts_.world == nullptr && !coordinator_->failure() && failure_of(e).cause == nullptr) throw;
     explain(e, call);
   }
 }

@@ -30,6 +30,7 @@
 #include "backends/common/failure_coordinator.h"
 #include "backends/hybrid/placement.h"
 #include "backends/hybrid/transfers.h"
+#include "backends/shm/backend.h"
 #include "group/serial_executor.h"
 
 namespace cohort::hybrid {
@@ -74,7 +75,7 @@ class HybridBackend final : public Backend {
   /// The division of the elements among the leaders of a host.
   struct LeaderSlices;
 
-  Backend& local() { return *parts_.local; }
+  shm::LocalBackend& local() { return local_; }
   void all_reduce(const Operation& op, Call& call) override;
   void reduce(const Operation& op, Call& call) override;
   void broadcast(const Operation& op, Call& call) override;
@@ -113,6 +114,7 @@ class HybridBackend final : public Backend {
   std::unique_ptr<Transfer> translated(std::unique_ptr<Transfer> inner, int peer, const Call& call);
 
   HybridParts parts_;
+  shm::LocalBackend& local_;                         ///< parts_.local, which takes failures of the whole group
   std::vector<std::byte> scratch_;                   ///< used by one collective at a time
   int splits_ = 0;                                   ///< likewise
   std::unique_ptr<SerialExecutor> crossings_;        ///< null until the first large reduction

@@ -11,8 +11,8 @@
 #include <thread>
 #include <utility>
 
-#include "backends/common/own_part.h"
 #include "core/abort_text.h"
+#include "group/own_part.h"
 
 namespace cohort::mpi {
 

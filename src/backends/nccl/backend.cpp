@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "backends/common/failure.h"
-#include "backends/common/own_part.h"
 #include "core/rank_index.h"
+#include "group/own_part.h"
 
 namespace cohort::nccl {
 

@@ -76,14 +76,11 @@ CommunicatorPtr Communicator::create(const Engine& engine, const cuda::ContextPt
     failure = {.kind = ErrorKind::timeout,
                .text = fmt::format("the {} ranks of the NCCL communicator did not all join in time", place.size)};
   }
-  if (!failure) failure = failure_of(made->failure(result, "ncclCommInitRankConfig", comm, errors));
-  try {
-    throw_failure(*failure, errors);
-  } catch (const Error&) {
-    made->break_with(std::current_exception());
-    made->abort();
-    throw;
-  }
+  if (!failure) failure = made->failure(result, "ncclCommInitRankConfig", comm);
+  const auto error = error_of(*failure, errors);
+  made->break_with(error);
+  made->abort();
+  std::rethrow_exception(error);
 }
 
 Communicator::~Communicator() {
@@ -121,12 +118,10 @@ Result Communicator::poll(Comm* comm, Deadline deadline, const std::function<boo
   }
 }
 
-std::exception_ptr Communicator::failure(Result result, std::string_view what, Comm* comm,
-                                         const ErrorContext& context) const {
-  const auto text = fmt::format("{}: {}", what, describe(engine_.calls, result, comm));
+Failure Communicator::failure(Result result, std::string_view what, Comm* comm) const {
   // NCCL reports that a peer is gone, but not which one.
-  if (result == Result::remote_error) return std::make_exception_ptr(PeerLostError(text, context));
-  return std::make_exception_ptr(BackendError(text, context));
+  return {.kind = result == Result::remote_error ? ErrorKind::peer_lost : ErrorKind::backend,
+          .text = fmt::format("{}: {}", what, describe(engine_.calls, result, comm))};
 }
 
 void Communicator::settle(const Use& use, Result result, std::string_view what, Deadline deadline,
@@ -137,16 +132,16 @@ void Communicator::settle(const Use& use, Result result, std::string_view what, 
     if (result == Result::success && !is_broken()) return;
   }
   if (is_broken()) std::rethrow_exception(error());  // aborted during the wait: NCCL's result is meaningless now
-  if (result != Result::in_progress) std::rethrow_exception(failure(result, what, use.get(), context));
+  if (result != Result::in_progress) throw_failure(failure(result, what, use.get()), context);
   throw OperationTimeoutError(fmt::format("{} did not reach the device in time: a peer has not joined", what), context);
 }
 
-std::exception_ptr Communicator::async_error(const Use& use, const ErrorContext& context) const {
+std::optional<Failure> Communicator::async_failure(const Use& use) const {
   auto state = Result::success;
   const auto result = engine_.calls.comm_get_async_error(use.get(), &state);
   const auto found = result == Result::success ? state : result;
-  if (found == Result::success || found == Result::in_progress) return nullptr;
-  return failure(found, "NCCL", use.get(), context);
+  if (found == Result::success || found == Result::in_progress) return std::nullopt;
+  return failure(found, "NCCL", use.get());
 }
 
 std::exception_ptr Communicator::error() const {
@@ -230,10 +225,10 @@ CommunicatorPtr Communicator::split(int color, const Place& place, Config config
   if (result == Result::success) result = Result::in_progress;
   settle(*held, result, "ncclCommSplit", deadline, errors);
   if (color < 0) return nullptr;
-  auto* const comm = await_child(child, deadline, [&] { return is_broken() || async_error(*held, errors) != nullptr; });
+  auto* const comm = await_child(child, deadline, [&] { return is_broken() || async_failure(*held).has_value(); });
   if (comm == nullptr) {
     if (is_broken()) std::rethrow_exception(error());
-    if (const auto error = async_error(*held, errors)) std::rethrow_exception(error);
+    if (const auto failure = async_failure(*held)) throw_failure(*failure, errors);
     throw OperationTimeoutError("ncclCommSplit: the other ranks did not all join in time", errors);
   }
   auto made = std::make_shared<Communicator>(engine_, context_, place, comm);
@@ -255,7 +250,7 @@ CommunicatorPtr Communicator::shrink(std::span<const int> excluded, const Place&
   const auto result = engine_.calls.comm_shrink(parent, out.data(), static_cast<int>(out.size()), child.address(),
                                                 &config, shrink_abort);
   if (result != Result::success && result != Result::in_progress) {
-    std::rethrow_exception(failure(result, "ncclCommShrink", parent, errors));
+    throw_failure(failure(result, "ncclCommShrink", parent), errors);
   }
   // An error of the parent may be the very reason for shrinking it. Only the child shows whether this call succeeds,
   // once the parent is no longer busy.

@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -70,8 +71,8 @@ class Communicator {
   /// Handles the result of a call into NCCL: while it is in progress, waits for its end. Throws what went wrong: the
   /// communicator's error, a BackendError, or an OperationTimeoutError if `what` did not end in time.
   void settle(const Use& use, Result result, std::string_view what, Deadline deadline, const ErrorContext& context);
-  /// An error that NCCL has detected asynchronously: a PeerLostError or BackendError; null if there is none.
-  std::exception_ptr async_error(const Use& use, const ErrorContext& context) const;
+  /// What NCCL has detected asynchronously: a lost peer or an error of the backend; nullopt if there is nothing.
+  std::optional<Failure> async_failure(const Use& use) const;
 
   bool is_broken() const noexcept { return is_broken_.load(std::memory_order_acquire); }
   std::exception_ptr error() const;
@@ -107,7 +108,7 @@ class Communicator {
   };
   /// Null if it has not been stored by the deadline, or when `is_enough` returns true.
   static Comm* await_child(const ChildPlace& place, Deadline deadline, const std::function<bool()>& is_enough);
-  std::exception_ptr failure(Result result, std::string_view what, Comm* comm, const ErrorContext& context) const;
+  Failure failure(Result result, std::string_view what, Comm* comm) const;
   /// Polls until the communicator is no longer in progress, the deadline has passed, or `is_enough` returns true.
   Result poll(Comm* comm, Deadline deadline, const std::function<bool()>& is_enough) const;
   void abort_apart();

@@ -107,11 +107,7 @@ std::exception_ptr Watchdog::Core::error_for(const Call& call) {
 }
 
 void Watchdog::Core::break_communicator(const Failure& failure) {
-  try {
-    throw_failure(failure, {.group = communicator->place().group});
-  } catch (...) {
-    communicator->break_with(std::current_exception());
-  }
+  communicator->break_with(error_of(failure, {.group = communicator->place().group}));
 }
 
 void Watchdog::Core::end() {
@@ -161,16 +157,16 @@ void Watchdog::Core::look(const std::vector<EnqueuedPtr>& operations) {
   if (late != nullptr) return miss_deadline(*late);
   if (busy.empty()) return;
   // A thread that uses the communicator right now gets its errors directly.
-  std::exception_ptr error;
-  if (const auto use = communicator->try_use()) error = communicator->async_error(*use, {});
-  if (!error) return;
+  std::optional<Failure> failure;
+  if (const auto use = communicator->try_use()) failure = communicator->async_failure(*use);
+  if (!failure) return;
   const auto first =
       std::find_if(operations.begin(), operations.end(), [](const auto& each) { return !each->has_ended(); });
   const auto& call = (first == operations.end() ? operations.front() : *first)->call();
   try {
     // NCCL does not say which rank is gone, and another one may know it.
-    if (failure_of(error).kind == ErrorKind::peer_lost) coordinator->await_news(call);
-    coordinator->fail(failure_of(error), call);
+    if (failure->kind == ErrorKind::peer_lost) coordinator->await_news(call);
+    coordinator->fail(*failure, call);
   } catch (const Error&) {  // what the operations end with
     end();
   }

@@ -9,10 +9,10 @@
 #include <thread>
 #include <vector>
 
-#include "backends/common/own_part.h"
 #include "backends/shm/survivors.h"
 #include "core/abort_text.h"
 #include "core/rank_index.h"
+#include "group/own_part.h"
 
 namespace cohort::shm {
 
@@ -154,6 +154,14 @@ BackendShrunk LocalBackend::shrink(std::span<const int> excluded, Deadline deadl
 void LocalBackend::abort(std::string_view reason) {
   record_failure(engine_.board(),
                  {.kind = ErrorKind::aborted, .rank = rank(), .reporter = rank(), .text = abort_text(rank(), reason)});
+}
+
+void LocalBackend::end_with(const Failure& failure_of_whole) {
+  record_failure(engine_.board(), {.kind = ErrorKind::aborted,
+                                   .rank = rank(),
+                                   .reporter = rank(),
+                                   .text = failure_of_whole.text,
+                                   .cause = std::make_shared<Failure>(failure_of_whole)});
 }
 
 std::string LocalBackend::status() const {

@@ -33,6 +33,9 @@ class LocalBackend final : public Backend {
   BackendPtr partition(std::span<const BackendSplit> parts, Deadline deadline) override;
   BackendShrunk shrink(std::span<const int> excluded, Deadline deadline) override;
   void abort(std::string_view reason) override;
+  /// Like abort(), for a part of a group that has failed (hybrid): errors on all ranks of this part carry that failure
+  /// as the cause of their own.
+  void end_with(const Failure& failure_of_whole);
   std::string status() const override;
 
  private:

@@ -75,12 +75,17 @@ struct alignas(2 * cache_line) RankInfo {
   AwaitedRanks awaited;
 };
 
-/// Why the group is broken. `stage`: 0 empty, 1 being written, 2 ready to be read.
+/// Why the group is broken. `stage`: 0 empty, 1 being written, 2 ready to be read. A failure and its cause, which is that
+/// of a larger group, have the same text.
 struct alignas(2 * cache_line) FailureRecord {
   std::atomic<std::uint32_t> stage;
   std::uint32_t kind;
   std::int32_t rank;
   std::int32_t reporter;
+  std::uint32_t has_cause;
+  std::uint32_t cause_kind;
+  std::int32_t cause_rank;
+  std::uint32_t cause_is_explained;
   std::array<char, failure_text> text;
 };
 

@@ -487,6 +487,64 @@ void await_decision(int socket, const std::shared_ptr<Segment>& segment, const B
   if (!was_made()) throw root_left(context);
 }
 
+/// What a member gets from the root.
+struct Welcomed {
+  std::shared_ptr<Segment> segment{};
+  PeerArenas arenas;
+  bool reads_root = false;
+  std::string problem{};  ///< why this rank cannot map the segment
+};
+
+Welcomed receive_welcome(int socket, bool has_arena, const Bootstrap& bootstrap, const ErrorContext& context) {
+  Welcomed got{.arenas = PeerArenas(bootstrap.size)};
+  got.arenas.reaches_all = has_arena;
+  for (int next = 0; next < bootstrap.size;) {
+    auto message = receive_message(socket, bootstrap.deadline);
+    if (message.bytes.empty()) throw root_left(context);
+    if (from_bytes<Kind>(message.bytes) == Kind::decision) throw_decision(message.bytes, context);
+    const auto head = from_bytes<Welcome>(message.bytes);
+    if (!head) break;
+    got.reads_root = can_read(peer_pid(socket), head->probe);
+    std::size_t fd = 0;
+    if (head->has_segment != 0 && !message.fds.empty()) {
+      try {
+        got.segment = map_memfd(std::move(message.fds[fd++]));
+      } catch (const Error& e) {
+        got.problem = e.message();
+      }
+    }
+    for (int rank = next; rank < head->first + head->count; ++rank) {
+      const auto at = sizeof(Welcome) + index_of(rank) * sizeof(ArenaEntry);
+      const auto entry =
+          from_bytes<ArenaEntry>(std::string_view(message.bytes).substr(std::min(at, message.bytes.size())));
+      if (!entry || entry->exists == 0 || fd >= message.fds.size()) {
+        got.arenas.reaches_all = false;
+        continue;
+      }
+      if (rank != bootstrap.rank) got.arenas.add(index_of(rank), entry->id, std::move(message.fds[fd]));
+      ++fd;
+    }
+    next = std::max(next + 1, head->first + head->count);
+  }
+  return got;
+}
+
+/// Watches the other members and says on the board that this rank has joined. Returns why it cannot, or nothing.
+std::string join_board(const std::shared_ptr<Segment>& segment, const Bootstrap& bootstrap, Liveness& liveness) {
+  if (segment == nullptr || !Board(segment, bootstrap.size).is_sound()) {
+    return "the root's memory has an unexpected layout (another version of Cohort?)";
+  }
+  try {
+    liveness = watch_members(segment, bootstrap);
+    Board(segment, bootstrap.size)
+        .info(bootstrap.rank)
+        .state.store(static_cast<std::uint32_t>(RankState::joined), std::memory_order_release);
+    return {};
+  } catch (const Error& e) {
+    return e.message();
+  }
+}
+
 Outcome join_root(const Bootstrap& bootstrap) {
   const auto text = bootstrap.exchange({});
   check_ticket(text, bootstrap);
@@ -499,51 +557,9 @@ Outcome join_root(const Bootstrap& bootstrap) {
     const int arena_fd = arena == nullptr ? -1 : arena->fd();
     send_message(socket.get(), as_bytes(hello), {&arena_fd, arena == nullptr ? 0U : 1U}, bootstrap.deadline);
 
-    Outcome outcome;
-    PeerArenas arenas(bootstrap.size);
-    arenas.reaches_all = arena != nullptr;
-    std::string problem;
-    bool reads_root = false;
-    for (int next = 0; next < bootstrap.size;) {
-      auto message = receive_message(socket.get(), bootstrap.deadline);
-      if (message.bytes.empty()) throw root_left(context);
-      if (from_bytes<Kind>(message.bytes) == Kind::decision) throw_decision(message.bytes, context);
-      const auto head = from_bytes<Welcome>(message.bytes);
-      std::size_t fd = 0;
-      if (head) reads_root = can_read(peer_pid(socket.get()), head->probe);
-      if (head && head->has_segment != 0 && !message.fds.empty()) {
-        try {
-          outcome.segment = map_memfd(std::move(message.fds[fd++]));
-        } catch (const Error& e) {
-          problem = e.message();
-        }
-      }
-      for (int rank = next; head && rank < head->first + head->count; ++rank) {
-        const auto at = sizeof(Welcome) + index_of(rank) * sizeof(ArenaEntry);
-        const auto entry =
-            from_bytes<ArenaEntry>(std::string_view(message.bytes).substr(std::min(at, message.bytes.size())));
-        if (!entry || entry->exists == 0 || fd >= message.fds.size()) {
-          arenas.reaches_all = false;
-          continue;
-        }
-        if (rank != bootstrap.rank) arenas.add(index_of(rank), entry->id, std::move(message.fds[fd]));
-        ++fd;
-      }
-      next = head ? std::max(next + 1, head->first + head->count) : bootstrap.size;
-    }
-    if (problem.empty() && (outcome.segment == nullptr || !Board(outcome.segment, bootstrap.size).is_sound())) {
-      problem = "the root's memory has an unexpected layout (another version of Cohort?)";
-    }
-    if (problem.empty()) {
-      try {
-        outcome.liveness = watch_members(outcome.segment, bootstrap);
-        Board(outcome.segment, bootstrap.size)
-            .info(bootstrap.rank)
-            .state.store(static_cast<std::uint32_t>(RankState::joined), std::memory_order_release);
-      } catch (const Error& e) {
-        problem = e.message();
-      }
-    }
+    auto [segment, arenas, reads_root, problem] = receive_welcome(socket.get(), arena != nullptr, bootstrap, context);
+    Outcome outcome{.segment = std::move(segment)};
+    if (problem.empty()) problem = join_board(outcome.segment, bootstrap, outcome.liveness);
     send_message(
         socket.get(),
         as_bytes(Reply{.is_ok = problem.empty(), .reaches_all = arenas.reaches_all, .reads_root = reads_root}, problem),

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <string>
 
 namespace cohort::shm {
 
@@ -19,6 +21,12 @@ bool record_failure(const Board& board, const Failure& failure) {
   record.kind = static_cast<std::uint32_t>(failure.kind);
   record.rank = failure.rank;
   record.reporter = failure.reporter;
+  if (failure.cause != nullptr) {
+    record.has_cause = 1;
+    record.cause_kind = static_cast<std::uint32_t>(failure.cause->kind);
+    record.cause_rank = failure.cause->rank;
+    record.cause_is_explained = failure.cause->is_explained ? 1U : 0U;
+  }
   const auto length = std::min(failure.text.size(), failure_text - 1);
   std::memcpy(record.text.data(), failure.text.data(), length);
   record.text[length] = '\0';
@@ -41,11 +49,18 @@ std::optional<Failure> recorded_failure(const Board& board) {
       // The writer may have died halfway. Its text is lost, but the group is broken all the same.
       return Failure{.kind = ErrorKind::backend, .text = "the group failed on another rank"};
   }
-  const auto length = ::strnlen(record.text.data(), failure_text - 1);
-  return Failure{.kind = static_cast<ErrorKind>(record.kind),
-                 .rank = record.rank,
-                 .reporter = record.reporter,
-                 .text = std::string(record.text.data(), length)};
+  const std::string text(record.text.data(), ::strnlen(record.text.data(), failure_text - 1));
+  Failure failure{.kind = static_cast<ErrorKind>(record.kind),
+                  .rank = record.rank,
+                  .reporter = record.reporter,
+                  .text = text};
+  if (record.has_cause != 0) {
+    failure.cause = std::make_shared<Failure>(Failure{.kind = static_cast<ErrorKind>(record.cause_kind),
+                                                      .rank = record.cause_rank,
+                                                      .is_explained = record.cause_is_explained != 0,
+                                                      .text = text});
+  }
+  return failure;
 }
 
 }  // namespace cohort::shm

@@ -124,6 +124,27 @@ TEST_P(DepartureOn, BecauseOfARefusedCallIsExplained) {
   scenario.expect_end();
 }
 
+/// What a rank says in its last error is quoted, whatever it says.
+TEST_P(DepartureOn, WithTheWordsOfAnotherFailureIsStillADeparture) {
+  FaultScenario scenario(store(), 3, [&](Member& me) {
+    me.attempt("operation", [&] {
+      const auto group = join(me, "misleading words");
+      std::vector<float> data(4);
+      group->all_reduce(data);
+      if (me.rank() == 1) throw ValueError("failure: 9 2 0 rank 2 is late");
+      group->all_reduce(data);
+    });
+  });
+  EXPECT_EQ(scenario.hear(1, "operation").type, "ValueError");
+  for (const int rank : {0, 2}) {
+    const auto word = scenario.hear(rank, "operation");
+    EXPECT_EQ(word.type, "PeerLostError") << word;
+    EXPECT_EQ(word.at_fault, 1) << word;
+    EXPECT_THAT(word.text, HasSubstr("rank 1 has left the group; its last error was: failure: 9 2 0 rank 2 is late"));
+  }
+  scenario.expect_end();
+}
+
 /// Rank 0 never comes. Rank 1 joins and is killed; rank 2, which waits for both, does not wait until its deadline.
 TEST_P(DepartureOn, BeforeTheGroupIsMadeIsNoticedAtOnce) {
   FaultScenario scenario(store(), 3, [&](Member& me) {

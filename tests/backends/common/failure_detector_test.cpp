@@ -135,18 +135,5 @@ TEST_F(FailureDetectorTest, OnlyAStoreThatCanTellIsTiedTo) {
             nullptr);
 }
 
-TEST(FailureText, SurvivesTheWayThroughAStoreAndAnErrorMessage) {
-  const Failure failure{.kind = ErrorKind::mismatch, .rank = 4, .text = "rank 4 called: broadcast"};
-  for (const auto& back : {decode_failure(encode(failure)), failure_in("aborted: " + as_reason(failure)).value()}) {
-    EXPECT_EQ(back.kind, failure.kind);
-    EXPECT_EQ(back.rank, failure.rank);
-    EXPECT_EQ(back.text, failure.text);
-  }
-  EXPECT_EQ(failure_in("an error of another kind"), std::nullopt);
-  for (const std::string nonsense : {"", " ", "9999 1 x", "peer_lost", "8", "8 "}) {
-    EXPECT_NO_THROW(decode_failure(nonsense)) << nonsense;
-  }
-}
-
 }  // namespace
 }  // namespace cohort::test
