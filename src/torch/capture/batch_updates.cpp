@@ -39,8 +39,9 @@ constexpr std::array batchables{
 };
 
 const Batchable* batchable(const Instruction& instruction) {
-  if (!instruction.op) return nullptr;
-  const auto& name = instruction.op->operator_name();
+  const auto* const call = instruction.as<OperatorCall>();
+  if (call == nullptr) return nullptr;
+  const auto& name = call->op.operator_name();
   const auto found = std::find_if(batchables.begin(), batchables.end(), [&](const Batchable& each) {
     return each.name == name.name && each.overload == name.overload_name;
   });
@@ -71,10 +72,11 @@ std::optional<std::string> batch_key(const Program& program, const NumberedInstr
   const auto& instruction = *each.instruction;
   const auto* const known = batchable(instruction);
   if (known == nullptr || instruction.tensors.empty()) return std::nullopt;
+  const auto& call = *instruction.as<OperatorCall>();
   const auto& first = program.values[instruction.tensors.front().value].shown;
   if (!is_real(first.dtype) || elements_of(first) > most_elements) return std::nullopt;
   auto key = fmt::format("{}.{} {} {}", known->name, known->overload, first.dtype, first.device);
-  for (std::size_t i = 0; i < instruction.arguments.size(); ++i) {
+  for (std::size_t i = 0; i < call.arguments.size(); ++i) {
     const auto is_here = [i](const auto& place) { return place.position == i; };
     const auto tensor = std::find_if(instruction.tensors.begin(), instruction.tensors.end(), is_here);
     if (tensor != instruction.tensors.end()) {
@@ -82,14 +84,14 @@ std::optional<std::string> batch_key(const Program& program, const NumberedInstr
       if (tensor->in_list >= 0 || shown.dtype != first.dtype || shown.device != first.device) return std::nullopt;
       continue;
     }
-    const auto& numbers = instruction.host_numbers;
+    const auto& numbers = call.host_numbers;
     const auto number = std::find_if(numbers.begin(), numbers.end(), is_here);
     if (number != numbers.end()) {
       if (number->is_tensor) return std::nullopt;
       key += fmt::format(" #{}", each.numbers[static_cast<std::size_t>(number - numbers.begin())]);
       continue;
     }
-    const auto text = exact_text(instruction.arguments[i]);
+    const auto text = exact_text(call.arguments[i]);
     if (!text) return std::nullopt;
     key += " " + *text;
   }
@@ -100,15 +102,15 @@ Instruction on_lists(const std::vector<NumberedInstruction>& members) {
   const auto& first = *members.front().instruction;
   if (members.size() == 1) return first;
   const auto& known = *batchable(first);
-  Instruction whole{.op = c10::Dispatcher::singleton().findSchemaOrThrow(known.list_name, known.list_overload),
-                    .keys = first.keys,
-                    .arguments = first.arguments,
-                    .host_numbers = first.host_numbers};
+  auto call = *first.as<OperatorCall>();
+  call.op = c10::Dispatcher::singleton().findSchemaOrThrow(known.list_name, known.list_overload);
+  Instruction whole;
   for (const auto& place : first.tensors) {
     c10::List<at::Tensor> list;
     list.resize(members.size());
-    whole.arguments[place.position] = std::move(list);
+    call.arguments[place.position] = std::move(list);
   }
+  whole.action = std::move(call);
   for (std::size_t i = 0; i < members.size(); ++i) {
     const auto& each = *members[i].instruction;
     const auto add = [&](std::vector<TensorPlace>& places, TensorPlace place) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <unordered_map>
 #include <utility>
+#include <variant>
 
 #include "torch/capture/instruction_name.h"
 
@@ -50,8 +51,8 @@ bool is_same_constant(const c10::IValue& a, const c10::IValue& b) {
 
 namespace {
 
-Difference compare_arguments(const Instruction& a, const Instruction& b, const std::string& where) {
-  const auto& arguments = a.op->schema().arguments();
+Difference compare_arguments(const OperatorCall& a, const OperatorCall& b, const std::string& where) {
+  const auto& arguments = a.op.schema().arguments();
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const auto is_of_host = [i](const HostNumber& each) { return each.position == i; };
     if (std::any_of(a.host_numbers.begin(), a.host_numbers.end(), is_of_host)) continue;
@@ -83,34 +84,58 @@ bool is_same_collective(const Collective& a, const Collective& b) {
          std::equal(a.members.begin(), a.members.end(), b.members.begin(), b.members.end(), is_same_collective);
 }
 
+/// How an action differs from another one of the same type, but for an operator's arguments; null if it does not.
+struct ActionDifference {
+  static constexpr const char* other_flight = "it waits for another collective in the next recording";
+  static constexpr const char* other_group = "it is on another group in the next recording";
+
+  const char* operator()(std::monostate /*a*/, std::monostate /*b*/) const { return nullptr; }
+  const char* operator()(const HostCall& /*a*/, const HostCall& /*b*/) const { return nullptr; }
+  const char* operator()(const OperatorCall& a, const OperatorCall& b) const {
+    if (a.group != b.group) return other_group;
+    const bool is_same = a.keys == b.keys && a.is_blocking == b.is_blocking;
+    return is_same ? nullptr : "it has another kernel in the next recording";
+  }
+  const char* operator()(const CollectiveCall& a, const CollectiveCall& b) const {
+    if (a.flight != b.flight) return other_flight;
+    if (a.group != b.group) return other_group;
+    const bool is_same = is_same_collective(*a.collective, *b.collective);
+    return is_same ? nullptr : "it has other memory or other options in the next recording";
+  }
+  const char* operator()(const CollectiveWait& a, const CollectiveWait& b) const {
+    if (a.flight != b.flight) return other_flight;
+    return a.group == b.group ? nullptr : other_group;
+  }
+  const char* operator()(const OpaqueCall& a, const OpaqueCall& b) const {
+    const bool is_same = a.name == b.name && a.inputs == b.inputs && a.returned == b.returned;
+    return is_same ? nullptr : "it is another opaque function, or returns otherwise, in the next recording";
+  }
+  const char* operator()(const DistributedCall& a, const DistributedCall& b) const {
+    return a == b ? nullptr : "it has other constants in the next recording";
+  }
+  template <class A, class B>
+  const char* operator()(const A& /*a*/, const B& /*b*/) const {
+    return "it is a call of another kind in the next recording";
+  }
+};
+
 Difference compare_instructions(const Instruction& a, const Instruction& b, std::size_t number) {
   const auto where = operator_text(a, number);
-  if (a.kind != b.kind || name_of(a) != name_of(b)) {
+  if (kind_of(a) != kind_of(b) || name_of(a) != name_of(b)) {
     return other_operators(where, fmt::format("the next recording has {} there", name_of(b)));
   }
-  if (a.region != b.region || a.reads != b.reads ||
-      (a.distributed != nullptr && b.distributed != nullptr && *a.distributed != *b.distributed)) {
+  if (a.region != b.region || a.reads != b.reads) {
     return other_operators(where, "it is part of another call, or on other tensors, in the next recording");
   }
-  if (a.flight != b.flight) return other_operators(where, "it waits for another collective in the next recording");
-  if ((a.opaque == nullptr) != (b.opaque == nullptr) ||
-      (a.opaque != nullptr && (a.opaque->name != b.opaque->name || a.opaque->inputs != b.opaque->inputs ||
-                               a.opaque->returned != b.opaque->returned))) {
-    return other_operators(where, "it is another opaque function, or returns otherwise, in the next recording");
-  }
-  if (a.group != b.group) return other_operators(where, "it is on another group in the next recording");
-  if ((a.collective == nullptr) != (b.collective == nullptr) ||
-      (a.collective != nullptr && !is_same_collective(*a.collective, *b.collective))) {
-    return other_operators(where, "it has other memory or other options in the next recording");
+  if (const auto* const differs = std::visit(ActionDifference(), a.action, b.action)) {
+    return other_operators(where, differs);
   }
   if (!std::equal(a.tensors.begin(), a.tensors.end(), b.tensors.begin(), b.tensors.end(), is_same_place) ||
       !std::equal(a.results.begin(), a.results.end(), b.results.begin(), b.results.end(), is_same_place)) {
     return other_operators(where, "it is applied to other tensors in the next recording");
   }
-  if (a.op && (a.keys != b.keys || a.is_blocking != b.is_blocking)) {
-    return other_operators(where, "it has another kernel in the next recording");
-  }
-  return a.op ? compare_arguments(a, b, where) : std::nullopt;
+  const auto* const call = a.as<OperatorCall>();
+  return call != nullptr ? compare_arguments(*call, *b.as<OperatorCall>(), where) : std::nullopt;
 }
 
 RecordingDifference made_by_host(const at::Tensor& constant, std::string why) {
@@ -128,8 +153,9 @@ std::string first_use(const Program& program, ValueId value) {
         std::find_if(each.tensors.begin(), each.tensors.end(), [&](const auto& it) { return it.value == value; });
     if (place == each.tensors.end()) continue;
     const auto where = operator_text(each, i);
-    if (!each.op) return where;
-    return fmt::format("{}, argument {}", where, each.op->schema().arguments()[place->position].name());
+    const auto* const call = each.as<OperatorCall>();
+    if (call == nullptr) return where;
+    return fmt::format("{}, argument {}", where, call->op.schema().arguments()[place->position].name());
   }
   return "a number among the operands of an operator";
 }

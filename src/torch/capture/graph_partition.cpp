@@ -31,7 +31,8 @@ void each_value(const Instruction& instruction, const Function& function) {
 }
 
 bool draws_random_numbers(const Instruction& instruction) {
-  return instruction.op && traits_of(*instruction.op).is_random;
+  const auto* const call = instruction.as<OperatorCall>();
+  return call != nullptr && traits_of(call->op).is_random;
 }
 
 /// Collects the tail, in the order of the program.
@@ -50,7 +51,7 @@ class Tail {
     };
     return any(each.reads, is_made_here) || any(each.writes, is_made_here) || any(each.reads, in(written_)) ||
            any(each.writes, in(written_)) || any(each.writes, in(read_)) ||
-           (draws_random_numbers(each) && draws_random_numbers_) || (each.group && groups_.contains(each.group.get()));
+           (draws_random_numbers(each) && draws_random_numbers_) || groups_.contains(group_of(each));
   }
 
   void add(const Instruction& each) {
@@ -67,7 +68,7 @@ class Tail {
     }
     read_.insert(seen.begin(), seen.end());
     draws_random_numbers_ |= draws_random_numbers(each);
-    if (each.group) groups_.insert(each.group.get());
+    if (auto group = group_of(each)) groups_.insert(std::move(group));
   }
 
  private:
@@ -75,7 +76,7 @@ class Tail {
   std::unordered_set<ValueId> made_;
   std::unordered_set<std::size_t> read_;  // storages
   std::unordered_set<std::size_t> written_;
-  std::unordered_set<const ProcessGroup*> groups_;
+  std::unordered_set<ProcessGroupPtr> groups_;
   bool draws_random_numbers_ = false;
 };
 
@@ -84,11 +85,10 @@ std::optional<std::size_t> torn_collective(const Program& program, const GraphPa
   std::unordered_map<std::size_t, std::size_t> started;  // by flight
   for (const auto i : parts.graph) {
     const auto& each = program.instructions[i];
-    if (!each.flight) continue;
-    if (each.collective) {
-      started.emplace(*each.flight, i);
-    } else {
-      started.erase(*each.flight);
+    if (const auto* const call = each.as<CollectiveCall>(); call != nullptr && call->flight) {
+      started.emplace(*call->flight, i);
+    } else if (const auto* const wait = each.as<CollectiveWait>()) {
+      started.erase(wait->flight);
     }
   }
   return started.empty() ? std::nullopt : std::optional(started.begin()->second);
@@ -122,7 +122,9 @@ bool mark_roots_of_tail(const Program& program, const GraphPartition& parts, std
 }  // namespace
 
 std::string obstacle(const Program& program, const Instruction& instruction) {
-  if (instruction.opaque != nullptr) return fmt::format("the host runs the function \"{}\"", instruction.opaque->name);
+  if (const auto* const call = instruction.as<OpaqueCall>()) {
+    return fmt::format("the host runs the function \"{}\"", call->name);
+  }
   std::string found;
   each_value(instruction, [&](ValueId id) {
     const auto& value = program.values[id];
@@ -130,13 +132,14 @@ std::string obstacle(const Program& program, const Instruction& instruction) {
     found =
         fmt::format("{} uses a tensor on the {}, {}", name_of(instruction), value.shown.device, to_string(value.shown));
   });
-  if (!found.empty() || instruction.group == nullptr) return found;
+  const auto group = group_of(instruction);
+  if (!found.empty() || group == nullptr) return found;
   if (instruction.reads.empty() && instruction.writes.empty()) {
-    return fmt::format("{} on group {} makes the host wait", name_of(instruction), instruction.group->id());
+    return fmt::format("{} on group {} makes the host wait", name_of(instruction), group->id());
   }
-  if (!instruction.group->capabilities("cuda").stream_ordered) {
+  if (!group->capabilities("cuda").stream_ordered) {
     return fmt::format("{} on group {} goes through the host: its backend does not work on streams",
-                       name_of(instruction), instruction.group->id());
+                       name_of(instruction), group->id());
   }
   return found;
 }
@@ -148,7 +151,7 @@ GraphPartition partition(const Program& program, std::vector<bool> is_direct) {
     Tail tail(program);
     for (std::size_t i = 0; i < program.instructions.size(); ++i) {
       const auto& each = program.instructions[i];
-      if (each.host) continue;
+      if (each.as<HostCall>() != nullptr) continue;
       if (is_direct[i] || tail.precedes(each)) {
         tail.add(each);
         parts.tail.push_back(i);

@@ -99,9 +99,13 @@ void GraphReplayer::find_obstacles() {
   for (const auto& each : program_->instructions) {
     obstacles_.push_back(obstacle(*program_, each));
     // It may draw random numbers, communicate and see what the host has done before it.
-    if (each.opaque) give_up(fmt::format("it calls the opaque function \"{}\"", each.opaque->name));
-    for (const auto& argument : each.arguments) {
-      if (argument.isGenerator()) generators_.push_back(argument.toGenerator());
+    if (const auto* const call = each.as<OpaqueCall>()) {
+      give_up(fmt::format("it calls the opaque function \"{}\"", call->name));
+    }
+    if (const auto* const call = each.as<OperatorCall>()) {
+      for (const auto& argument : call->arguments) {
+        if (argument.isGenerator()) generators_.push_back(argument.toGenerator());
+      }
     }
   }
   for (const auto& each : program_->values) {
@@ -212,7 +216,7 @@ std::unique_ptr<GraphReplayer::Order> GraphReplayer::ordered() const {
   std::vector<bool> is_direct(instructions.size());
   for (std::size_t i = 0; i < instructions.size(); ++i) {
     is_direct[i] = !obstacles_[i].empty() || !reason_.empty();
-    for (std::size_t k = 0; k < instructions[i].host_numbers.size(); ++k) {
+    for (std::size_t k = 0; k < host_.numbers_of(i); ++k) {
       if (is_changing_[host_.first_number(i) + k]) is_direct[i] = true;
     }
   }
@@ -228,10 +232,11 @@ std::unique_ptr<GraphReplayer::Order> GraphReplayer::ordered() const {
   order->all = all;
   for (const auto i : parts.graph) {
     const auto& each = instructions[i];
-    for (std::size_t k = 0; k < each.host_numbers.size(); ++k) order->numbers.push_back(host_.first_number(i) + k);
+    for (std::size_t k = 0; k < host_.numbers_of(i); ++k) order->numbers.push_back(host_.first_number(i) + k);
     for (const auto& result : each.results) order->storages.insert(program_->values[result.value].storage);
-    if (each.group && std::find(order->groups.begin(), order->groups.end(), each.group) == order->groups.end()) {
-      order->groups.push_back(each.group);
+    auto group = group_of(each);
+    if (group && std::find(order->groups.begin(), order->groups.end(), group) == order->groups.end()) {
+      order->groups.push_back(std::move(group));
     }
   }
   // Views have the storage of what they show. That of an argument is the graph's own copy of it.
@@ -251,9 +256,9 @@ std::vector<Instruction> GraphReplayer::batched(std::span<const std::size_t> ins
   for (const auto i : instructions) {
     auto& each = with_numbers.emplace_back(program_->instructions[i]);
     NumberedInstruction& last = numbered.emplace_back(NumberedInstruction{.instruction = &each});
-    for (std::size_t k = 0; k < each.host_numbers.size(); ++k) {
+    for (std::size_t k = 0; k < host_.numbers_of(i); ++k) {
       const auto index = host_.first_number(i) + k;
-      each.host_numbers[k].function = host_.source(index);
+      each.as<OperatorCall>()->host_numbers[k].function = host_.source(index);
       last.numbers.push_back(equal_to_[index]);
     }
   }

@@ -10,10 +10,13 @@ HostPart::HostPart(const Program& program) {
   std::size_t numbers = 0;
   for (const auto& each : program.instructions) {
     first_number_.push_back(numbers);
-    if (each.host) events_.push_back({.action = &each.host, .number = nullptr});
-    for (const auto& number : each.host_numbers) events_.push_back({.action = nullptr, .number = &number.function});
-    numbers += each.host_numbers.size();
+    if (const auto* const host = each.as<HostCall>()) events_.push_back({.action = &host->function, .number = nullptr});
+    const auto* const call = each.as<OperatorCall>();
+    if (call == nullptr) continue;
+    for (const auto& number : call->host_numbers) events_.push_back({.action = nullptr, .number = &number.function});
+    numbers += call->host_numbers.size();
   }
+  first_number_.push_back(numbers);
   numbers_ = std::make_shared<std::vector<c10::Scalar>>(numbers);
 }
 

@@ -24,6 +24,9 @@ class HostPart {
 
   /// The numbers are counted through the program; this is the first one of the instruction, and the number of all.
   std::size_t first_number(std::size_t instruction) const { return first_number_[instruction]; }
+  std::size_t numbers_of(std::size_t instruction) const {
+    return first_number_[instruction + 1] - first_number_[instruction];
+  }
   std::size_t size() const noexcept { return numbers_->size(); }
   const c10::Scalar& number(std::size_t index) const { return (*numbers_)[index]; }
   /// Gives the number of the last run().
@@ -35,7 +38,7 @@ class HostPart {
     const std::function<c10::Scalar()>* number;  // of which the next one is given
   };
   std::vector<Event> events_;  // into the program, which lives longer
-  std::vector<std::size_t> first_number_;
+  std::vector<std::size_t> first_number_;  // of each instruction, and behind the last one
   std::shared_ptr<std::vector<c10::Scalar>> numbers_;
 };
 

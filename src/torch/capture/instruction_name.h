@@ -22,10 +22,12 @@ inline std::string name_of(const c10::OperatorHandle& op) {
 }
 
 inline std::string name_of(const Instruction& instruction) {
-  if (instruction.op) return name_of(*instruction.op);
-  if (instruction.distributed != nullptr) return instruction.distributed->name;
-  if (instruction.collective != nullptr) return std::string(to_string(instruction.collective->operation.type));
-  return instruction.flight ? "wait" : "host";
+  if (const auto* const call = instruction.as<OperatorCall>()) return name_of(call->op);
+  if (const auto* const call = instruction.as<DistributedCall>()) return call->name;
+  if (const auto* const call = instruction.as<CollectiveCall>()) {
+    return std::string(to_string(call->collective->operation.type));
+  }
+  return instruction.as<CollectiveWait>() != nullptr ? "wait" : "host";
 }
 
 /// Numbers with as many digits as tell them from others.

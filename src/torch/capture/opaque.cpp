@@ -96,7 +96,7 @@ std::vector<OpaqueCall::Returned> classify(const std::vector<at::Tensor>& result
 
 std::vector<at::Tensor> call_again(const Instruction& instruction, const std::vector<Value>& values,
                                    const std::vector<at::Tensor>& inputs) {
-  const auto& call = *instruction.opaque;
+  const auto& call = *instruction.as<OpaqueCall>();
   auto results = call_outside(call, inputs);
   if (results.size() != call.returned.size()) {
     refuse(call, results.size(), fmt::format("{} results, none", results.size()),

@@ -5,6 +5,24 @@
 
 namespace cohort::recording {
 
+GraphNode::Kind kind_of(const Instruction& instruction) {
+  using Kind = GraphNode::Kind;
+  if (const auto* const call = instruction.as<OperatorCall>()) {
+    if (call->is_wait) return Kind::wait;
+    return call->group != nullptr ? Kind::collective : Kind::op;
+  }
+  if (instruction.as<CollectiveCall>() != nullptr) return Kind::collective;
+  if (instruction.as<CollectiveWait>() != nullptr) return Kind::wait;
+  return instruction.as<DistributedCall>() != nullptr ? Kind::distributed : Kind::host;
+}
+
+ProcessGroupPtr group_of(const Instruction& instruction) {
+  if (const auto* const call = instruction.as<OperatorCall>()) return call->group;
+  if (const auto* const call = instruction.as<CollectiveCall>()) return call->group;
+  const auto* const wait = instruction.as<CollectiveWait>();
+  return wait != nullptr ? wait->group : nullptr;
+}
+
 std::vector<bool> used_values(const Program& program) {
   std::vector<bool> is_used(program.values.size());
   const auto use = [&](const std::optional<ValueId>& id) {

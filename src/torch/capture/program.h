@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "torch/capture/source_lines.h"
@@ -74,30 +75,59 @@ struct DistributedCall {
   friend bool operator==(const DistributedCall&, const DistributedCall&) = default;
 };
 
-struct Instruction {
-  GraphNode::Kind kind = GraphNode::Kind::op;
-
-  // An operator of libtorch.
-  std::optional<c10::OperatorHandle> op{};
-  c10::DispatchKeySet keys{};            ///< of the kernel that ran
+/// An operator of libtorch, called with the kernel that ran.
+struct OperatorCall {
+  c10::OperatorHandle op;
+  c10::DispatchKeySet keys;
   std::vector<c10::IValue> arguments{};  ///< None where there is a tensor
-  std::vector<TensorPlace> tensors{};
-  std::vector<TensorPlace> results{};
   std::vector<HostNumber> host_numbers{};
-  ProcessGroupPtr group{};   ///< of an operator that names one, and of a collective
-  bool is_blocking = false;  ///< of an operator that names a group
+  ProcessGroupPtr group{};   ///< that it names
+  bool is_blocking = false;  ///< if it names a group
+  bool is_wait = false;      ///< for a tensor in flight
+};
 
-  std::shared_ptr<const Collective> collective{};
-  std::optional<std::size_t> flight{};  ///< a number for an asynchronous collective on a group and the wait for it
-  std::function<void()> host{};
-  std::shared_ptr<const OpaqueCall> opaque{};
-  std::shared_ptr<const DistributedCall> distributed{};  ///< where the call begins; does nothing itself
-  std::size_t region = 0;  ///< a number for such a call and the instructions that it consists of; 0 outside of them
+/// An operation that was issued on a group.
+struct CollectiveCall {
+  ProcessGroupPtr group;
+  std::shared_ptr<const Collective> collective;
+  std::optional<std::size_t> flight{};  ///< a number for an asynchronous one and the wait for it
+};
 
+struct CollectiveWait {
+  ProcessGroupPtr group;
+  std::size_t flight;
+};
+
+struct HostCall {
+  std::function<void()> function;
+};
+
+struct Instruction {
+  /// Nothing: a pass has taken it away. A DistributedCall: it begins here, and does nothing itself.
+  using Action =
+      std::variant<std::monostate, OperatorCall, CollectiveCall, CollectiveWait, HostCall, OpaqueCall, DistributedCall>;
+  Action action{};
+  std::vector<TensorPlace> tensors{};  ///< of an operator's arguments, or an opaque call's
+  std::vector<TensorPlace> results{};
   std::vector<ValueId> reads{};
   std::vector<ValueId> writes{};
-  CallStack calls{};  ///< empty unless source lines are wanted
+  std::size_t region = 0;  ///< a number for a DistributedCall and what it consists of; 0 outside of them
+  CallStack calls{};       ///< empty unless source lines are wanted
+
+  /// The action if it is of this type, or null.
+  template <class Type>
+  const Type* as() const noexcept {
+    return std::get_if<Type>(&action);
+  }
+  template <class Type>
+  Type* as() noexcept {
+    return std::get_if<Type>(&action);
+  }
 };
+
+GraphNode::Kind kind_of(const Instruction& instruction);
+/// The group of a collective and of its wait, or null.
+ProcessGroupPtr group_of(const Instruction& instruction);
 
 struct Value {
   GraphValue shown;

@@ -9,18 +9,18 @@ namespace cohort::recording {
 
 namespace {
 
-std::vector<GraphOperand> operands_of(const Instruction& instruction) {
-  const auto& arguments = instruction.op->schema().arguments();
+std::vector<GraphOperand> operands_of(const OperatorCall& call, const Instruction& instruction) {
+  const auto& arguments = call.op.schema().arguments();
   std::vector<GraphOperand> operands;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const auto& constant = instruction.arguments[i];
+    const auto& constant = call.arguments[i];
     GraphOperand operand{.name = arguments[i].name()};
     for (const auto& each : instruction.tensors) {
       if (each.position == i) operand.values.push_back(each.value);
     }
     operand.is_list = constant.isTensorList() || constant.isOptionalTensorList();
     const auto is_of_host = [i](const HostNumber& each) { return each.position == i; };
-    if (std::any_of(instruction.host_numbers.begin(), instruction.host_numbers.end(), is_of_host)) {
+    if (std::any_of(call.host_numbers.begin(), call.host_numbers.end(), is_of_host)) {
       operand.text = "host";
     } else if (operand.values.empty() && !operand.is_list) {
       operand.text = constant_text(constant);
@@ -62,37 +62,36 @@ void add_operands(const Collective& collective, GraphNode& node) {
 }
 
 GraphNode node_of(const Instruction& instruction, const std::vector<GraphValue>& values) {
-  GraphNode node{.kind = instruction.kind, .name = name_of(instruction)};
+  GraphNode node{.kind = kind_of(instruction), .name = name_of(instruction)};
   for (const auto& result : instruction.results) node.results.push_back(result.value);
   node.writes = instruction.writes;
   node.source = source_line(instruction.calls);
-  if (instruction.group != nullptr) {
-    node.group = instruction.group->id();
-    node.group_size = instruction.group->size();
+  if (const auto group = group_of(instruction)) {
+    node.group = group->id();
+    node.group_size = group->size();
   }
-  if (instruction.op) {
-    node.operands = operands_of(instruction);
-    if (instruction.kind == GraphNode::Kind::collective) {
+  if (const auto* const call = instruction.as<OperatorCall>()) {
+    node.operands = operands_of(*call, instruction);
+    if (node.kind == GraphNode::Kind::collective) {
       std::size_t in = 0;
       std::size_t out = 0;
       for (const auto id : instruction.reads) in += bytes_of(values[id]);
       for (const auto id : node.results) out += bytes_of(values[id]);
       node.bytes = std::max(in, out);
-      node.is_async = !instruction.is_blocking;
+      node.is_async = !call->is_blocking;
     }
-  } else if (instruction.collective != nullptr) {
-    add_operands(*instruction.collective, node);
-    node.is_async = instruction.collective->options.async_op;
-  } else if (instruction.flight) {
+  } else if (const auto* const issued = instruction.as<CollectiveCall>()) {
+    add_operands(*issued->collective, node);
+    node.is_async = issued->collective->options.async_op;
+  } else if (instruction.as<CollectiveWait>() != nullptr) {
     const auto& waited = instruction.writes.empty() ? instruction.reads : instruction.writes;
     if (!waited.empty()) node.operands.push_back({.name = "in", .values = waited, .is_list = true});
-  } else if (instruction.opaque != nullptr) {
-    node.operands.push_back({.name = "function", .text = instruction.opaque->name});
+  } else if (const auto* const opaque = instruction.as<OpaqueCall>()) {
+    node.operands.push_back({.name = "function", .text = opaque->name});
     node.operands.push_back({.name = "in", .values = instruction.reads, .is_list = true});
-  } else if (instruction.distributed != nullptr) {
+  } else if (const auto* const distributed = instruction.as<DistributedCall>()) {
     node.operands.push_back({.name = "self", .values = instruction.reads});
-    const auto& constants = instruction.distributed->constants;
-    node.operands.insert(node.operands.end(), constants.begin(), constants.end());
+    node.operands.insert(node.operands.end(), distributed->constants.begin(), distributed->constants.end());
   }
   return node;
 }
@@ -132,7 +131,7 @@ Graph communication_of(const Program& program) {
   Graph graph;
   for (const auto& each : program.values) graph.values.push_back(each.shown);
   for (const auto& each : program.instructions) {
-    if (each.kind == GraphNode::Kind::collective) graph.nodes.push_back(node_of(each, graph.values));
+    if (kind_of(each) == GraphNode::Kind::collective) graph.nodes.push_back(node_of(each, graph.values));
   }
   return graph;
 }
@@ -149,7 +148,7 @@ Graph graph_of(const Program& program) {
   const auto& instructions = program.instructions;
   for (std::size_t i = 0; i < instructions.size(); ++i) {
     auto node = node_of(instructions[i], graph.values);
-    if (instructions[i].distributed != nullptr) {
+    if (instructions[i].as<DistributedCall>() != nullptr) {
       // A pass may have moved a part away, which is then a node of its own.
       const auto region = instructions[i].region;
       for (; i + 1 < instructions.size() && instructions[i + 1].region == region; ++i) {

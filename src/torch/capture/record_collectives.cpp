@@ -105,13 +105,16 @@ void Recorder::observe(const Issue& issue) {
                          {"Call it before the step or after it; groups and meshes are made before the step.",
                           "Exchange what the step itself needs as tensors, by a collective."});
     }
-    Instruction instruction{.kind = GraphNode::Kind::collective, .group = issue.group.shared_from_this()};
-    instruction.collective = std::make_shared<const Collective>(collective_of(issue.op, issue, instruction));
+    Instruction instruction;
+    CollectiveCall call{
+        .group = issue.group.shared_from_this(),
+        .collective = std::make_shared<const Collective>(collective_of(issue.op, issue, instruction))};
     if (issue.options.async_op) {
-      instruction.flight = program_.flights++;
+      call.flight = program_.flights++;
       in_flight_.push_back({.work = issue.work, .instruction = program_.instructions.size()});
     }
-    add_group(instruction.group);
+    add_group(call.group);
+    instruction.action = std::move(call);
     add(std::move(instruction));
   });
 }

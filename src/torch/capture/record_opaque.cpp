@@ -14,7 +14,7 @@
 namespace cohort::recording {
 
 std::vector<at::Tensor> Recorder::run_opaque(OpaqueCall call, const std::vector<at::Tensor>& inputs) {
-  Instruction instruction{.kind = GraphNode::Kind::host};
+  Instruction instruction;
   std::vector<at::Tensor> plain;
   call.inputs = inputs.size();
   for (const auto& each : inputs) plain.push_back(plain_part(each));
@@ -44,7 +44,7 @@ std::vector<at::Tensor> Recorder::run_opaque(OpaqueCall call, const std::vector<
       const auto value = add_value(results[i], GraphValue::Origin::result);
       instruction.results.push_back({.position = i, .in_list = -1, .value = value});
     }
-    instruction.opaque = std::make_shared<const OpaqueCall>(std::move(call));
+    instruction.action = std::move(call);
     add(std::move(instruction));
   });
   return results;

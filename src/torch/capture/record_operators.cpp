@@ -52,7 +52,8 @@ constexpr std::string_view host_write_hint =
 
 Instruction Recorder::describe(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                                const torch::jit::Stack& stack) {
-  Instruction instruction{.op = op, .keys = keys};
+  Instruction instruction;
+  OperatorCall call{.op = op, .keys = keys};
   const auto& arguments = op.schema().arguments();
   const auto begin = stack.size() - arguments.size();
   const auto& traits = traits_of(op);
@@ -75,11 +76,11 @@ Instruction Recorder::describe(const c10::OperatorHandle& op, c10::DispatchKeySe
       (is_written ? instruction.writes : instruction.reads).push_back(id);
     };
     if (is_wrapped_number(value) && HostArgument::is_given(arguments[i].name())) {
-      instruction.arguments.emplace_back();  // bind_host_numbers() gives it
+      call.arguments.emplace_back();  // bind_host_numbers() gives it
     } else if (value.isTensor()) {
       const auto& tensor = value.toTensor();
       if (tensor.defined()) place(tensor, -1);
-      instruction.arguments.push_back(tensor.defined() ? c10::IValue() : value);
+      call.arguments.push_back(tensor.defined() ? c10::IValue() : value);
     } else if (value.isTensorList() || value.isOptionalTensorList()) {
       auto list = value.toList().copy();
       for (std::size_t k = 0; k < list.size(); ++k) {
@@ -88,16 +89,18 @@ Instruction Recorder::describe(const c10::OperatorHandle& op, c10::DispatchKeySe
         place(element.toTensor(), static_cast<int>(k));
         list.set(k, at::Tensor());
       }
-      instruction.arguments.emplace_back(std::move(list));
+      call.arguments.emplace_back(std::move(list));
     } else {
-      instruction.arguments.push_back(value);
+      call.arguments.push_back(value);
     }
   }
+  instruction.action = std::move(call);
   return instruction;
 }
 
 void Recorder::bind_host_numbers(Instruction& instruction, const torch::jit::Stack& stack) {
-  const auto& arguments = instruction.op->schema().arguments();
+  auto& call = *instruction.as<OperatorCall>();
+  const auto& arguments = call.op.schema().arguments();
   const auto begin = stack.size() - arguments.size();
   for (const auto* scope = HostArgument::innermost(); scope != nullptr; scope = scope->outer()) {
     for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -108,18 +111,18 @@ void Recorder::bind_host_numbers(Instruction& instruction, const torch::jit::Sta
       const auto given = is_tensor ? value.toTensor().item() : value.toScalar();
       if (given.toComplexDouble() != scope->value().toComplexDouble()) {
         throw CaptureError(CaptureRefusal::unsupported_call,
-                           fmt::format("{}, argument {}", name_of(*instruction.op), scope->name()),
+                           fmt::format("{}, argument {}", name_of(call.op), scope->name()),
                            "the operator was called with another number than the HostArgument of this name has",
                            {"Call the operator with value() of the HostArgument."});
       }
-      refuse_gradient_with_number(stack, begin, *scope, *instruction.op);
-      instruction.host_numbers.push_back({.position = i, .function = scope->function(), .is_tensor = is_tensor});
+      refuse_gradient_with_number(stack, begin, *scope, call.op);
+      call.host_numbers.push_back({.position = i, .function = scope->function(), .is_tensor = is_tensor});
     }
   }
 }
 
 void Recorder::add_results(Instruction& instruction, const torch::jit::Stack& stack) {
-  const auto& op = *instruction.op;
+  const auto& op = instruction.as<OperatorCall>()->op;
   const auto& returns = op.schema().returns();
   const auto begin = stack.size() - returns.size();
   const auto add = [&](const at::Tensor& tensor, std::size_t position, int in_list) {
@@ -175,21 +178,21 @@ void Recorder::run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torc
 }
 
 void Recorder::name_group(Instruction& instruction, const torch::jit::Stack& stack) {
-  const auto& traits = traits_of(*instruction.op);
-  if (traits.is_wait) instruction.kind = GraphNode::Kind::wait;
+  auto& call = *instruction.as<OperatorCall>();
+  const auto& traits = traits_of(call.op);
+  call.is_wait = traits.is_wait;
   if (!traits.group_argument) return;
-  const auto first = stack.size() - instruction.arguments.size();
+  const auto first = stack.size() - call.arguments.size();
   const auto issuer = functional::issuer_named(stack[first + *traits.group_argument].toStringRef());
-  instruction.kind = GraphNode::Kind::collective;
-  instruction.group = issuer.group.shared_from_this();
-  instruction.is_blocking = issuer.is_blocking;
-  add_group(instruction.group);
+  call.group = issuer.group.shared_from_this();
+  call.is_blocking = issuer.is_blocking;
+  add_group(call.group);
 }
 
 std::vector<at::Tensor> Recorder::written_tensors(const Instruction& instruction, const torch::jit::Stack& stack) {
   std::vector<at::Tensor> written;
   const auto& writes = instruction.writes;
-  const auto first = stack.size() - instruction.arguments.size();
+  const auto first = stack.size() - instruction.as<OperatorCall>()->arguments.size();
   for (const auto& each : instruction.tensors) {
     if (std::find(writes.begin(), writes.end(), each.value) == writes.end()) continue;
     const auto& value = stack[first + each.position];

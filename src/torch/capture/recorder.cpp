@@ -96,9 +96,11 @@ ValueId Recorder::add_alias(const at::Tensor& tensor, const TensorTable::Place& 
     throw CaptureError(CaptureRefusal::unsupported_call, tensor_text(tensor),
                        "it shows the memory of a tensor with another dtype, without an operator that made it", {});
   }
-  Instruction instruction{.op = as_strided,
-                          .keys = tensor.key_set() & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, wrapper_key)};
-  instruction.arguments = {c10::IValue(), tensor.sizes().vec(), tensor.strides().vec(), tensor.storage_offset()};
+  Instruction instruction;
+  instruction.action = OperatorCall{
+      .op = as_strided,
+      .keys = tensor.key_set() & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, wrapper_key),
+      .arguments = {c10::IValue(), tensor.sizes().vec(), tensor.strides().vec(), tensor.storage_offset()}};
   instruction.tensors.push_back({.position = 0, .in_list = -1, .value = base.value});
   instruction.reads.push_back(base.value);
   const auto value = add_value(tensor, GraphValue::Origin::result);
@@ -137,9 +139,7 @@ void Recorder::begin_call(const char* name, std::vector<CallConstant> constants,
     }
     const auto value = value_of(plain, name);
     ++regions_;
-    add({.kind = GraphNode::Kind::distributed,
-         .distributed = std::make_shared<const DistributedCall>(std::move(call)),
-         .reads = {value}});
+    add({.action = std::move(call), .reads = {value}});
   });
 }
 
@@ -148,7 +148,7 @@ void Recorder::end_call() {
 }
 
 void Recorder::add_host_action(const std::function<void()>& function) {
-  record([&] { add({.kind = GraphNode::Kind::host, .host = function}); });
+  record([&] { add({.action = HostCall{function}}); });
 }
 
 void Recorder::refuse(const CaptureError& why) {

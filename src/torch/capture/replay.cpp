@@ -6,8 +6,10 @@
 #include <cohort/torch/tensor.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
+#include <variant>
 
 #include "torch/capture/opaque.h"
 #include "torch/capture/recorder.h"
@@ -117,34 +119,25 @@ at::Tensor Replayer::left(const LeftTensor& tensor) const {
 }
 
 void Replayer::perform(const Instruction& instruction) {
-  if (instruction.distributed) return;
-  if (instruction.host) return instruction.host();
-  if (instruction.opaque) return call_opaque(instruction);
-  if (instruction.collective) {
-    auto work = issue(instruction);
-    if (instruction.flight) flights_[*instruction.flight] = std::move(work);
-    return;
-  }
-  if (instruction.flight) return std::exchange(flights_[*instruction.flight], {}).wait();
-  if (instruction.group == nullptr) return call(instruction);
-  const functional::IssuingGroup scope(instruction.group, {.is_blocking = instruction.is_blocking});
-  call(instruction);
+  std::visit([&](const auto& action) { perform(action, instruction); }, instruction.action);
 }
 
-void Replayer::call(const Instruction& instruction) {
-  stack_.assign(instruction.arguments.begin(), instruction.arguments.end());
+void Replayer::perform(const OperatorCall& call, const Instruction& instruction) {
+  std::optional<functional::IssuingGroup> scope;
+  if (call.group != nullptr) scope.emplace(call.group, functional::IssuingOptions{.is_blocking = call.is_blocking});
+  stack_.assign(call.arguments.begin(), call.arguments.end());
   for (const auto& each : instruction.tensors) {
     if (each.in_list < 0) {
       stack_[each.position] = values_[each.value];
       continue;
     }
     // A list of its own, with the tensors of this replay.
-    if (stack_[each.position].is(instruction.arguments[each.position])) {
-      stack_[each.position] = instruction.arguments[each.position].toList().copy();
+    if (stack_[each.position].is(call.arguments[each.position])) {
+      stack_[each.position] = call.arguments[each.position].toList().copy();
     }
     stack_[each.position].toList().set(static_cast<std::size_t>(each.in_list), values_[each.value]);
   }
-  for (const auto& each : instruction.host_numbers) {
+  for (const auto& each : call.host_numbers) {
     const auto number = each.function();
     if (!each.is_tensor) {
       stack_[each.position] = number;
@@ -154,7 +147,7 @@ void Replayer::call(const Instruction& instruction) {
     tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
     stack_[each.position] = std::move(tensor);
   }
-  instruction.op->redispatchBoxed(instruction.keys, &stack_);
+  call.op.redispatchBoxed(call.keys, &stack_);
   for (const auto& each : instruction.results) {
     auto& result = stack_[each.position];
     values_[each.value] = each.in_list < 0 ? std::move(result).toTensor()
@@ -163,8 +156,16 @@ void Replayer::call(const Instruction& instruction) {
   stack_.clear();
 }
 
-void Replayer::call_opaque(const Instruction& instruction) {
-  std::vector<at::Tensor> inputs(instruction.opaque->inputs);
+void Replayer::perform(const CollectiveWait& wait, const Instruction& /*instruction*/) {
+  std::exchange(flights_[wait.flight], {}).wait();
+}
+
+void Replayer::perform(const HostCall& call, const Instruction& /*instruction*/) {
+  call.function();
+}
+
+void Replayer::perform(const OpaqueCall& call, const Instruction& instruction) {
+  std::vector<at::Tensor> inputs(call.inputs);
   for (const auto& each : instruction.tensors) inputs[each.position] = values_[each.value];
   auto results = call_again(instruction, program_->values, inputs);
   for (const auto& each : instruction.results) values_[each.value] = std::move(results[each.position]);
@@ -186,11 +187,12 @@ Operation with_memory(const Collective& collective, const std::vector<at::Tensor
 
 }  // namespace
 
-Work Replayer::issue(const Instruction& instruction) {
-  auto options = instruction.collective->options;
+void Replayer::perform(const CollectiveCall& call, const Instruction& instruction) {
+  auto options = call.collective->options;
   const auto& first = instruction.writes.empty() ? instruction.reads : instruction.writes;
   if (!first.empty()) options.stream = current_stream(values_[first.front()]);
-  return issue_again(*instruction.group, with_memory(*instruction.collective, values_), options);
+  auto work = issue_again(*call.group, with_memory(*call.collective, values_), options);
+  if (call.flight) flights_[*call.flight] = std::move(work);
 }
 
 std::vector<bool> replaced_gradients(const Program& program) {

@@ -51,9 +51,13 @@ class Replayer {
  private:
   void plan();
   void perform(const Instruction& instruction);
-  void call(const Instruction& instruction);
-  void call_opaque(const Instruction& instruction);
-  Work issue(const Instruction& instruction);
+  void perform(const OperatorCall& call, const Instruction& instruction);
+  void perform(const CollectiveCall& call, const Instruction& instruction);
+  void perform(const CollectiveWait& wait, const Instruction& instruction);
+  static void perform(const HostCall& call, const Instruction& instruction);
+  void perform(const OpaqueCall& call, const Instruction& instruction);
+  static void perform(const DistributedCall& /*call*/, const Instruction& /*instruction*/) {}
+  static void perform(std::monostate /*nothing*/, const Instruction& /*instruction*/) {}
   at::Tensor left(const LeftTensor& tensor) const;
 
   std::shared_ptr<const Program> program_;

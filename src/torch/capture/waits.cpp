@@ -10,7 +10,7 @@ namespace cohort::recording {
 namespace {
 
 struct InFlight {
-  Instruction wait;
+  Instruction wait;  // a CollectiveWait
   std::set<std::size_t> read_storages{};
   std::set<std::size_t> written_storages{};
 };
@@ -18,9 +18,8 @@ struct InFlight {
 }  // namespace
 
 Instruction wait_for(const Instruction& collective) {
-  return {.kind = GraphNode::Kind::wait,
-          .group = collective.group,
-          .flight = collective.flight,
+  const auto& call = *collective.as<CollectiveCall>();
+  return {.action = CollectiveWait{.group = call.group, .flight = call.flight.value()},
           .reads = collective.reads,
           .writes = collective.writes};
 }
@@ -29,7 +28,7 @@ void add_missing_waits(Program& program) {
   const auto& values = program.values;
   std::set<std::size_t> awaited;
   for (const auto& each : program.instructions) {
-    if (each.flight && !each.collective) awaited.insert(*each.flight);
+    if (const auto* const wait = each.as<CollectiveWait>()) awaited.insert(wait->flight);
   }
   if (awaited.size() == program.flights) return;
 
@@ -47,7 +46,8 @@ void add_missing_waits(Program& program) {
       complete.push_back(std::move(flight.wait));
       return true;
     });
-    if (each.collective && each.flight && !awaited.contains(*each.flight)) {
+    const auto* const call = each.as<CollectiveCall>();
+    if (call != nullptr && call->flight && !awaited.contains(*call->flight)) {
       InFlight flight{.wait = wait_for(each)};
       for (const auto id : each.reads) flight.read_storages.insert(values[id].storage);
       for (const auto id : each.writes) flight.written_storages.insert(values[id].storage);

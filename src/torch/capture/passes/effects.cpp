@@ -18,7 +18,8 @@ Resources::Resources(const Program& program) {
 }
 
 bool is_view(const Instruction& instruction, const Resources& resources) {
-  if (!instruction.op || !traits_of(*instruction.op).is_view) return false;
+  const auto* const call = instruction.as<OperatorCall>();
+  if (call == nullptr || !traits_of(call->op).is_view) return false;
   const auto is_shown = [&](const TensorPlace& result) {
     return std::any_of(instruction.reads.begin(), instruction.reads.end(),
                        [&](ValueId id) { return resources.storage_of(id) == resources.storage_of(result.value); });
@@ -42,25 +43,7 @@ class EffectAnalysis {
     for (const auto id : instruction.reads) effects_.reads.push_back(resources_.existence_of(id));
     for (const auto id : instruction.writes) effects_.reads.push_back(resources_.existence_of(id));
     for (const auto& each : instruction.results) effects_.writes.push_back(resources_.existence_of(each.value));
-    if (instruction.distributed != nullptr) {
-      effects_.is_light = true;
-      effects_.is_opaque = true;
-    } else if (instruction.host || instruction.opaque != nullptr) {
-      use_memory(instruction);
-      keep_order(resources_.collectives());
-      keep_order(resources_.host());
-      keep_order(resources_.random());
-    } else if (instruction.op && traits_of(*instruction.op).is_wait) {
-      wait(instruction);
-    } else if (instruction.op) {
-      operate(instruction);
-    } else {
-      use_memory(instruction);
-      effects_.is_opaque = true;
-      // An asynchronous barrier has no memory that would hold its wait.
-      const bool is_wait = instruction.collective == nullptr;
-      if (!is_wait || (instruction.reads.empty() && instruction.writes.empty())) keep_order(resources_.collectives());
-    }
+    std::visit([&](const auto& action) { add(action, instruction); }, instruction.action);
     make_set(effects_.reads);
     make_set(effects_.writes);
     return std::move(effects_);
@@ -78,10 +61,39 @@ class EffectAnalysis {
     for (const auto& each : instruction.results) effects_.writes.push_back(resources_.storage_of(each.value));
   }
 
-  void operate(const Instruction& instruction) {
-    const auto& op = *instruction.op;
-    const auto& traits = traits_of(op);
-    if (!instruction.host_numbers.empty()) effects_.reads.push_back(resources_.host());
+  void add(std::monostate /*nothing*/, const Instruction& /*instruction*/) {}
+
+  void add(const DistributedCall& /*call*/, const Instruction& /*instruction*/) {
+    effects_.is_light = true;
+    effects_.is_opaque = true;
+  }
+
+  void add(const HostCall& /*call*/, const Instruction& instruction) { do_anything(instruction); }
+  void add(const OpaqueCall& /*call*/, const Instruction& instruction) { do_anything(instruction); }
+
+  void do_anything(const Instruction& instruction) {
+    use_memory(instruction);
+    keep_order(resources_.collectives());
+    keep_order(resources_.host());
+    keep_order(resources_.random());
+  }
+
+  void add(const CollectiveCall& /*call*/, const Instruction& instruction) {
+    use_memory(instruction);
+    keep_order(resources_.collectives());
+  }
+
+  void add(const CollectiveWait& /*wait*/, const Instruction& instruction) {
+    use_memory(instruction);
+    effects_.is_opaque = true;
+    // An asynchronous barrier has no memory that would hold its wait.
+    if (instruction.reads.empty() && instruction.writes.empty()) keep_order(resources_.collectives());
+  }
+
+  void add(const OperatorCall& call, const Instruction& instruction) {
+    if (call.is_wait) return wait(instruction);
+    const auto& traits = traits_of(call.op);
+    if (!call.host_numbers.empty()) effects_.reads.push_back(resources_.host());
     if (is_view(instruction, resources_)) {
       effects_.is_light = true;
       return;
@@ -92,9 +104,9 @@ class EffectAnalysis {
     }
     effects_.is_light = traits.returns_uninitialized && instruction.writes.empty();
     if (traits.is_random) keep_order(resources_.random());
-    if (instruction.group != nullptr) {
+    if (call.group != nullptr) {
       keep_order(resources_.collectives());
-      if (!instruction.is_blocking) take_off(instruction);
+      if (!call.is_blocking) take_off(instruction);
     } else if (!traits.is_of_libtorch) {
       // Whoever wrote it may write its arguments, communicate, or draw numbers.
       for (const auto id : instruction.reads) effects_.writes.push_back(resources_.storage_of(id));

@@ -33,9 +33,10 @@ constexpr std::array coalesced_forms{
 };
 
 const CoalescedForm* coalesced_form_of(const Instruction& instruction) {
-  if (!instruction.op || instruction.group == nullptr) return nullptr;
+  const auto* const call = instruction.as<OperatorCall>();
+  if (call == nullptr || call->group == nullptr) return nullptr;
   const auto found = std::find_if(coalesced_forms.begin(), coalesced_forms.end(), [&](const CoalescedForm& each) {
-    return instruction.op->operator_name().name == each.single;
+    return call->op.operator_name().name == each.single;
   });
   return found == coalesced_forms.end() ? nullptr : &*found;
 }
@@ -65,8 +66,8 @@ class FusionPass {
     schedule_.move_waits_down();  // a wait between two collectives would hold them apart
     for (std::size_t place = 0; place < schedule_.size(); ++place) {
       const auto& instruction = schedule_.at(place);
-      if (instruction.collective == nullptr && coalesced_form_of(instruction) == nullptr) continue;
-      if (instruction.collective != nullptr && !is_fusable(*instruction.collective)) continue;
+      const auto* const call = instruction.as<CollectiveCall>();
+      if (call != nullptr ? !is_fusable(*call->collective) : coalesced_form_of(instruction) == nullptr) continue;
       if (!join(place)) {
         fuse();
         batch_ = {place};
@@ -77,16 +78,14 @@ class FusionPass {
     fuse();
     schedule_.apply();
     for (auto& each : program_.instructions) {
-      const bool is_wait = each.flight && each.collective == nullptr;
-      if (!is_wait) continue;
+      auto* const wait = each.as<CollectiveWait>();
+      if (wait == nullptr) continue;
       const auto fused =
-          std::find_if(flights_.begin(), flights_.end(), [&](const auto& pair) { return pair.first == *each.flight; });
-      if (fused != flights_.end()) each.flight = fused->second;
+          std::find_if(flights_.begin(), flights_.end(), [&](const auto& pair) { return pair.first == wait->flight; });
+      if (fused != flights_.end()) wait->flight = fused->second;
     }
-    std::erase_if(program_.instructions, [](const Instruction& each) {
-      return !each.op && each.collective == nullptr && !each.flight && !each.host && each.opaque == nullptr &&
-             each.distributed == nullptr;
-    });
+    std::erase_if(program_.instructions,
+                  [](const Instruction& each) { return each.as<std::monostate>() != nullptr; });
     return {
         .name = "fuse_collectives", .count = fused_, .text = fmt::format("{} collectives became {}", fused_, batches_)};
   }
@@ -103,14 +102,18 @@ class FusionPass {
   }
 
   bool are_alike(const Instruction& a, const Instruction& b) const {
-    if (a.group != b.group || (a.collective == nullptr) != (b.collective == nullptr)) return false;
-    if (a.collective != nullptr) return can_be_one(*a.collective, *b.collective);
+    if (group_of(a) != group_of(b) || a.action.index() != b.action.index()) return false;
+    if (const auto* const call = a.as<CollectiveCall>()) {
+      return can_be_one(*call->collective, *b.as<CollectiveCall>()->collective);
+    }
+    const auto& call = *a.as<OperatorCall>();
+    const auto& other = *b.as<OperatorCall>();
     const auto& x = program_.values[a.tensors.front().value].shown;
     const auto& y = program_.values[b.tensors.front().value].shown;
-    return a.op->operator_name() == b.op->operator_name() && a.is_blocking == b.is_blocking && a.keys == b.keys &&
-           x.dtype == y.dtype && x.device == y.device &&
-           std::equal(a.arguments.begin() + 1, a.arguments.end(), b.arguments.begin() + 1, b.arguments.end(),
-                      is_same_constant);
+    return call.op.operator_name() == other.op.operator_name() && call.is_blocking == other.is_blocking &&
+           call.keys == other.keys && x.dtype == y.dtype && x.device == y.device &&
+           std::equal(call.arguments.begin() + 1, call.arguments.end(), other.arguments.begin() + 1,
+                      other.arguments.end(), is_same_constant);
   }
 
   bool join(std::size_t place) {
@@ -129,16 +132,17 @@ class FusionPass {
     const auto batch = std::exchange(batch_, {});
     if (batch.size() < 2) return;
     const auto& last = schedule_.at(batch.back());
-    auto whole = last.collective != nullptr ? fused_collective(batch) : fused_operator(batch);
-    whole.kind = GraphNode::Kind::collective;
-    whole.group = last.group;
+    auto whole = last.as<CollectiveCall>() != nullptr ? fused_collective(batch) : fused_operator(batch);
     whole.region = last.region;
     whole.calls = last.calls;
     for (const auto place : batch) {
       auto& member = schedule_.at(place);
       whole.reads.insert(whole.reads.end(), member.reads.begin(), member.reads.end());
       whole.writes.insert(whole.writes.end(), member.writes.begin(), member.writes.end());
-      if (member.flight) flights_.emplace_back(*member.flight, *whole.flight);
+      const auto* const call = member.as<CollectiveCall>();
+      if (call != nullptr && call->flight) {
+        flights_.emplace_back(*call->flight, *whole.as<CollectiveCall>()->flight);
+      }
       member = {};
     }
     schedule_.at(batch.back()) = std::move(whole);
@@ -147,22 +151,24 @@ class FusionPass {
   }
 
   Instruction fused_collective(const std::vector<std::size_t>& batch) const {
-    const auto& last = schedule_.at(batch.back());
+    const auto& last = *schedule_.at(batch.back()).as<CollectiveCall>();
     auto whole = std::make_shared<Collective>();
     const auto type = last.collective->operation.type;
     whole->operation.type = type == OpType::all_reduce ? OpType::all_reduce_coalesced : OpType::coalesced;
     whole->operation.dtype = last.collective->operation.dtype;
     whole->operation.reduce = last.collective->operation.reduce;
     whole->options = last.collective->options;
-    for (const auto place : batch) whole->members.push_back(*schedule_.at(place).collective);
-    return {.collective = std::move(whole), .flight = last.flight};
+    for (const auto place : batch) {
+      whole->members.push_back(*schedule_.at(place).as<CollectiveCall>()->collective);
+    }
+    return {.action = CollectiveCall{.group = last.group, .collective = std::move(whole), .flight = last.flight}};
   }
 
   Instruction fused_operator(const std::vector<std::size_t>& batch) const {
     const auto& last = schedule_.at(batch.back());
-    Instruction whole{.op = c10::Dispatcher::singleton().findSchemaOrThrow(coalesced_form_of(last)->coalesced, ""),
-                      .keys = last.keys};
-    whole.is_blocking = last.is_blocking;
+    auto call = *last.as<OperatorCall>();
+    call.op = c10::Dispatcher::singleton().findSchemaOrThrow(coalesced_form_of(last)->coalesced, "");
+    Instruction whole;
     c10::List<at::Tensor> tensors;
     for (std::size_t i = 0; i < batch.size(); ++i) {
       const auto& member = schedule_.at(batch[i]);
@@ -173,8 +179,8 @@ class FusionPass {
         whole.results.push_back({.position = 0, .in_list = in_list, .value = each.value});
       }
     }
-    whole.arguments = last.arguments;
-    whole.arguments.front() = tensors;
+    call.arguments.front() = tensors;
+    whole.action = std::move(call);
     return whole;
   }
 

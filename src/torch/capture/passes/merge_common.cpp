@@ -100,13 +100,13 @@ class CommonPass {
 
   bool is_candidate(std::size_t index) const {
     const auto& instruction = program_.instructions[index];
-    return instruction.op && !effects_[index].is_opaque && instruction.host_numbers.empty() &&
-           instruction.group == nullptr && !instruction.results.empty() && instruction.writes.empty() &&
-           !traits_of(*instruction.op).returns_uninitialized;
+    const auto* const call = instruction.as<OperatorCall>();
+    return call != nullptr && !effects_[index].is_opaque && call->host_numbers.empty() && call->group == nullptr &&
+           !instruction.results.empty() && instruction.writes.empty() && !traits_of(call->op).returns_uninitialized;
   }
 
   std::size_t hash_of(const Instruction& instruction) const {
-    auto hash = c10::get_hash(static_cast<const void*>(&instruction.op->operator_name()));
+    auto hash = c10::get_hash(static_cast<const void*>(&instruction.as<OperatorCall>()->op.operator_name()));
     for (const auto& each : instruction.tensors) {
       hash = c10::hash_combine(hash, c10::get_hash(each.position, each.in_list, equal_to_[each.value]));
     }
@@ -127,9 +127,11 @@ class CommonPass {
     const auto is_same_result = [&](const TensorPlace& x, const TensorPlace& y) {
       return x.position == y.position && x.in_list == y.in_list && stay_equal(x.value, y.value);
     };
-    return &a.op->operator_name() == &b.op->operator_name() && a.keys == b.keys &&
+    const auto& call = *a.as<OperatorCall>();
+    const auto& other = *b.as<OperatorCall>();
+    return &call.op.operator_name() == &other.op.operator_name() && call.keys == other.keys &&
            std::equal(a.tensors.begin(), a.tensors.end(), b.tensors.begin(), b.tensors.end(), is_same_place) &&
-           std::equal(a.arguments.begin(), a.arguments.end(), b.arguments.begin(), b.arguments.end(),
+           std::equal(call.arguments.begin(), call.arguments.end(), other.arguments.begin(), other.arguments.end(),
                       is_same_constant) &&
            std::equal(a.results.begin(), a.results.end(), b.results.begin(), b.results.end(), is_same_result);
   }

@@ -51,10 +51,11 @@ class OverlapPass {
 
  private:
   static bool is_issue(const Instruction& instruction) {
-    return instruction.collective != nullptr || (instruction.op && instruction.group != nullptr);
+    return kind_of(instruction) == GraphNode::Kind::collective;
   }
   static bool is_asynchronous(const Instruction& instruction) {
-    return instruction.collective != nullptr ? instruction.flight.has_value() : !instruction.is_blocking;
+    const auto* const call = instruction.as<CollectiveCall>();
+    return call != nullptr ? call->flight.has_value() : !instruction.as<OperatorCall>()->is_blocking;
   }
 
   template <class Values>
@@ -67,7 +68,7 @@ class OverlapPass {
   /// A guess that is rather too short, in us: replaying an operator, and the memory that it touches.
   double duration_at(std::size_t place) const {
     const auto& instruction = schedule_.at(place);
-    if (schedule_.effects_at(place).is_light || instruction.kind != GraphNode::Kind::op) return 0;
+    if (schedule_.effects_at(place).is_light || kind_of(instruction) != GraphNode::Kind::op) return 0;
     auto bytes = bytes_of_all(instruction.reads) + bytes_of_all(instruction.writes);
     for (const auto& each : instruction.results) bytes += bytes_of(program_.values[each.value].shown);
     constexpr double bytes_per_us = 10'000;
@@ -77,7 +78,8 @@ class OverlapPass {
   bool is_worth_a_flight(std::size_t place) {
     const auto& instruction = schedule_.at(place);
     // This operator waits inside, for it has to rearrange what has arrived.
-    if (instruction.op && instruction.op->operator_name().name == "cohort::shard_dim_alltoall") return false;
+    const auto* const call = instruction.as<OperatorCall>();
+    if (call != nullptr && call->op.operator_name().name == "cohort::shard_dim_alltoall") return false;
     if (std::max(bytes_of_all(instruction.reads), bytes_of_all(instruction.writes)) < smallest_message) return false;
     const auto from = schedule_.rise_of(place).to;
     const auto to = schedule_.fall_of(place, effects_of_wait(instruction, schedule_.resources()));
@@ -89,14 +91,14 @@ class OverlapPass {
   void make_asynchronous(std::size_t place) {
     auto& instruction = schedule_.at(place);
     std::vector<Instruction> waits;
-    if (instruction.collective != nullptr) {
-      auto collective = *instruction.collective;
+    if (auto* const call = instruction.as<CollectiveCall>()) {
+      auto collective = *call->collective;
       collective.options.async_op = true;
-      instruction.collective = std::make_shared<const Collective>(std::move(collective));
-      instruction.flight = program_.flights++;
+      call->collective = std::make_shared<const Collective>(std::move(collective));
+      call->flight = program_.flights++;
       waits.push_back(wait_for(instruction));
     } else {
-      instruction.is_blocking = false;
+      instruction.as<OperatorCall>()->is_blocking = false;
       for (const auto& each : instruction.results) waits.push_back(wait_for_value(instruction, each.value));
       for (const auto id : instruction.writes) waits.push_back(wait_for_value(instruction, id));
     }
@@ -112,8 +114,11 @@ class OverlapPass {
 
   static Instruction wait_for_value(const Instruction& collective, ValueId value) {
     static const auto wait_tensor = c10::Dispatcher::singleton().findSchemaOrThrow("cohort::wait_tensor", "");
-    Instruction wait{.kind = GraphNode::Kind::wait, .op = wait_tensor, .keys = collective.keys};
-    wait.arguments = {c10::IValue()};
+    Instruction wait;
+    wait.action = OperatorCall{.op = wait_tensor,
+                               .keys = collective.as<OperatorCall>()->keys,
+                               .arguments = {c10::IValue()},
+                               .is_wait = true};
     wait.tensors.push_back({.position = 0, .in_list = -1, .value = value});
     wait.reads.push_back(value);
     return wait;
@@ -128,7 +133,7 @@ class OverlapPass {
 PassReport overlap(Program& program) {
   const bool has_collectives =
       std::any_of(program.instructions.begin(), program.instructions.end(),
-                  [](const Instruction& each) { return each.kind == GraphNode::Kind::collective; });
+                  [](const Instruction& each) { return kind_of(each) == GraphNode::Kind::collective; });
   return has_collectives ? OverlapPass(program).run() : PassReport{.name = "overlap"};
 }
 

@@ -11,7 +11,8 @@ namespace {
 void tidy_calls(Program& program) {
   std::size_t current = 0;
   for (auto& each : program.instructions) {
-    if (each.distributed != nullptr || each.region != current) current = each.distributed != nullptr ? each.region : 0;
+    const bool begins = each.as<DistributedCall>() != nullptr;
+    if (begins || each.region != current) current = begins ? each.region : 0;
     each.region = current;
   }
 }

@@ -35,10 +35,11 @@ void Renaming::apply(Instruction& instruction) const {
   for (auto& each : instruction.tensors) each.value = names_[each.value];
   for (auto& each : instruction.reads) each = names_[each];
   for (auto& each : instruction.writes) each = names_[each];
-  if (instruction.collective == nullptr || !uses_renamed(*instruction.collective, names_)) return;
-  auto renamed = *instruction.collective;
+  auto* const call = instruction.as<CollectiveCall>();
+  if (call == nullptr || !uses_renamed(*call->collective, names_)) return;
+  auto renamed = *call->collective;
   rename_in(renamed, names_);
-  instruction.collective = std::make_shared<const Collective>(std::move(renamed));
+  call->collective = std::make_shared<const Collective>(std::move(renamed));
 }
 
 void Renaming::finish(Program& program) const {

@@ -68,7 +68,7 @@ bool Schedule::is_within_call(std::size_t place) const {
 
 bool Schedule::has_work(std::size_t from, std::size_t to) const {
   for (auto i = from; i < to; ++i) {
-    if (!effects_at(i).is_light && at(i).kind != GraphNode::Kind::wait) return true;
+    if (!effects_at(i).is_light && kind_of(at(i)) != GraphNode::Kind::wait) return true;
   }
   return false;
 }
@@ -135,7 +135,7 @@ void Schedule::move_down(std::size_t place, std::size_t in_front_of) {
 std::size_t Schedule::move_waits_down() {
   std::size_t count = 0;
   for (auto place = size(); place-- > 0;) {
-    if (at(place).kind != GraphNode::Kind::wait) continue;
+    if (kind_of(at(place)) != GraphNode::Kind::wait) continue;
     const auto to = fall_of(place, effects_at(place));
     if (!has_work(place + 1, to)) continue;
     move_down(place, to);
