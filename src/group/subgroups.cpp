@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "core/rank_index.h"
@@ -16,6 +17,7 @@
 #include "group/factories.h"
 #include "group/group_ids.h"
 #include "group/issue_notifier.h"
+#include "group/own_part.h"
 #include "group/process_group_state.h"
 
 namespace cohort {
@@ -56,19 +58,6 @@ std::shared_ptr<const GroupRecipe> without_job(const std::shared_ptr<const Group
   return part;
 }
 
-struct Place {
-  std::size_t part = 0;
-  int rank = 0;  ///< in the part
-};
-
-std::optional<Place> find_place(const std::vector<std::vector<int>>& parts, int rank) {
-  for (std::size_t part = 0; part < parts.size(); ++part) {
-    const auto found = std::find(parts[part].begin(), parts[part].end(), rank);
-    if (found != parts[part].end()) return Place{.part = part, .rank = static_cast<int>(found - parts[part].begin())};
-  }
-  return std::nullopt;
-}
-
 /// Makes a group of these ranks of another one, as the rank at `place`.
 ProcessGroupPtr assemble(const GroupRecipe& recipe, const StorePtr& keys, const std::vector<int>& ranks, int place,
                          Deadline deadline, const ErrorContext& context) {
@@ -107,11 +96,11 @@ ProcessGroupPtr ProcessGroup::divide(const std::vector<std::vector<int>>& parts,
                                                       : backend->split(splits.front(), call.deadline())});
     }
   });
-  const auto own = find_place(parts, rank_);
+  const auto own = find_own_part(parts, rank_);
   if (!own) return nullptr;
 
-  const auto& ranks = parts[own->part];
-  const auto label = names.label(number, own->part);
+  const auto& ranks = parts[own->index];
+  const auto label = names.label(number, own->index);
   auto group = std::make_shared<ProcessGroup>(
       child_store(store(), fmt::format("{}/{}", names.name.value_or(group_name()), label)), own->rank,
       static_cast<int>(ranks.size()), timeout, fmt::format("{}/{}", id(), label));
@@ -139,11 +128,11 @@ ProcessGroupPtr ProcessGroup::remake(const std::vector<std::vector<int>>& parts,
   state_->check_open(OpType::coalesced);
   int number = 0;
   state_->in_turn([&](std::uint64_t /*sequence*/) { number = state_->splits++; });
-  const auto own = find_place(parts, rank_);
+  const auto own = find_own_part(parts, rank_);
   if (!own) return nullptr;
 
-  const auto& ranks = parts[own->part];
-  const auto label = names.label(number, own->part);
+  const auto& ranks = parts[own->index];
+  const auto label = names.label(number, own->index);
   const auto keys = child_store(store(), fmt::format("{}/{}", names.name.value_or(group_name()), label));
   auto group = assemble(*recipe, keys, ranks, own->rank, deadline, context);
   GroupAccess::set_recipe(*group, std::move(recipe));
@@ -163,7 +152,7 @@ ProcessGroupPtr GroupAccess::make_of(ProcessGroup& parent, const StorePtr& keys,
     throw NotSupportedError("split_group: the group was not made by new_group, nor from such a group", context);
   }
   state.check_open(OpType::coalesced);
-  const auto own = find_place({ranks}, parent.rank());
+  const auto own = find_own_part(std::span(&ranks, 1), parent.rank());
   if (!own) return nullptr;
   const auto timeout = options.timeout.duration_or(parent.timeout());
   auto group = assemble(*recipe, keys, ranks, own->rank, Deadline::after(timeout), context);
