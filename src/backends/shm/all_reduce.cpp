@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// All-reduce, and reduce, which is the same with one taker.
+// All-reduce, and reduce, which is the same with one receiver.
 //
 // In every form, a rank combines the values of ranks 0, 1, 2, ... in that order, element by element, so the bits of the
 // result do not depend on the form, on the chunks, or on which rank combined them.
@@ -38,11 +38,11 @@ struct Locations {
 };
 static_assert(sizeof(Locations) <= post_inline_bytes);
 
-constexpr int everybody = -1;
+constexpr int all_ranks = -1;
 
-class ReduceToAllOrOne {
+class ShmReduction {
  public:
-  ReduceToAllOrOne(Engine& engine, const Operation& op, Call& call)
+  ShmReduction(Engine& engine, const Operation& op, Call& call)
       : engine_(engine),
         board_(engine.board()),
         rank_(engine.rank()),
@@ -51,8 +51,8 @@ class ReduceToAllOrOne {
         out_(op.out()),
         count_(op.count_of(in_)),
         factor_(op.reduce.factor()),
-        root_(op.type == OpType::reduce ? op.root : everybody),
-        takes_(root_ == everybody || root_ == rank_),
+        root_(op.type == OpType::reduce ? op.root : all_ranks),
+        is_receiver_(root_ == all_ranks || root_ == rank_),
         element_(size_of(op.dtype)),
         has_factors_(op.reduce.kind() == ReduceOp::Kind::premul_sum),
         kernel_(reduce::find_kernel_for(op.dtype, op.reduce.kind(), in_.size())),
@@ -61,7 +61,7 @@ class ReduceToAllOrOne {
   void run() {
     if (is_small_reduction(in_.size(), size_, engine_.policy().has_own_cpus())) return small();
     const auto in = engine_.peer_memory().locate(in_.data(), in_.size());
-    const auto out = takes_ ? engine_.peer_memory().locate(out_.data(), in_.size()) : nowhere;
+    const auto out = is_receiver_ ? engine_.peer_memory().locate(out_.data(), in_.size()) : nowhere;
     auto* const mine = reinterpret_cast<Locations*>(collective_.payload(sizeof(Locations)));
     const bool is_reachable = in.has_value() && out.has_value();
     mine->in = is_reachable ? *in : reinterpret_cast<std::uint64_t>(in_.data());
@@ -96,7 +96,7 @@ class ReduceToAllOrOne {
     reduce::copy(collective_.payload(bytes), in_.data(), bytes);
     collective_.post(factor_);
     collective_.await_all();
-    if (!takes_) return;
+    if (!is_receiver_) return;
     for (int rank = 0; rank < size_; ++rank) {
       operands_.data[index_of(rank)] = rank == rank_ ? in_.data() : collective_.payload_of(rank, bytes);
     }
@@ -114,7 +114,7 @@ class ReduceToAllOrOne {
     for (int rank = 0; rank < size_; ++rank) {
       const auto theirs = locations_of(rank);
       operands_.data[index_of(rank)] = collective_.find(rank, theirs.in, bytes) + at;
-      if (root_ == everybody || root_ == rank) {
+      if (root_ == all_ranks || root_ == rank) {
         outputs[output_count++] = collective_.find(rank, theirs.out, bytes) + at;
       }
     }
@@ -131,11 +131,11 @@ class ReduceToAllOrOne {
   std::size_t slice_bytes() const { return in_.size() / index_of(size_); }
   bool is_tuned() const { return !has_factors_ && slice_bytes() >= AutoTuner::smallest; }
   AutoTuner::Pattern pattern() const {
-    return root_ == everybody ? AutoTuner::Pattern::all_reduce : AutoTuner::Pattern::reduce;
+    return root_ == all_ranks ? AutoTuner::Pattern::all_reduce : AutoTuner::Pattern::reduce;
   }
   AutoTuner::Way preference() const {
     if (!is_tuned()) return AutoTuner::otherwise;
-    const bool can_read = root_ == everybody && engine_.peer_memory().reads_ordinary();
+    const bool can_read = root_ == all_ranks && engine_.peer_memory().reads_ordinary();
     if (can_read) return engine_.auto_tuner().next(pattern(), slice_bytes(), AutoTuner::all_ways);
     return engine_.auto_tuner().next(pattern(), slice_bytes(), AutoTuner::staged_ways);
   }
@@ -155,7 +155,7 @@ class ReduceToAllOrOne {
       for (int step = 1; step < size_; ++step) {
         const int each = (rank_ + step) % size_;
         operands_.data[index_of(each)] =
-            bring(each, locations_of(each).in, at, bytes, scratch + index_of(step - 1) * piece);
+            map_or_copy(each, locations_of(each).in, at, bytes, scratch + index_of(step - 1) * piece);
       }
       void* const out = out_.data() + at;
       combine(&out, 1, bytes / element_);
@@ -166,7 +166,7 @@ class ReduceToAllOrOne {
       const auto at = slices.begin(each) * element_;
       const auto bytes = slices.size(each) * element_;
       auto* const to = out_.data() + at;
-      if (const auto* const from = bring(each, locations_of(each).out, at, bytes, to); from != to) {
+      if (const auto* const from = map_or_copy(each, locations_of(each).out, at, bytes, to); from != to) {
         reduce::copy(to, from, bytes);
       }
     }
@@ -175,7 +175,7 @@ class ReduceToAllOrOne {
   }
 
   /// Returns where the bytes at `at` behind a location are: mapped here, or copied to `to`.
-  const std::byte* bring(int rank, std::uint64_t location, std::size_t at, std::size_t bytes, std::byte* to) {
+  const std::byte* map_or_copy(int rank, std::uint64_t location, std::size_t at, std::size_t bytes, std::byte* to) {
     if (bytes == 0) return to;
     if (collective_.is_reachable(rank)) return collective_.find(rank, location, in_.size()) + at;
     collective_.read(rank, location + at, to, bytes);
@@ -209,12 +209,12 @@ class ReduceToAllOrOne {
       }
       std::array<void*, 2> outputs;
       std::size_t count = 0;
-      if (takes_) outputs[count++] = out_.data() + offset_of(c) + at;
+      if (is_receiver_) outputs[count++] = out_.data() + offset_of(c) + at;
       if (root_ != rank_) outputs[count++] = board_.stage_out(rank_) + slots.offset(c);
       combine(outputs.data(), count, slices.size(rank_));
     };
     const auto collect = [&](std::uint32_t c, int peer) {
-      if (!takes_) return;
+      if (!is_receiver_) return;
       const Slices slices(elements_of(c), element_, size_);
       reduce::copy(out_.data() + offset_of(c) + slices.begin(peer) * element_, board_.stage_out(peer) + slots.offset(c),
                    slices.size(peer) * element_);
@@ -233,7 +233,7 @@ class ReduceToAllOrOne {
   const std::size_t count_;
   const double factor_;
   const int root_;
-  const bool takes_;
+  const bool is_receiver_;
   const std::size_t element_;
   const bool has_factors_;
   const reduce::Kernel kernel_;
@@ -244,11 +244,11 @@ class ReduceToAllOrOne {
 }  // namespace
 
 void LocalBackend::all_reduce(const Operation& op, Call& call) {
-  ReduceToAllOrOne(engine_, op, call).run();
+  ShmReduction(engine_, op, call).run();
 }
 
 void LocalBackend::reduce(const Operation& op, Call& call) {
-  ReduceToAllOrOne(engine_, op, call).run();
+  ShmReduction(engine_, op, call).run();
 }
 
 }  // namespace cohort::shm
