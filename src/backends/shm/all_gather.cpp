@@ -24,14 +24,14 @@ void LocalBackend::all_gather(const Operation& op, Call& call) {
   copy_own(outs[index_of(rank())], in);
   if (longest <= post_bytes) {
     reduce::copy(collective.payload(in.size()), in.data(), in.size());
-    collective.post(static_cast<double>(in.size()));
+    collective.post({.pieces = {.are = PostedPieces::Are::even, .bytes = static_cast<std::uint32_t>(in.size())}});
     collective.await_all();
     for (int each = 0; each < size(); ++each) {
       const auto out = outs[index_of(each)];
       if (each == rank()) continue;
-      if (collective.number_of(each) != static_cast<double>(out.size())) {
-        collective.mismatch(each, fmt::format("rank {} gives {} bytes where rank {} expects {}", each,
-                                              collective.number_of(each), rank(), out.size()));
+      if (const auto offered = collective.detail_of(each).pieces.bytes; offered != out.size()) {
+        collective.mismatch(
+            each, fmt::format("rank {} gives {} bytes where rank {} expects {}", each, offered, rank(), out.size()));
       }
       reduce::copy(out.data(), collective.payload_of(each, out.size()), out.size());
     }

@@ -16,6 +16,7 @@
 //
 // Whether ordinary memory is read or staged is measured (auto_tuner.h).
 #include <array>
+#include <optional>
 
 #include "backends/shm/backend.h"
 #include "backends/shm/collective.h"
@@ -23,6 +24,7 @@
 #include "backends/shm/pipeline.h"
 #include "backends/shm/slices.h"
 #include "backends/shm/stage_slots.h"
+#include "backends/shm/tuned_transfer.h"
 #include "backends/shm/tuning.h"
 #include "core/rank_index.h"
 #include "reduce/copy.h"
@@ -50,11 +52,10 @@ class ShmReduction {
         in_(op.in()),
         out_(op.out()),
         count_(op.count_of(in_)),
-        factor_(op.reduce.factor()),
+        factor_(factor_of(op)),
         root_(op.type == OpType::reduce ? op.root : all_ranks),
         is_receiver_(root_ == all_ranks || root_ == rank_),
         element_(size_of(op.dtype)),
-        has_factors_(op.reduce.kind() == ReduceOp::Kind::premul_sum),
         kernel_(reduce::find_kernel_for(op.dtype, op.reduce.kind(), in_.size())),
         collective_(engine, op, call) {}
 
@@ -66,18 +67,15 @@ class ShmReduction {
     const bool is_reachable = in.has_value() && out.has_value();
     mine->in = is_reachable ? *in : reinterpret_cast<std::uint64_t>(in_.data());
     mine->out = is_reachable ? *out : reinterpret_cast<std::uint64_t>(out_.data());
-    // Rank 0 publishes beside its post which way ordinary memory is moved this time, unless ranks publish factors there.
-    const auto preferred = rank_ == 0 ? preference() : AutoTuner::otherwise;
-    collective_.publish(is_reachable, has_factors_ ? factor_ : static_cast<double>(preferred));
+    const auto slice_bytes = in_.size() / index_of(size_);
+    TunedTransfer transfer(engine_, collective_, pattern(), slice_bytes, factor_);
+    transfer.publish(is_reachable);
     collective_.await_all();
     read_factors();
     if (collective_.all_reachable()) return direct();
-    const auto way = has_factors_ ? AutoTuner::otherwise : static_cast<AutoTuner::Way>(collective_.number_of(0));
-    const auto start = Deadline::Clock::now();
-    way == AutoTuner::Way::read ? read() : staged(way == AutoTuner::Way::staged_in_two_places);
-    if (rank_ == 0 && is_tuned()) {
-      engine_.auto_tuner().took(way, pattern(), slice_bytes(), Deadline::Clock::now() - start);
-    }
+    transfer.run(slice_bytes, true, [&](AutoTuner::Way way) {
+      way == AutoTuner::Way::read ? read() : staged(way == AutoTuner::Way::staged_in_two_places);
+    });
   }
 
  private:
@@ -87,14 +85,14 @@ class ShmReduction {
   }
 
   void read_factors() {
-    if (!has_factors_) return;
-    for (int rank = 0; rank < size_; ++rank) operands_.factors[index_of(rank)] = collective_.number_of(rank);
+    if (!factor_) return;
+    for (int rank = 0; rank < size_; ++rank) operands_.factors[index_of(rank)] = collective_.detail_of(rank).factor;
   }
 
   void small() {
     const auto bytes = in_.size();
     reduce::copy(collective_.payload(bytes), in_.data(), bytes);
-    collective_.post(factor_);
+    collective_.post({.factor = factor_.value_or(1)});
     collective_.await_all();
     if (!is_receiver_) return;
     for (int rank = 0; rank < size_; ++rank) {
@@ -128,16 +126,8 @@ class ShmReduction {
     return theirs;
   }
 
-  std::size_t slice_bytes() const { return in_.size() / index_of(size_); }
-  bool is_tuned() const { return !has_factors_ && slice_bytes() >= AutoTuner::smallest; }
   AutoTuner::Pattern pattern() const {
     return root_ == all_ranks ? AutoTuner::Pattern::all_reduce : AutoTuner::Pattern::reduce;
-  }
-  AutoTuner::Way preference() const {
-    if (!is_tuned()) return AutoTuner::otherwise;
-    const bool can_read = root_ == all_ranks && engine_.peer_memory().reads_ordinary();
-    if (can_read) return engine_.auto_tuner().next(pattern(), slice_bytes(), AutoTuner::all_ways);
-    return engine_.auto_tuner().next(pattern(), slice_bytes(), AutoTuner::staged_ways);
   }
 
   void read() {
@@ -231,11 +221,10 @@ class ShmReduction {
   const ConstBytes in_;
   const Bytes out_;
   const std::size_t count_;
-  const double factor_;
+  const std::optional<double> factor_;
   const int root_;
   const bool is_receiver_;
   const std::size_t element_;
-  const bool has_factors_;
   const reduce::Kernel kernel_;
   Collective collective_;
   Operands operands_;

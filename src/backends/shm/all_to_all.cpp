@@ -25,9 +25,9 @@ std::uint64_t weight(int from, int to) {
   return digest_of({static_cast<std::uint64_t>(from) << 32U | static_cast<std::uint64_t>(to)});
 }
 
-class PostedPieces {
+class SmallAllToAll {
  public:
-  PostedPieces(Engine& engine, const Operation& op, Call& call)
+  SmallAllToAll(Engine& engine, const Operation& op, Call& call)
       : engine_(engine), ins_(op.ins), outs_(op.outs), collective_(engine, op, call) {}
 
   /// Returns whether the pieces of all ranks were in their posts and have been taken.
@@ -40,8 +40,9 @@ class PostedPieces {
       std::uint64_t balance = 0;
       std::memcpy(&balance, payload_of(from), sizeof(balance));
       sum += balance;
-      are_all_posted = are_all_posted && collective_.number_of(from) != elsewhere;
-      if (from != engine_.rank() && collective_.number_of(from) != elsewhere) take(from);
+      const bool are_posted = pieces_of(from).are != Are::absent;
+      are_all_posted = are_all_posted && are_posted;
+      if (from != engine_.rank() && are_posted) take(from);
     }
     is_balanced_ = sum == 0;
     if (are_all_posted && !is_balanced_) await_the_error();
@@ -52,21 +53,18 @@ class PostedPieces {
   void await_the_error() { collective_.meet(); }
 
  private:
-  /// What a rank publishes as the number beside its post: the size of all its pieces, or one of these.
-  static constexpr double uneven = -1;     ///< a table of the sizes comes before the pieces
-  static constexpr double elsewhere = -2;  ///< the pieces are too large
+  using Are = PostedPieces::Are;
   using Size = std::uint32_t;
 
+  const PostedPieces& pieces_of(int from) const { return collective_.detail_of(from).pieces; }
   std::size_t table_bytes() const { return sizeof(std::uint64_t) + ins_.size() * sizeof(Size); }
-  /// Up to the inline size the payload lies beside the flag; with a table it never does, so that the others know where.
-  std::size_t even_bytes(double each) const {
-    return sizeof(std::uint64_t) + static_cast<std::size_t>(each) * (ins_.size() - 1);
+  /// The size of a payload: the balance, and the pieces if they are there. Up to the inline size it lies beside the
+  /// flag; with a table it never does, so that the others know where.
+  std::size_t payload_bytes(const PostedPieces& pieces) const {
+    if (pieces.are == Are::absent) return sizeof(std::uint64_t);
+    return pieces.are == Are::uneven ? post_bytes : sizeof(std::uint64_t) + pieces.bytes * (ins_.size() - 1);
   }
-  const std::byte* payload_of(int from) const {
-    const double number = collective_.number_of(from);
-    if (number == elsewhere) return collective_.payload_of(from, sizeof(std::uint64_t));
-    return collective_.payload_of(from, number == uneven ? post_bytes : even_bytes(number));
-  }
+  const std::byte* payload_of(int from) const { return collective_.payload_of(from, payload_bytes(pieces_of(from))); }
 
   void post() {
     const auto own = index_of(engine_.rank());
@@ -82,8 +80,9 @@ class PostedPieces {
       is_even = is_even && ins_[i].size() == first;
     }
     const bool fits = total <= post_bytes - table_bytes();
-    const double number = !fits ? elsewhere : is_even ? static_cast<double>(first) : uneven;
-    auto* to = collective_.payload(!fits ? sizeof(balance) : is_even ? even_bytes(number) : post_bytes);
+    const auto are = !fits ? Are::absent : is_even ? Are::even : Are::uneven;
+    const PostedPieces pieces{.are = are, .bytes = are == Are::even ? static_cast<Size>(first) : 0};
+    auto* to = collective_.payload(payload_bytes(pieces));
     std::memcpy(to, &balance, sizeof(balance));
     to += sizeof(balance);
     for (std::size_t i = 0; fits && !is_even && i < ins_.size(); ++i, to += sizeof(Size)) {
@@ -95,17 +94,17 @@ class PostedPieces {
       reduce::copy(to, ins_[i].data(), ins_[i].size());
       to += ins_[i].size();
     }
-    collective_.post(number);
+    collective_.post({.pieces = pieces});
   }
 
   void take(int from) {
     const auto out = outs_[index_of(from)];
     const auto* const payload = payload_of(from);
     const auto own = index_of(engine_.rank());
-    const double number = collective_.number_of(from);
+    const auto pieces = pieces_of(from);
     std::size_t at = sizeof(std::uint64_t);
     std::size_t offered = 0;
-    if (number == uneven) {
+    if (pieces.are == Are::uneven) {
       at = table_bytes();
       for (std::size_t i = 0; i <= own; ++i) {
         Size size = 0;
@@ -114,7 +113,7 @@ class PostedPieces {
         offered = size;
       }
     } else {
-      offered = static_cast<std::size_t>(number);
+      offered = pieces.bytes;
       at += offered * (own - (index_of(from) < own ? 1 : 0));
     }
     if (offered != out.size())
@@ -134,7 +133,7 @@ class PostedPieces {
 void LocalBackend::all_to_all(const Operation& op, Call& call) {
   const auto own = index_of(rank());
   copy_own(op.outs[own], op.ins[own]);
-  PostedPieces small(engine_, op, call);
+  SmallAllToAll small(engine_, op, call);
   if (small.exchange()) return;
   Collective collective(engine_, op, call);
   Exchange exchange(engine_, collective, op.ins, index_of(size()), op.outs);

@@ -43,18 +43,18 @@ class Collective {
                                       : engine.board_.payload(engine.rank_, k_);
   }
   /// For small operations, which are over when the posts are there.
-  void post(double number = 1) {
+  void post(PostDetail detail = {}) {
     auto& post = engine_.board_.post(engine_.rank_, k_);
     post.word.store(word_, std::memory_order_relaxed);
     post.beside_word.store(beside_word_, std::memory_order_relaxed);
     post.sequence.store(static_cast<std::uint32_t>(call_.sequence()), std::memory_order_relaxed);
-    post.number = number;
+    post.detail = detail;
     raise(post.flag, k_);
   }
   /// For operations that go on after the posts.
-  void publish(bool is_reachable, double number = 1) {
+  void publish(bool is_reachable, PostDetail detail = {}) {
     if (is_reachable) word_ |= reachable_memory;
-    post(number);
+    post(detail);
     call_.waits();
   }
 
@@ -77,8 +77,8 @@ class Collective {
   bool is_reachable(int rank) const {
     return (engine_.board_.post(rank, k_).word.load(std::memory_order_relaxed) & reachable_memory) != 0;
   }
-  /// The number that a rank published beside its post.
-  double number_of(int rank) const { return engine_.board_.post(rank, k_).number; }
+  /// What a rank has said beside the signature; valid after await_all().
+  const PostDetail& detail_of(int rank) const { return engine_.board_.post(rank, k_).detail; }
   /// Where the memory at the location that a rank published is mapped here; an error if the location is not in that
   /// rank's memory.
   std::byte* find(int rank, std::uint64_t location, std::size_t bytes);

@@ -23,10 +23,7 @@ std::string describe_wrong_piece(int from, std::size_t offered, int to, std::siz
 }
 
 void Exchange::post() {
-  const bool is_reachable = tables_.write(offers_);
-  // Rank 0 publishes beside its post which way large ordinary memory is moved this time.
-  if (rank_ == 0) preferred_ = preference();
-  collective_.publish(is_reachable, static_cast<double>(preferred_));
+  transfer_.publish(tables_.write(offers_));
   collective_.await_all();
   check_sizes();
 }
@@ -43,21 +40,14 @@ void Exchange::move() {
       longest_staged = std::max(longest_staged, longest);
     }
   }
-  const bool is_trial = rank_ == 0 && longest_staged >= AutoTuner::smallest && !any_direct;
-  const auto start = is_trial ? Deadline::Clock::now() : Deadline::Clock::time_point{};
-  if (any_direct) take_directly();
-  if (longest_staged > 0) {
-    const auto way = way_for(longest_staged);
-    if (way == AutoTuner::Way::read) {
-      any_direct = true;
-      take_by_reading();
-    } else {
-      take_staged(longest_staged, way == AutoTuner::Way::staged_in_two_places);
-    }
-  }
-  // Memory that was offered directly must not change until all ranks have taken it.
-  if (any_direct) collective_.meet();
-  if (is_trial) engine_.auto_tuner().took(preferred_, pattern(), own_longest(), Deadline::Clock::now() - start);
+  transfer_.run(longest_staged, !any_direct, [&](AutoTuner::Way way) {
+    const bool reads = way == AutoTuner::Way::read;
+    if (any_direct) take_directly();
+    if (reads) take_by_reading();
+    if (!reads && longest_staged > 0) take_staged(longest_staged, way == AutoTuner::Way::staged_in_two_places);
+    // What the others take where it lies must not change until all of them have taken it.
+    if (any_direct || reads) collective_.meet();
+  });
 }
 
 void Exchange::copy_out(std::byte* to, const std::byte* from, std::size_t bytes) const {
@@ -69,19 +59,6 @@ std::size_t Exchange::own_longest() const {
   for (const auto& offer : offers_) longest = std::max(longest, offer.size());
   for (const auto& to : takes_) longest = std::max(longest, to.size());
   return longest;
-}
-
-AutoTuner::Way Exchange::preference() const {
-  const auto longest = own_longest();
-  if (longest < AutoTuner::smallest) return AutoTuner::otherwise;
-  if (engine_.peer_memory().reads_ordinary()) {
-    return engine_.auto_tuner().next(pattern(), longest, AutoTuner::all_ways);
-  }
-  return engine_.auto_tuner().next(pattern(), longest, AutoTuner::staged_ways);
-}
-
-AutoTuner::Way Exchange::way_for(std::size_t longest) const {
-  return longest < AutoTuner::smallest ? AutoTuner::otherwise : static_cast<AutoTuner::Way>(collective_.number_of(0));
 }
 
 void Exchange::check_sizes() {

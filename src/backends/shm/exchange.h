@@ -20,6 +20,7 @@
 #include <span>
 
 #include "backends/shm/collective.h"
+#include "backends/shm/tuned_transfer.h"
 #include "backends/shm/tuning.h"
 #include "core/rank_index.h"
 
@@ -101,7 +102,9 @@ class Exchange {
         offers_(offers),
         takes_(takes),
         source_(source),
-        tables_(engine, collective, lanes) {}
+        tables_(engine, collective, lanes),
+        transfer_(engine, collective, source == all ? AutoTuner::Pattern::from_all : AutoTuner::Pattern::from_one,
+                  own_longest()) {}
 
   void run() {
     post();
@@ -118,12 +121,6 @@ class Exchange {
   void copy_out(std::byte* to, const std::byte* from, std::size_t bytes) const;
   /// The largest piece that this rank knows of before it has read the tables of the others.
   std::size_t own_longest() const;
-  AutoTuner::Pattern pattern() const {
-    return source_ == all ? AutoTuner::Pattern::from_all : AutoTuner::Pattern::from_one;
-  }
-  AutoTuner::Way preference() const;
-  /// The way that rank 0 has published.
-  AutoTuner::Way way_for(std::size_t longest) const;
   std::uint64_t longest_from(int rank) const { return source_ == all || source_ == rank ? tables_.longest(rank) : 0; }
   Bytes take(int rank) const { return takes_.empty() ? Bytes() : takes_[index_of(rank)]; }
   void check_sizes();
@@ -140,8 +137,8 @@ class Exchange {
   std::span<const Bytes> takes_;
   const int source_;
   LaneTables tables_;
+  TunedTransfer transfer_;
   const bool streams_ = bypasses_caches(takes_);
-  AutoTuner::Way preferred_ = AutoTuner::otherwise;  ///< set on rank 0
 };
 
 std::string describe_wrong_piece(int from, std::size_t offered, int to, std::size_t expected);

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <cohort/operation.h>
+
 #include <array>
+#include <optional>
 
 #include "backends/shm/board.h"
 
@@ -13,5 +16,11 @@ struct Operands {
   std::array<const void*, most_ranks> data;
   std::array<double, most_ranks> factors;
 };
+
+/// This rank's factor of a premul_sum, which ranks publish beside their posts.
+inline std::optional<double> factor_of(const Operation& op) {
+  if (op.reduce.kind() != ReduceOp::Kind::premul_sum) return std::nullopt;
+  return op.reduce.factor();
+}
 
 }  // namespace cohort::shm

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backends/shm/auto_tuner.h"
 #include "backends/shm/flags.h"
 
 namespace cohort::shm {
@@ -26,6 +27,26 @@ inline constexpr std::size_t cache_line = 64;
 inline constexpr std::size_t kib = 1024;
 inline constexpr std::size_t mib = 1024 * kib;
 
+/// How the pieces that a rank posts for the others lie in its payload.
+struct PostedPieces {
+  enum class Are : std::uint32_t {
+    even,    ///< one after another, each of `bytes` bytes
+    uneven,  ///< one after another, behind a table of their sizes
+    absent,  ///< they are too large for the post
+  };
+  Are are;
+  std::uint32_t bytes;
+};
+
+/// What a rank says beside the signature. Which member it is follows from the operation, on which all ranks agree
+/// before any of them reads it. They share one word, because the payload lies in the same cache line.
+union PostDetail {
+  double factor;        ///< reductions with premul_sum: by how much this rank's values count
+  AutoTuner::Way way;   ///< other transfers: how rank 0 wants ordinary memory to be moved (tuned_transfer.h)
+  PostedPieces pieces;  ///< pieces in posts whose sizes the signature does not tell: all-gather, all-to-all
+};
+static_assert(sizeof(PostDetail) == sizeof(std::uint64_t));
+
 template <class Atomics>
 struct alignas(cache_line) Post {
   Flag<Atomics> flag;
@@ -34,7 +55,7 @@ struct alignas(cache_line) Post {
   typename Atomics::template Atomic<std::uint64_t> word;
   typename Atomics::template Atomic<std::uint32_t> beside_word;
   typename Atomics::template Atomic<std::uint32_t> sequence;
-  double number;  ///< the factor of a premul_sum; the size in bytes of this rank's piece of an all-gather
+  PostDetail detail;
   std::array<std::byte, post_inline_bytes> payload;
 };
 

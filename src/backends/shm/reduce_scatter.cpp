@@ -11,11 +11,14 @@
 // Whether ordinary memory is read or staged is measured (auto_tuner.h).
 #include <fmt/format.h>
 
+#include <optional>
+
 #include "backends/shm/backend.h"
 #include "backends/shm/exchange.h"
 #include "backends/shm/operands.h"
 #include "backends/shm/pipeline.h"
 #include "backends/shm/stage_slots.h"
+#include "backends/shm/tuned_transfer.h"
 #include "backends/shm/tuning.h"
 #include "core/rank_index.h"
 #include "reduce/copy.h"
@@ -37,8 +40,7 @@ class ReduceScatter {
         own_(ins_[index_of(rank_)].data()),
         output_(op.out()),
         element_(size_of(op.dtype)),
-        has_factors_(op.reduce.kind() == ReduceOp::Kind::premul_sum),
-        factor_(op.reduce.factor()),
+        factor_(factor_of(op)),
         kernel_(kernel_for(op, own_)),
         collective_(engine, op, call),
         tables_(engine, collective_, lanes_) {
@@ -48,19 +50,16 @@ class ReduceScatter {
   void run() {
     if (total_ <= post_bytes) return small();
     const bool is_reachable = tables_.write(ins_);
-    // Rank 0 publishes beside its post which way ordinary memory is moved this time, unless ranks publish factors there.
-    const auto preferred = rank_ == 0 ? preference() : AutoTuner::otherwise;
-    collective_.publish(is_reachable, has_factors_ ? factor_ : static_cast<double>(preferred));
+    const auto piece_bytes = total_ / lanes_;
+    TunedTransfer transfer(engine_, collective_, AutoTuner::Pattern::reduce_scatter, piece_bytes, factor_);
+    transfer.publish(is_reachable);
     collective_.await_all();
     read_factors();
     check_sizes();
     if (collective_.all_reachable()) return direct();
-    const auto way = has_factors_ ? AutoTuner::otherwise : static_cast<AutoTuner::Way>(collective_.number_of(0));
-    const auto start = Deadline::Clock::now();
-    way == AutoTuner::Way::read ? read() : staged(way == AutoTuner::Way::staged_in_two_places);
-    if (rank_ == 0 && is_tuned()) {
-      engine_.auto_tuner().took(way, AutoTuner::Pattern::reduce_scatter, piece_bytes(), Deadline::Clock::now() - start);
-    }
+    transfer.run(piece_bytes, true, [&](AutoTuner::Way way) {
+      way == AutoTuner::Way::read ? read() : staged(way == AutoTuner::Way::staged_in_two_places);
+    });
   }
 
  private:
@@ -81,8 +80,8 @@ class ReduceScatter {
   }
 
   void read_factors() {
-    if (!has_factors_) return;
-    for (int each = 0; each < size_; ++each) operands_.factors[index_of(each)] = collective_.number_of(each);
+    if (!factor_) return;
+    for (int each = 0; each < size_; ++each) operands_.factors[index_of(each)] = collective_.detail_of(each).factor;
   }
 
   /// Every rank knows the sizes of all inputs, which the signature covers.
@@ -94,7 +93,7 @@ class ReduceScatter {
       reduce::copy(to, ins_[i].data(), ins_[i].size());
       to += ins_[i].size();
     }
-    collective_.post(factor_);
+    collective_.post({.factor = factor_.value_or(1)});
     collective_.await_all();
     read_factors();
     for (int each = 0; each < size_; ++each) {
@@ -119,17 +118,6 @@ class ReduceScatter {
     }
     combine(0, output_.size());
     collective_.meet();
-  }
-
-  std::size_t piece_bytes() const { return total_ / lanes_; }
-  bool is_tuned() const { return !has_factors_ && piece_bytes() >= AutoTuner::smallest; }
-  AutoTuner::Way preference() const {
-    if (!is_tuned()) return AutoTuner::otherwise;
-    constexpr auto pattern = AutoTuner::Pattern::reduce_scatter;
-    if (engine_.peer_memory().reads_ordinary()) {
-      return engine_.auto_tuner().next(pattern, piece_bytes(), AutoTuner::all_ways);
-    }
-    return engine_.auto_tuner().next(pattern, piece_bytes(), AutoTuner::staged_ways);
   }
 
   void read() {
@@ -200,8 +188,7 @@ class ReduceScatter {
   const std::byte* const own_;
   const Bytes output_;
   const std::size_t element_;
-  const bool has_factors_;
-  const double factor_;
+  const std::optional<double> factor_;
   const reduce::Kernel kernel_;
   Collective collective_;
   LaneTables tables_;
