@@ -83,7 +83,7 @@ class Lines {
 struct Spin {
   void waits_for(int /*rank*/) {}
   shm::Pace next(std::uint32_t /*round*/) { return shm::Pace::look; }
-  std::chrono::nanoseconds nap() { return {}; }
+  std::chrono::nanoseconds max_sleep() { return {}; }
 };
 
 class NoBackend final : public Backend {

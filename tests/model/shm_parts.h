@@ -23,7 +23,7 @@ class ShortWatch {
     require(peer_ >= 0, "a wait says for whom it is");
     return round == 0 ? shm::Pace::look : shm::Pace::sleep;
   }
-  std::chrono::nanoseconds nap() const { return std::chrono::nanoseconds::max(); }
+  std::chrono::nanoseconds max_sleep() const { return std::chrono::nanoseconds::max(); }
 
  private:
   int peer_ = -1;

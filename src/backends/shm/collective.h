@@ -27,7 +27,7 @@ class Collective {
   Collective(Engine& engine, const Operation& op, Call& call)
       : engine_(engine),
         call_(call),
-        monitor_(engine, call),
+        monitor_(engine, call, Engine::Wait::collective),
         word_(OpSignature::of(op).pack()),
         beside_word_(call.whole() != 0 ? call.whole() : op.layout) {
     engine_.check(call_);

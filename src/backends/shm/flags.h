@@ -9,7 +9,7 @@
 // fence between the two accesses on either side. Raising is frequent and going to sleep is rare, so the cost of the
 // fence is put on the sleeper (atomics.h): a raise is a plain store and a load of the same cache line. If a wake-up is
 // lost all the same (because a process is not allowed to use membarrier), the sleeper reads the flag again after its
-// nap.
+// sleep.
 #pragma once
 
 #include <atomic>
@@ -60,7 +60,7 @@ void await(Flag<Atomics>& flag, std::uint32_t target, WaitMonitor& monitor) {
     flag.sleepers.fetch_add(1, std::memory_order_relaxed);
     Atomics::heavy_fence();
     const auto seen = flag.value.load(std::memory_order_relaxed);
-    if (!reached(seen, target)) Atomics::futex_wait(flag.value, seen, monitor.nap());
+    if (!reached(seen, target)) Atomics::futex_wait(flag.value, seen, monitor.max_sleep());
     flag.sleepers.fetch_sub(1, std::memory_order_relaxed);
   }
 }

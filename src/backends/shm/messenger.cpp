@@ -2,11 +2,11 @@
 #include "backends/shm/messenger.h"
 
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include "backends/shm/wait_monitor.h"
 #include "core/rank_index.h"
 #include "group/mismatch.h"
 #include "reduce/copy.h"
@@ -15,19 +15,35 @@ namespace cohort::shm {
 
 namespace {
 
-constexpr std::chrono::milliseconds patience{1};
-constexpr std::chrono::milliseconds longest_nap{20};
-
 std::byte* payload_of(PairRing::Slot& slot, std::size_t bytes) {
   return bytes <= post_inline_bytes ? slot.part.payload.data() : slot.payload.data();
 }
 
 }  // namespace
 
-class Messenger::Sending final : public Transfer {
+/// Waited for by whoever advances it.
+class Messenger::AsyncTransfer : public Transfer {
+ public:
+  void check() override { monitor_.check(); }
+  void someone_waits() override { monitor_.goes_on(); }
+  void miss_deadline() override { monitor_.give_up(); }
+
+ protected:
+  AsyncTransfer(Messenger& messenger, int peer_or_any, const Call& call) : messenger_(messenger), call_(call) {
+    monitor_.waits_for(peer_or_any);
+  }
+
+  Messenger& messenger_;
+
+ private:
+  Call call_;
+  WaitMonitor monitor_{messenger_.engine_, call_, Engine::Wait::message};
+};
+
+class Messenger::Sending final : public AsyncTransfer {
  public:
   Sending(Messenger& messenger, OutgoingPtr message, const Call& call)
-      : messenger_(messenger), message_(std::move(message)), call_(call) {}
+      : AsyncTransfer(messenger, message->peer, call), message_(std::move(message)) {}
   ~Sending() override { messenger_.withdraw(message_); }
   bool advance() override {
     const std::lock_guard lock(messenger_.mutex_);
@@ -35,38 +51,22 @@ class Messenger::Sending final : public Transfer {
     if (message_->error) std::rethrow_exception(message_->error);
     return message_->is_done;
   }
-  void check() override { messenger_.check(message_->peer, call_, is_hopeless_); }
-  void someone_waits() override { long_wait_.goes_on(message_->peer); }
-  void miss_deadline() override {
-    long_wait_.gave_up();
-    messenger_.miss_deadline(message_->peer, call_);
-  }
   int source() const override { return messenger_.rank_; }
 
  private:
-  Messenger& messenger_;
   OutgoingPtr message_;
-  const Call call_;
-  bool is_hopeless_ = false;
-  LongWait long_wait_{messenger_.engine_.waiting()};
 };
 
-class Messenger::Receiving final : public Transfer {
+class Messenger::Receiving final : public AsyncTransfer {
  public:
   Receiving(Messenger& messenger, IncomingPtr message, const Call& call)
-      : messenger_(messenger), message_(std::move(message)), call_(call) {}
+      : AsyncTransfer(messenger, message->peer_or_any, call), message_(std::move(message)) {}
   ~Receiving() override { messenger_.abandon(message_); }
   bool advance() override {
     const std::lock_guard lock(messenger_.mutex_);
     if (!message_->is_done) messenger_.progress(message_->peer_or_any);
     if (message_->error) std::rethrow_exception(message_->error);
     return message_->is_done;
-  }
-  void check() override { messenger_.check(message_->peer_or_any, call_, is_hopeless_); }
-  void someone_waits() override { long_wait_.goes_on(message_->peer_or_any); }
-  void miss_deadline() override {
-    long_wait_.gave_up();
-    messenger_.miss_deadline(message_->peer_or_any, call_);
   }
   bool has_begun() const override {
     const std::lock_guard lock(messenger_.mutex_);
@@ -75,11 +75,7 @@ class Messenger::Receiving final : public Transfer {
   int source() const override { return message_->source; }
 
  private:
-  Messenger& messenger_;
   IncomingPtr message_;
-  const Call call_;
-  bool is_hopeless_ = false;
-  LongWait long_wait_{messenger_.engine_.waiting()};
 };
 
 Messenger::Messenger(Engine& engine)
@@ -224,33 +220,10 @@ void Messenger::abandon(const IncomingPtr& message) {
   posted_.remove(message);
 }
 
-void Messenger::check(int peer_or_any, const Call& call, bool& looked_again) {
-  engine_.check(call);
-  const auto trouble = engine_.trouble(peer_or_any, Engine::Wait::message);
-  // What the peer sent before may have arrived by now, so the failure is acted on only the second time.
-  if (trouble && looked_again) engine_.fail(*trouble, call);
-  looked_again = trouble.has_value();
-}
-
-void Messenger::miss_deadline(int peer_or_any, const Call& call) {
-  const auto chain = engine_.waiting().chain(peer_or_any);
-  auto context = engine_.context(call);
-  if (peer_or_any >= 0) context.rank = chain.back();
-  const auto whom = peer_or_any < 0 ? std::string("any rank") : fmt::format("rank {}", peer_or_any);
-  const bool sends = call.op() == OpType::send;
-  throw OperationTimeoutError(
-      fmt::format("rank {} gave up on {} {} after {} ms: {} has not {}{}", rank_,
-                  sends ? "sending to" : "receiving from", whom, call.timeout().count(), whom,
-                  sends ? "received it" : "sent it",
-                  chain.size() > 1 ? fmt::format("; rank {}{}", peer_or_any, describe_rest(chain)) : ""),
-      std::move(context));
-}
-
 template <class Done>
 void Messenger::wait(int peer_or_any, Call& call, Done&& done) {
-  Deadline::Clock::time_point naps_from{};
-  bool looked_again = false;
-  LongWait long_wait(engine_.waiting());
+  WaitMonitor monitor(engine_, call, Engine::Wait::message);
+  monitor.waits_for(peer_or_any);
   for (std::uint32_t round = 0;; ++round) {
     {
       const std::lock_guard lock(mutex_);
@@ -260,26 +233,11 @@ void Messenger::wait(int peer_or_any, Call& call, Done&& done) {
         round = 0;
       }
     }
-    if (round < engine_.policy().spins) {
+    if (monitor.next(round) == Pace::sleep) {
+      rest(call.deadline());
+    } else {
       StdAtomics::pause();
-      continue;
     }
-    engine_.check(call);
-    const auto now = Deadline::Clock::now();
-    const auto deadline = call.deadline();
-    if (naps_from == Deadline::Clock::time_point{}) naps_from = now + patience;
-    if (now < naps_from && now < deadline.when()) {
-      ::sched_yield();
-      continue;
-    }
-    long_wait.goes_on(peer_or_any);
-    check(peer_or_any, call, looked_again);
-    if (looked_again) continue;
-    if (now >= deadline.when()) {
-      long_wait.gave_up();
-      miss_deadline(peer_or_any, call);
-    }
-    rest(deadline);
   }
 }
 
@@ -295,7 +253,7 @@ void Messenger::rest(Deadline until) {
     moved = progress(Backend::any_source);
   }
   if (!moved) {
-    StdAtomics::futex_wait(info.doorbell, heard, std::min<std::chrono::nanoseconds>(longest_nap, until.remaining()));
+    StdAtomics::futex_wait(info.doorbell, heard, WaitMonitor::max_sleep(until));
   }
   info.listeners.fetch_sub(1, std::memory_order_relaxed);
 }

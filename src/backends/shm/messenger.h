@@ -132,6 +132,7 @@ class Messenger {
     std::deque<Unexpected> unexpected{};
   };
 
+  class AsyncTransfer;
   class Sending;
   class Receiving;
 
@@ -174,9 +175,6 @@ class Messenger {
   /// Null if a message of this size and type is what the receive expects.
   std::exception_ptr disagreement(int from, std::uint64_t sent, std::uint32_t type, const Incoming& message) const;
 
-  /// Throws if waiting for the peer is in vain according to two calls in a row.
-  void check(int peer_or_any, const Call& call, bool& looked_again);
-  [[noreturn]] void miss_deadline(int peer_or_any, const Call& call);
   /// Waits, advancing all transfers, until `done()` returns true.
   template <class Done>
   void wait(int peer_or_any, Call& call, Done&& done);

@@ -19,7 +19,7 @@ std::int64_t now() {
 }
 
 /// A rank that waits says so every 20 ms, or later on a busy machine.
-constexpr milliseconds longest_silence{300};
+constexpr milliseconds keepalive_timeout{300};
 constexpr milliseconds after_giving_up{1000};
 
 }  // namespace
@@ -53,7 +53,7 @@ void Waiting::publish() {
     std::uint64_t word = 0;
     for (std::size_t rank = i * 64; rank < std::min(waits_.size(), (i + 1) * 64); ++rank) {
       const auto& waits = waits_[rank];
-      const auto valid_until = std::max(waits.gave_up_until, waits.count > 0 ? time + longest_silence.count() : 0);
+      const auto valid_until = std::max(waits.gave_up_until, waits.count > 0 ? time + keepalive_timeout.count() : 0);
       if (valid_until <= time) continue;
       word |= std::uint64_t{1} << (rank % 64);
       until = std::max(until, valid_until);
