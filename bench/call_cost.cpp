@@ -26,8 +26,8 @@
 #include <memory>
 #include <stdexcept>
 
-#include "backends/shm/atomics.h"
-#include "backends/shm/posts.h"
+#include "backends/shm/protocol/atomics.h"
+#include "backends/shm/protocol/posts.h"
 #include "group/collective_queue.h"
 #include "group_benchmarks.h"
 #include "measure/interleaved.h"

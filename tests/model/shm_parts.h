@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <string>
 
-#include "backends/shm/flags.h"
-#include "backends/shm/posts.h"
+#include "backends/shm/protocol/flags.h"
+#include "backends/shm/protocol/posts.h"
 #include "model/explorer.h"
 
 namespace cohort::model {

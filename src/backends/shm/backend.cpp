@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "backends/common/own_part.h"
-#include "backends/shm/survivors.h"
+#include "backends/shm/bootstrap/survivors.h"
 #include "core/abort_text.h"
 #include "core/rank_index.h"
 

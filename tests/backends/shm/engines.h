@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "backends/shm/bootstrap.h"
+#include "backends/shm/bootstrap/bootstrap.h"
 #include "backends/shm/engine.h"
 #include "support/ranks.h"
 

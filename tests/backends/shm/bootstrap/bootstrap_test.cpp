@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // How the ranks of a group find each other's memory: all of them, or none with the reason.
-#include "backends/shm/bootstrap.h"
+#include "backends/shm/bootstrap/bootstrap.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,9 +11,9 @@
 #include <cstring>
 #include <string>
 
-#include "backends/shm/agreement.h"
-#include "backends/shm/collective.h"
+#include "backends/shm/collectives/collective.h"
 #include "backends/shm/engines.h"
+#include "backends/shm/protocol/agreement.h"
 #include "support/expect_error.h"
 
 namespace cohort::test {

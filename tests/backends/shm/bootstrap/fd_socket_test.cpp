@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "backends/shm/fd_socket.h"
+#include "backends/shm/bootstrap/fd_socket.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <array>
 #include <string>
 
-#include "backends/shm/segment.h"
+#include "backends/shm/memory/segment.h"
 #include "support/expect_error.h"
 
 namespace cohort::test {

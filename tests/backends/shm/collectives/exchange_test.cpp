@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Whoever offers, from wherever it lies, and in whichever way it is moved: each rank gets what was offered to it.
-#include "backends/shm/exchange.h"
+#include "backends/shm/collectives/exchange.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "backends/shm/tuned_transfer.h"
+#include "backends/shm/collectives/tuned_transfer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Messages: short and long ones, expected or not, and what happens to those that are given up.
-#include "backends/shm/messenger.h"
+#include "backends/shm/messages/messenger.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What a rank posts, the other ranks read; and all of them are told if they have posted different operations.
-#include "backends/shm/posts.h"
+#include "backends/shm/protocol/posts.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <latch>
 
-#include "backends/shm/collective.h"
+#include "backends/shm/collectives/collective.h"
 #include "backends/shm/engines.h"
 #include "support/expect_error.h"
 
