@@ -26,8 +26,8 @@
 #include <memory>
 #include <stdexcept>
 
-#include "backends/shm/atomics.h"
-#include "backends/shm/posts.h"
+#include "backends/shm/protocol/atomics.h"
+#include "backends/shm/protocol/posts.h"
 #include "group/collective_queue.h"
 #include "group_benchmarks.h"
 #include "measure/interleaved.h"
@@ -83,7 +83,7 @@ class Lines {
 struct Spin {
   void waits_for(int /*rank*/) {}
   shm::Pace next(std::uint32_t /*round*/) { return shm::Pace::look; }
-  std::chrono::nanoseconds nap() { return {}; }
+  std::chrono::nanoseconds max_sleep() { return {}; }
 };
 
 class NoBackend final : public Backend {

@@ -13,7 +13,7 @@
 
 #include <unistd.h>
 
-#include "backends/shm/agreement.h"
+#include "backends/shm/protocol/agreement.h"
 #include "faults/fault_scenario.h"
 #include "faults/operations.h"
 #include "store/socket.h"

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <set>
 
-#include "backends/shm/tuning.h"
+#include "backends/shm/collectives/tuning.h"
 #include "group/arrangements.h"
 #include "group/payload.h"
 

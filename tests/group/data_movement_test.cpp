@@ -3,7 +3,7 @@
 // Broadcast, gather, all-gather, scatter and reduce-scatter: all data arrives where it belongs, and nothing else is
 // touched.
 #include "backends/shm/auto_tuner.h"
-#include "backends/shm/tuning.h"
+#include "backends/shm/collectives/tuning.h"
 #include "group/arrangements.h"
 #include "group/payload.h"
 #include "support/debug_level_scope.h"

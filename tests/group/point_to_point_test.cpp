@@ -4,7 +4,7 @@
 #include <random>
 #include <thread>
 
-#include "backends/shm/board.h"
+#include "backends/shm/protocol/board.h"
 #include "group/arrangements.h"
 #include "group/payload.h"
 

@@ -2,7 +2,7 @@
 //
 // The same inputs give the same bits, element by element, whatever else is in the vector, wherever it is in memory,
 // whichever operation reduces it, and whether ranks are threads or processes.
-#include "backends/shm/tuning.h"
+#include "backends/shm/collectives/tuning.h"
 #include "group/arrangements.h"
 #include "group/payload.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The flags of src/backends/shm: what is written before raise() is visible after await(), and no thread sleeps for
 // ever.
-#include "backends/shm/flags.h"
+#include "backends/shm/protocol/flags.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Chunks through staging buffers: what is drained is what was filled, and no buffer is written while it is read, even
 // from one operation to the next.
-#include "backends/shm/pipeline.h"
+#include "backends/shm/protocol/pipeline.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The order of posts: two slots per rank that are written again only when nobody reads them any more.
-#include "backends/shm/posts.h"
+#include "backends/shm/protocol/posts.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <string>
 
-#include "backends/shm/flags.h"
-#include "backends/shm/posts.h"
+#include "backends/shm/protocol/flags.h"
+#include "backends/shm/protocol/posts.h"
 #include "model/explorer.h"
 
 namespace cohort::model {
@@ -23,7 +23,7 @@ class ShortWatch {
     require(peer_ >= 0, "a wait says for whom it is");
     return round == 0 ? shm::Pace::look : shm::Pace::sleep;
   }
-  std::chrono::nanoseconds nap() const { return std::chrono::nanoseconds::max(); }
+  std::chrono::nanoseconds max_sleep() const { return std::chrono::nanoseconds::max(); }
 
  private:
   int peer_ = -1;

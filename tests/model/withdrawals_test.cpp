@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A receiver that reads a message out of the sender's memory never takes what the sender wrote there after it gave up.
-#include "backends/shm/withdrawals.h"
+#include "backends/shm/protocol/withdrawals.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <array>
 #include <cstdint>
 
-#include "backends/shm/flags.h"
+#include "backends/shm/protocol/flags.h"
 #include "model/explorer.h"
 #include "model/model_atomics.h"
 #include "model/shm_parts.h"

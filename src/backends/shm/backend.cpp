@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "backends/shm/survivors.h"
+#include "backends/shm/bootstrap/survivors.h"
 #include "core/abort_text.h"
 #include "core/rank_index.h"
 #include "group/own_part.h"

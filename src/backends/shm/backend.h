@@ -11,9 +11,9 @@
 #include <string>
 #include <string_view>
 
-#include "backends/shm/bootstrap.h"
+#include "backends/shm/bootstrap/bootstrap.h"
 #include "backends/shm/engine.h"
-#include "backends/shm/messenger.h"
+#include "backends/shm/messages/messenger.h"
 
 namespace cohort::shm {
 
@@ -39,7 +39,7 @@ class LocalBackend final : public Backend {
   std::string status() const override;
 
  private:
-  // Each is defined in the file of the same name.
+  // Each is defined in the file of the same name in collectives.
   void all_reduce(const Operation& op, Call& call) override;
   void reduce(const Operation& op, Call& call) override;
   void broadcast(const Operation& op, Call& call) override;

@@ -7,8 +7,7 @@
 //   small      the data is in the post
 //   direct     memory of the group: ranks work on each other's memory, without any further copy
 //   staged     ordinary memory: chunks pass through staging buffers (pipeline.h)
-// The algorithms are in all_reduce.cpp, reduce_scatter.cpp, broadcast.cpp, all_gather.cpp, gather_scatter.cpp,
-// all_to_all.cpp and barrier.cpp. docs/algorithms.md gives the cost of each.
+// The algorithms are in collectives. docs/algorithms.md gives the cost of each.
 #pragma once
 
 #include <cohort/backend.h>
@@ -24,12 +23,12 @@
 
 #include "backends/common/leave_at_exit.h"
 #include "backends/shm/auto_tuner.h"
-#include "backends/shm/board.h"
-#include "backends/shm/failure.h"
 #include "backends/shm/liveness.h"
-#include "backends/shm/peer_memory.h"
-#include "backends/shm/posts.h"
-#include "backends/shm/waiting.h"
+#include "backends/shm/memory/peer_memory.h"
+#include "backends/shm/protocol/board.h"
+#include "backends/shm/protocol/failure.h"
+#include "backends/shm/protocol/posts.h"
+#include "backends/shm/protocol/waiting.h"
 
 namespace cohort::shm {
 

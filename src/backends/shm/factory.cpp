@@ -7,7 +7,7 @@
 
 #include "backends/common/joining.h"
 #include "backends/shm/backend.h"
-#include "backends/shm/bootstrap.h"
+#include "backends/shm/bootstrap/bootstrap.h"
 #include "group/group_ids.h"
 
 namespace cohort::shm {

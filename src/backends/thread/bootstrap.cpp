@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "backends/common/shared_bytes.h"
-#include "backends/shm/bootstrap.h"
+#include "backends/shm/bootstrap/bootstrap.h"
 #include "core/cpus.h"
 #include "core/immortal.h"
 #include "core/parse.h"
