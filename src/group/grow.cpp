@@ -16,7 +16,7 @@
 #include "group/assembly.h"
 #include "group/group_ids.h"
 #include "group/issue_notifier.h"
-#include "group/lobby.h"
+#include "group/join_queue.h"
 #include "group/process_group_state.h"
 #include "rendezvous/job_keys.h"
 #include "rendezvous/schemes.h"

@@ -16,7 +16,7 @@
 #include <optional>
 #include <string>
 
-#include "core/turn.h"
+#include "core/timed_mutex.h"
 #include "store/handshake.h"
 #include "store/socket.h"
 #include "store/stream.h"

@@ -16,7 +16,7 @@
 #include <set>
 #include <string>
 
-#include "core/occasionally.h"
+#include "core/log_rate_limiter.h"
 #include "store/handshake.h"
 #include "store/table.h"
 

@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "core/log_format.h"
-#include "core/occasionally.h"
+#include "core/log_rate_limiter.h"
 #include "core/random.h"
 #include "store/hub.h"
 #include "store/session.h"

@@ -13,7 +13,7 @@
 #include "faults/fault_scenario.h"
 #include "faults/operations.h"
 #include "faults/where.h"
-#include "group/lobby.h"
+#include "group/join_queue.h"
 #include "support/expect_error.h"
 #include "support/ranks.h"
 

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "backends/mpi/engine_interface.h"
-#include "core/turn.h"
+#include "core/timed_mutex.h"
 
 namespace cohort::mpi {
 

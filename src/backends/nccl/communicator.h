@@ -21,7 +21,7 @@
 #include "backends/common/failure.h"
 #include "backends/cuda/objects.h"
 #include "backends/nccl/engine_interface.h"
-#include "core/turn.h"
+#include "core/timed_mutex.h"
 
 namespace cohort::nccl {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "core/occasionally.h"
+#include "core/log_rate_limiter.h"
 
 #include <gtest/gtest.h>
 

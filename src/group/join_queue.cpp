@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "group/lobby.h"
+#include "group/join_queue.h"
 
 #include <cohort/error.h>
 #include <cohort/prefix_store.h>
