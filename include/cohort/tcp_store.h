@@ -82,11 +82,11 @@ class COHORT_API TcpStore final : public Store {
 
   /// Leaves a last will: the server sets these keys when this connection ends, however it ends, so that others learn
   /// that this process is gone. Replaces an earlier will; no keys withdraw it. If the network to this host fails, the
-  /// connection counts as ended after `silence`, or after about a minute if that is zero.
+  /// connection counts as ended after `keepalive_timeout`, or after about a minute if that is zero.
   void set_on_disconnect(const Keys& keys, const Values& values, Timeout timeout = {},
-                         std::chrono::milliseconds silence = {});
+                         std::chrono::milliseconds keepalive_timeout = {});
   /// Makes calls on this store fail once nothing has been heard from the server's host for this long.
-  void notice_silence(std::chrono::milliseconds after);
+  void set_keepalive_timeout(std::chrono::milliseconds after);
   /// Makes a call that another thread is in throw NetworkError at once, and every later call too.
   void interrupt();
 

@@ -8,11 +8,11 @@
 namespace cohort {
 
 /// Keeps a stranger who causes the same event thousands of times from filling the log with it. Not thread-safe.
-class Occasionally {
+class LogRateLimiter {
  public:
   using Clock = std::chrono::steady_clock;
 
-  explicit Occasionally(Clock::duration interval) : interval_(interval) {}
+  explicit LogRateLimiter(Clock::duration interval) : interval_(interval) {}
 
   /// Counts an event. Returns how many there were since one was last told of, this one included; 0: say nothing now.
   std::size_t count(Clock::time_point now = Clock::now()) {

@@ -12,43 +12,44 @@ namespace cohort {
 
 /// A mutex that can be waited for until a deadline. (std::timed_mutex can too, but GCC 12's thread sanitizer does not
 /// see that it is locked.)
-class Turn {
+class TimedMutex {
  public:
-  /// Holds the turn for a scope. Converts to false if the deadline passed first.
-  class Holder {
-   public:
-    Holder(Turn& turn, Deadline deadline) : turn_(turn), holds_(turn.take(deadline)) {}
-    ~Holder() {
-      if (holds_) turn_.give_back();
-    }
-    Holder(const Holder&) = delete;
-    Holder& operator=(const Holder&) = delete;
-    explicit operator bool() const { return holds_; }
-
-   private:
-    Turn& turn_;
-    bool holds_;
-  };
-
- private:
-  bool take(Deadline deadline) {
+  /// Returns false if the deadline passed first.
+  bool lock(Deadline deadline) {
     std::unique_lock lock(mutex_);
-    const auto is_free = [this] { return !taken_; };
+    const auto is_free = [this] { return !is_locked_; };
     if (!wait_until(free_, lock, deadline, is_free)) return false;
-    taken_ = true;
+    is_locked_ = true;
     return true;
   }
-  void give_back() {
+  void unlock() {
     {
       const std::lock_guard lock(mutex_);
-      taken_ = false;
+      is_locked_ = false;
     }
     free_.notify_one();
   }
 
+ private:
   std::mutex mutex_;
   std::condition_variable free_;
-  bool taken_ = false;
+  bool is_locked_ = false;
+};
+
+/// Holds the mutex for a scope. Converts to false if the deadline passed first.
+class TimedLock {
+ public:
+  TimedLock(TimedMutex& mutex, Deadline deadline) : mutex_(mutex), holds_(mutex.lock(deadline)) {}
+  ~TimedLock() {
+    if (holds_) mutex_.unlock();
+  }
+  TimedLock(const TimedLock&) = delete;
+  TimedLock& operator=(const TimedLock&) = delete;
+  explicit operator bool() const { return holds_; }
+
+ private:
+  TimedMutex& mutex_;
+  bool holds_;
 };
 
 }  // namespace cohort

@@ -26,11 +26,11 @@ using std::chrono::milliseconds;
 /// A member whose host has been silent for this long counts as lost.
 constexpr milliseconds member_timeout{4000};
 /// For requests that wait for nobody, after the deadline or on the way out.
-constexpr milliseconds settling_patience{2000};
+constexpr milliseconds settling_timeout{2000};
 /// How often a member that waits for others looks whether they have died.
 constexpr milliseconds look_every{50};
 /// Making the group may fail here because of a death that the store reports a moment later.
-constexpr milliseconds news_patience{1000};
+constexpr milliseconds news_timeout{1000};
 
 constexpr auto alarm_key = "alarm";  ///< set by last wills, and by members that give up
 constexpr auto outcome_key = "outcome";
@@ -64,7 +64,7 @@ Assembly::~Assembly() {
   if (!is_settled_) call_off(Cause::failure, fmt::format("rank {} gave up", members_.names[index_of(members_.place)]));
   if (watch_ == nullptr) return;
   try {
-    tcp_store_below(talk_)->set_on_disconnect({}, {}, settling_patience);
+    tcp_store_below(talk_)->set_on_disconnect({}, {}, settling_timeout);
   } catch (const Error& e) {
     log_debug("a last will could not be withdrawn: {}", e.what());
   }
@@ -83,7 +83,7 @@ void Assembly::listen() {
 }
 
 std::string Assembly::settle(Store& store, const std::string& proposal) {
-  return store.compare_set(outcome_key, "", proposal, settling_patience);
+  return store.compare_set(outcome_key, "", proposal, settling_timeout);
 }
 
 void Assembly::await_all(const std::function<bool(int place)>& is_lost) {
@@ -111,7 +111,7 @@ void Assembly::call_off(Cause cause, const std::string& why) {
   try {
     const auto text = fmt::format("{}{}", cause == Cause::death ? lost_mark : failed_mark, why);
     conclude(settle(*talk_, text));
-    talk_->set(alarm_key, text, settling_patience);
+    talk_->set(alarm_key, text, settling_timeout);
   } catch (const Error& e) {
     is_settled_ = true;
     why_ = fmt::format("{} ({})", why, e.message());
@@ -138,7 +138,7 @@ std::string Assembly::await_outcome() {
   } catch (const StoreTimeoutError&) {
     std::vector<int> missing;
     for (std::size_t i = 0; i < all.size(); ++i) {
-      if (!talk_->check({all[i]}, settling_patience)) missing.push_back(members_.names[i]);
+      if (!talk_->check({all[i]}, settling_timeout)) missing.push_back(members_.names[i]);
     }
     return settle(*talk_, fmt::format("{}not all members were ready in time; missing: {}", failed_mark,
                                       fmt::join(missing, ", ")));
@@ -152,7 +152,7 @@ ProcessGroupPtr Assembly::run(const GroupRecipe& recipe) {
     group = recipe.make(keys_, members_.place, static_cast<int>(members_.names.size()), deadline_);
   } catch (const Error& e) {
     try {
-      conclude(talk_->get(outcome_key, news_patience));
+      conclude(talk_->get(outcome_key, news_timeout));
     } catch (const StoreTimeoutError&) {
       call_off(Cause::failure, fmt::format("rank {}: {}", members_.names[index_of(members_.place)], e.message()));
     }
@@ -160,7 +160,7 @@ ProcessGroupPtr Assembly::run(const GroupRecipe& recipe) {
   }
   const auto outcome = await_outcome();
   conclude(outcome);
-  if (outcome != go_on) talk_->set(alarm_key, outcome, settling_patience);
+  if (outcome != go_on) talk_->set(alarm_key, outcome, settling_timeout);
   return outcome == go_on ? group : nullptr;
 }
 

@@ -27,15 +27,15 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// Rank 0 answers every newcomer that it has claimed: with a seat, or that it is to ask again.
+/// Rank 0 answers every newcomer that it has claimed: with admission, or that it is to ask again.
 class Newcomers {
  public:
-  Newcomers(Lobby& lobby, std::vector<JoinRequest> requests) : lobby_(lobby), requests_(std::move(requests)) {}
+  Newcomers(JoinQueue& queue, std::vector<JoinRequest> requests) : queue_(queue), requests_(std::move(requests)) {}
   ~Newcomers() {
     for (const auto& request : requests_) {
       if (is_seated_) return;
       try {
-        lobby_.put_off(request);
+        queue_.defer(request);
       } catch (const Error& e) {
         log_debug("a process that wants to join could not be told to ask again: {}", e.what());
       }
@@ -45,15 +45,15 @@ class Newcomers {
   Newcomers& operator=(const Newcomers&) = delete;
 
   const std::vector<JoinRequest>& all() const { return requests_; }
-  void seat(const GrowthPlan& plan) {
+  void admit(const GrowthPlan& plan) {
     is_seated_ = true;
-    for (const auto& request : requests_) lobby_.seat(request, plan);
+    for (const auto& request : requests_) queue_.admit(request, plan);
   }
 
-  bool has_died(std::size_t which) const { return lobby_.has_died(requests_[which]); }
+  bool has_died(std::size_t which) const { return queue_.has_died(requests_[which]); }
 
  private:
-  Lobby& lobby_;
+  JoinQueue& queue_;
   std::vector<JoinRequest> requests_;
   bool is_seated_ = false;
 };
@@ -99,15 +99,15 @@ ProcessGroupPtr ProcessGroup::grow(const GrowOptions& options) {
   const auto deadline = Deadline::after(timeout);
 
   // Rank 0 proposes who joins, and a broadcast in this group makes it everybody's plan.
-  std::optional<Lobby> lobby;
+  std::optional<JoinQueue> queue;
   std::optional<Newcomers> newcomers;
   GrowthPlan plan;
   std::string text;
   if (rank_ == 0) {
-    lobby.emplace(recipe->job, recipe->name);
-    newcomers.emplace(*lobby, lobby->requests(global_ranks(), recipe->backend, options.at_least, deadline));
+    queue.emplace(recipe->job, recipe->name);
+    newcomers.emplace(*queue, queue->requests(global_ranks(), recipe->backend, options.at_least, deadline));
     if (!newcomers->all().empty()) {
-      plan = {.number = lobby->number_growth(), .time = timeout, .global_ranks = global_ranks()};
+      plan = {.number = queue->number_growth(), .time = timeout, .global_ranks = global_ranks()};
       for (const auto& request : newcomers->all()) plan.global_ranks.push_back(request.global_rank);
       text = plan.encode();
     }
@@ -118,9 +118,9 @@ ProcessGroupPtr ProcessGroup::grow(const GrowOptions& options) {
   if (!told) return shared_from_this();
   plan = *told;
 
-  if (!lobby) lobby.emplace(recipe->job, recipe->name);
+  if (!queue) queue.emplace(recipe->job, recipe->name);
   const auto until = Deadline::after(plan.time);
-  Assembly assembly(lobby->assembly_keys(plan.number), {.names = plan.global_ranks, .place = rank_}, until);
+  Assembly assembly(queue->assembly_keys(plan.number), {.names = plan.global_ranks, .place = rank_}, until);
   // After this each member of this group is in the assembly, which notices its death.
   barrier({.timeout = until});
   if (newcomers) {
@@ -147,8 +147,8 @@ ProcessGroupPtr join_group(std::string_view backend, milliseconds timeout, const
   recipe->name = members.name;
   recipe->job = found.store;
   for (;;) {
-    std::optional<Lobby> lobby(std::in_place, found.store, members.name);
-    const auto plan = lobby->ask(found.rank, recipe->backend, deadline);
+    std::optional<JoinQueue> queue(std::in_place, found.store, members.name);
+    const auto plan = queue->ask(found.rank, recipe->backend, deadline);
     if (!plan) {
       throw OperationTimeoutError(
           fmt::format("join_group: rank {} was not admitted within {} ms: the ranks of the group call grow() for that",
@@ -157,7 +157,7 @@ ProcessGroupPtr join_group(std::string_view backend, milliseconds timeout, const
     }
     const auto place = std::find(plan->global_ranks.begin(), plan->global_ranks.end(), found.rank);
     if (place == plan->global_ranks.end()) throw DistributedError("join_group: the seat is not for this rank");
-    Assembly assembly(lobby->assembly_keys(plan->number),
+    Assembly assembly(queue->assembly_keys(plan->number),
                       {.names = plan->global_ranks, .place = static_cast<int>(place - plan->global_ranks.begin())},
                       Deadline::after(plan->time));
     auto group = assembly.run(*recipe);

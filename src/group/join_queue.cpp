@@ -22,15 +22,15 @@ namespace {
 using std::chrono::milliseconds;
 
 /// A newcomer whose host has been silent for this long counts as lost.
-constexpr milliseconds silence{4000};
+constexpr milliseconds keepalive_timeout{4000};
 /// A newcomer that has drawn a ticket says at once what it wants, unless it has died.
-constexpr milliseconds request_patience{1000};
+constexpr milliseconds request_timeout{1000};
 /// How long a group waits for a request that another one of its name has served meanwhile, so that it never comes.
 constexpr milliseconds overlooked_for{100};
 
 constexpr auto tickets_key = "tickets";
 constexpr auto served_key = "served";
-constexpr std::string_view seat_mark = "seat ";
+constexpr std::string_view admitted_mark = "seat ";
 constexpr std::string_view refused_mark = "refused ";
 constexpr auto again = "again";
 constexpr auto withdrawn_mark = "withdrawn";
@@ -64,10 +64,10 @@ std::optional<GrowthPlan> GrowthPlan::decode(const std::string& text) {
   return plan;
 }
 
-Lobby::Lobby(const StorePtr& job, const std::string& name)
-    : store_(std::make_shared<PrefixStore>(fmt::format("lobby/{}", name), job->clone())), mark_(random_id()) {}
+JoinQueue::JoinQueue(const StorePtr& job, const std::string& name)
+    : store_(std::make_shared<PrefixStore>(fmt::format("join_queue/{}", name), job->clone())), mark_(random_id()) {}
 
-Lobby::~Lobby() {
+JoinQueue::~JoinQueue() {
   if (will_.empty()) return;
   try {
     set_will({}, "");
@@ -76,71 +76,72 @@ Lobby::~Lobby() {
   }
 }
 
-void Lobby::set_will(Store::Keys keys, const std::string& value) {
+void JoinQueue::set_will(Store::Keys keys, const std::string& value) {
   auto* const tcp = tcp_store_below(store_);
   if (tcp == nullptr) return;
   Store::Keys full;
   for (const auto& key : keys) full.push_back(full_key(store_, key));
-  tcp->set_on_disconnect(full, Store::Values(full.size(), value), patience, silence);
+  tcp->set_on_disconnect(full, Store::Values(full.size(), value), store_timeout, keepalive_timeout);
   will_ = std::move(keys);
 }
 
-StorePtr Lobby::assembly_keys(std::int64_t growth) {
+StorePtr JoinQueue::assembly_keys(std::int64_t growth) {
   return std::make_shared<PrefixStore>(fmt::format("growth/{}", growth), store_->clone());
 }
 
-std::optional<std::string> Lobby::await_answer(std::int64_t ticket, Deadline deadline) {
+std::optional<std::string> JoinQueue::await_answer(std::int64_t ticket, Deadline deadline) {
   try {
     return store_->get(answer_key(ticket), deadline);
   } catch (const StoreTimeoutError&) {
-    if (store_->compare_set(claim_key(ticket), "", withdrawn_mark, patience) == withdrawn_mark) return std::nullopt;
+    if (store_->compare_set(claim_key(ticket), "", withdrawn_mark, store_timeout) == withdrawn_mark)
+      return std::nullopt;
   }
   // The ticket was taken, so that the answer may come any moment.
   try {
-    return store_->get(answer_key(ticket), patience);
+    return store_->get(answer_key(ticket), store_timeout);
   } catch (const StoreTimeoutError&) {
-    store_->set(gone_key(ticket), "", patience);
+    store_->set(gone_key(ticket), "", store_timeout);
     return std::nullopt;
   }
 }
 
-std::optional<GrowthPlan> Lobby::ask(int global_rank, const std::string& backend, Deadline deadline) {
+std::optional<GrowthPlan> JoinQueue::ask(int global_rank, const std::string& backend, Deadline deadline) {
   while (!deadline.expired()) {
-    const auto ticket = store_->add(tickets_key, 1, patience);
+    const auto ticket = store_->add(tickets_key, 1, store_timeout);
     set_will({gone_key(ticket)}, "");
-    store_->set(request_key(ticket), fmt::format("{} {}", global_rank, backend), patience);
+    store_->set(request_key(ticket), fmt::format("{} {}", global_rank, backend), store_timeout);
     const auto text = await_answer(ticket, deadline);
     if (!text) return std::nullopt;
     for (const auto& key : {request_key(ticket), claim_key(ticket), answer_key(ticket)}) {
-      store_->delete_key(key, patience);
+      store_->delete_key(key, store_timeout);
     }
     const std::string_view answer = *text;
     if (answer.starts_with(refused_mark)) {
       throw ValueError(fmt::format("join_group: {}", answer.substr(refused_mark.size())), {.op = "join_group"});
     }
-    if (answer.starts_with(seat_mark)) return GrowthPlan::decode(text->substr(seat_mark.size()));
+    if (answer.starts_with(admitted_mark)) return GrowthPlan::decode(text->substr(admitted_mark.size()));
   }
   return std::nullopt;
 }
 
-void Lobby::answer(std::int64_t ticket, const std::string& text) {
-  store_->set(answer_key(ticket), text, patience);
+void JoinQueue::answer(std::int64_t ticket, const std::string& text) {
+  store_->set(answer_key(ticket), text, store_timeout);
 }
 
-std::optional<JoinRequest> Lobby::examine(std::int64_t ticket, const std::vector<int>& taken,
-                                          const std::string& backend) {
+std::optional<JoinRequest> JoinQueue::examine(std::int64_t ticket, const std::vector<int>& taken,
+                                              const std::string& backend) {
   JoinRequest request{.ticket = ticket};
   if (has_died(request) || !claim(ticket)) return std::nullopt;
   // Another group of this name has served it, and its newcomer has deleted what it had claimed.
-  if (store_->add(served_key, 0, patience) >= ticket) {
-    store_->delete_key(claim_key(ticket), patience);
+  if (store_->add(served_key, 0, store_timeout) >= ticket) {
+    store_->delete_key(claim_key(ticket), store_timeout);
     return std::nullopt;
   }
   std::string text;
   try {
-    text = store_->get(request_key(ticket), request_patience);
+    text = store_->get(request_key(ticket), request_timeout);
   } catch (const StoreTimeoutError&) {
-    put_off(request);
+    defer(request);
     return std::nullopt;
   }
   const auto blank = std::min(text.find(' '), text.size() - 1);
@@ -162,23 +163,23 @@ std::optional<JoinRequest> Lobby::examine(std::int64_t ticket, const std::vector
 }
 
 /// From then on it cannot withdraw, and no other group of this name that grows at the same time can take it.
-bool Lobby::claim(std::int64_t ticket) {
+bool JoinQueue::claim(std::int64_t ticket) {
   const auto without = will_;
   auto with = without;
   with.push_back(answer_key(ticket));
   set_will(std::move(with), again);
-  if (store_->compare_set(claim_key(ticket), "", mark_, patience) == mark_) return true;
+  if (store_->compare_set(claim_key(ticket), "", mark_, store_timeout) == mark_) return true;
   set_will(without, again);
   return false;
 }
 
-std::vector<JoinRequest> Lobby::requests(const std::vector<int>& taken, const std::string& backend, int at_least,
-                                         Deadline deadline) {
+std::vector<JoinRequest> JoinQueue::requests(const std::vector<int>& taken, const std::string& backend, int at_least,
+                                             Deadline deadline) {
   auto held = taken;
   std::vector<JoinRequest> waiting;
   for (;;) {
-    const auto tickets = store_->add(tickets_key, 0, patience);
-    auto served = store_->add(served_key, 0, patience);
+    const auto tickets = store_->add(tickets_key, 0, store_timeout);
+    auto served = store_->add(served_key, 0, store_timeout);
     for (; served < tickets; ++served) {
       const auto request = examine(served + 1, held, backend);
       if (request) {
@@ -186,7 +187,7 @@ std::vector<JoinRequest> Lobby::requests(const std::vector<int>& taken, const st
         waiting.push_back(*request);
       }
       // Another group of this name may be as far.
-      store_->compare_set(served_key, std::to_string(served), std::to_string(served + 1), patience);
+      store_->compare_set(served_key, std::to_string(served), std::to_string(served + 1), store_timeout);
     }
     if (static_cast<int>(waiting.size()) >= at_least) break;
     try {
@@ -200,16 +201,16 @@ std::vector<JoinRequest> Lobby::requests(const std::vector<int>& taken, const st
   return waiting;
 }
 
-void Lobby::seat(const JoinRequest& request, const GrowthPlan& plan) {
-  answer(request.ticket, fmt::format("{}{}", seat_mark, plan.encode()));
+void JoinQueue::admit(const JoinRequest& request, const GrowthPlan& plan) {
+  answer(request.ticket, fmt::format("{}{}", admitted_mark, plan.encode()));
 }
 
-void Lobby::put_off(const JoinRequest& request) {
+void JoinQueue::defer(const JoinRequest& request) {
   answer(request.ticket, again);
 }
 
-bool Lobby::has_died(const JoinRequest& request) {
-  return store_->check({gone_key(request.ticket)}, patience);
+bool JoinQueue::has_died(const JoinRequest& request) {
+  return store_->check({gone_key(request.ticket)}, store_timeout);
 }
 
 }  // namespace cohort

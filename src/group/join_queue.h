@@ -3,7 +3,7 @@
 // Where processes wait that want to join a group (join_group), and where rank 0 of the group finds them (grow). It is a
 // few keys in the job's store.
 //
-// A newcomer draws a ticket, says which rank it wants, and waits for a seat. Rank 0 takes the tickets that it admits;
+// A newcomer draws a ticket, says which rank it wants, and waits for admission. Rank 0 takes the tickets that it admits;
 // a newcomer that gives up withdraws its ticket; compare_set decides which of the two came first. Last wills tell rank
 // 0 that a newcomer has died, and the newcomers whose tickets it has that rank 0 has, so that they ask again.
 #pragma once
@@ -37,19 +37,19 @@ struct GrowthPlan {
   static std::optional<GrowthPlan> decode(const std::string& text);
 };
 
-class Lobby {
+class JoinQueue {
  public:
-  /// The lobby of the groups with this name. Opens a connection of its own to the job's store.
-  Lobby(const StorePtr& job, const std::string& name);
-  ~Lobby();
-  Lobby(const Lobby&) = delete;
-  Lobby& operator=(const Lobby&) = delete;
+  /// The join queue of the groups with this name. Opens a connection of its own to the job's store.
+  JoinQueue(const StorePtr& job, const std::string& name);
+  ~JoinQueue();
+  JoinQueue(const JoinQueue&) = delete;
+  JoinQueue& operator=(const JoinQueue&) = delete;
 
   /// The keys for the assembly of a growth, on a connection of their own.
   StorePtr assembly_keys(std::int64_t growth);
 
   // --- for a newcomer
-  /// Waits until the deadline for a seat; nullopt if there was none. Until the object is destroyed, rank 0 notices that
+  /// Waits until the deadline for admission; nullopt if there was none. Until the object is destroyed, rank 0 notices that
   /// this process has died. Throws ValueError if the request was refused.
   std::optional<GrowthPlan> ask(int global_rank, const std::string& backend, Deadline deadline);
 
@@ -58,14 +58,14 @@ class Lobby {
   /// are answered here: the rank that they want is one of `taken`, or they give another backend.
   std::vector<JoinRequest> requests(const std::vector<int>& taken, const std::string& backend, int at_least,
                                     Deadline deadline);
-  std::int64_t number_growth() { return store_->add("growths", 1, patience); }
-  void seat(const JoinRequest& request, const GrowthPlan& plan);
+  std::int64_t number_growth() { return store_->add("growths", 1, store_timeout); }
+  void admit(const JoinRequest& request, const GrowthPlan& plan);
   /// The newcomer is to ask again.
-  void put_off(const JoinRequest& request);
+  void defer(const JoinRequest& request);
   bool has_died(const JoinRequest& request);
 
  private:
-  static constexpr std::chrono::milliseconds patience{5000};
+  static constexpr std::chrono::milliseconds store_timeout{5000};
 
   /// nullopt: there was none until the deadline, and there will be none.
   std::optional<std::string> await_answer(std::int64_t ticket, Deadline deadline);

@@ -61,8 +61,8 @@ Snapshot Recorder::snapshot() {
   return snapshot;
 }
 
-std::shared_ptr<GroupState> Recorder::add(GroupInfo info) {
-  auto state = std::make_shared<GroupState>();
+std::shared_ptr<RecordedGroup> Recorder::add(GroupInfo info) {
+  auto state = std::make_shared<RecordedGroup>();
   state->info = std::move(info);
   int none = -1;
   first_rank_.compare_exchange_strong(none, state->info.global_rank(state->info.rank), std::memory_order_relaxed);
@@ -73,7 +73,7 @@ std::shared_ptr<GroupState> Recorder::add(GroupInfo info) {
   return state;
 }
 
-void Recorder::remove(GroupState& state) {
+void Recorder::remove(RecordedGroup& state) {
   const std::lock_guard lock(mutex_);
   state.is_live = false;
   state.last_position = ring_.next();

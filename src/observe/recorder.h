@@ -73,7 +73,7 @@ class AtomicProgress {
 
 /// What the recorder knows about a group. It exists as long as the group does, and afterwards as long as one of the
 /// group's operations is in the ring.
-struct GroupState {
+struct RecordedGroup {
   std::uint32_t number = 0;  ///< numbers the groups of the process
   GroupInfo info{};          ///< the recorder's mutex protects changes of the names
   bool is_live = true;
@@ -128,8 +128,8 @@ class Recorder {
  private:
   friend class GroupTrace;
 
-  std::shared_ptr<GroupState> add(GroupInfo info);
-  void remove(GroupState& state);
+  std::shared_ptr<RecordedGroup> add(GroupInfo info);
+  void remove(RecordedGroup& state);
   void forget_old_groups();
   std::vector<Record> visible_records() const { return ring_.read(epoch_start_); }
 
@@ -140,7 +140,7 @@ class Recorder {
   std::mutex mutex_;  ///< protects the members below; never locked while recording
   std::uint64_t epoch_start_ = 0;
   std::uint32_t next_group_ = 0;
-  std::map<std::uint32_t, std::shared_ptr<GroupState>> groups_;
+  std::map<std::uint32_t, std::shared_ptr<RecordedGroup>> groups_;
 };
 
 /// Records the operations of one rank of one group. All member functions except the setters are thread-safe. Must
@@ -173,7 +173,7 @@ class GroupTrace {
 
  private:
   Recorder& recorder_;
-  std::shared_ptr<GroupState> state_;
+  std::shared_ptr<RecordedGroup> state_;
 };
 
 }  // namespace cohort::observe

@@ -58,7 +58,7 @@ constexpr std::uint64_t idle_at(std::uint64_t position) {
 
 /// How often to retry while a writer is active. It usually leaves within a few nanoseconds; if it was interrupted,
 /// others do not wait for it.
-constexpr int patience = 200;
+constexpr int most_tries = 200;
 
 void pause() noexcept {
 #if defined(__x86_64__)
@@ -103,7 +103,7 @@ std::uint64_t Ring::write(const Event& event, const Origin& origin, std::span<vo
   auto seen = words[control].load(std::memory_order_relaxed);
   for (int tries = 0;; ++tries) {
     // The slot holds a newer position if this thread was interrupted for a whole round of the ring.
-    if (seen >= mine || tries == patience) {
+    if (seen >= mine || tries == most_tries) {
       dropped_.fetch_add(1, std::memory_order_relaxed);
       return no_position;
     }
@@ -159,7 +159,7 @@ void Ring::note(std::uint64_t position, Stage stage, std::uint64_t when) noexcep
   if (position == no_position) return;
   auto& words = slot(position).words;
   const auto idle = idle_at(position);
-  for (int tries = 0; tries < patience; ++tries) {
+  for (int tries = 0; tries < most_tries; ++tries) {
     auto seen = idle;
     if (words[control].compare_exchange_strong(seen, idle | busy, std::memory_order_acquire,
                                                std::memory_order_relaxed)) {
@@ -179,7 +179,7 @@ void Ring::note(std::uint64_t position, Stage stage, std::uint64_t when) noexcep
 
 std::optional<Record> Ring::copy(std::uint64_t position) const {
   const auto& words = slot(position).words;
-  for (int tries = 0; tries < patience; ++tries) {
+  for (int tries = 0; tries < most_tries; ++tries) {
     const auto before = words[control].load(std::memory_order_acquire);
     if ((before | busy) != (idle_at(position) | busy)) return std::nullopt;
     if ((before & busy) != 0) {

@@ -83,8 +83,8 @@ void check_size(Store& store, int size, Deadline deadline) {
 /// What all ranks wait for: StoreCollectives::barrier("arrived").
 constexpr auto gate_key = "arrived/gate";
 /// A rank whose host has been silent for this long counts as lost.
-constexpr std::chrono::milliseconds silence{4000};
-constexpr std::chrono::milliseconds withdrawing_patience{2000};
+constexpr std::chrono::milliseconds keepalive_timeout{4000};
+constexpr std::chrono::milliseconds withdrawing_timeout{2000};
 
 /// Tells the others if this process dies before all ranks have arrived: its last will opens the gate and says who it
 /// was. Without a TcpStore nobody is told before the deadline.
@@ -93,12 +93,13 @@ class Arrival {
   Arrival(const StorePtr& store, int rank, Deadline deadline) {
     if (tcp_store_below(store) == nullptr) return;
     held_ = store->clone();
-    tcp_store_below(held_)->set_on_disconnect({full_key(held_, gate_key)}, {std::to_string(rank)}, deadline, silence);
+    tcp_store_below(held_)->set_on_disconnect({full_key(held_, gate_key)}, {std::to_string(rank)}, deadline,
+                                              keepalive_timeout);
   }
   ~Arrival() {
     if (held_ == nullptr) return;
     try {
-      tcp_store_below(held_)->set_on_disconnect({}, {}, withdrawing_patience);
+      tcp_store_below(held_)->set_on_disconnect({}, {}, withdrawing_timeout);
     } catch (const Error& e) {
       log_debug("a last will could not be withdrawn: {}", e.what());
     }
@@ -122,7 +123,7 @@ void await_all(const RendezvousResult& found, Deadline deadline) {
   }
   // The last one to pass the gate leaves nothing behind. All ranks have met: whatever goes wrong now is no error.
   try {
-    const auto until = Deadline::after(withdrawing_patience);
+    const auto until = Deadline::after(withdrawing_timeout);
     if (store.add("arrived/passed", 1, until) < found.size) return;
     for (const auto* const key : {"size", "arrived/count", gate_key, "arrived/passed"}) store.delete_key(key, until);
     for (int rank = 0; rank < found.size; ++rank) store.delete_key(fmt::format("arrived/{}", rank), until);

@@ -25,12 +25,12 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 /// How long a server may take for its half of the handshake. Its own timeout for our half is shorter.
-constexpr seconds handshake_patience{5};
+constexpr seconds handshake_timeout{5};
 /// How long a taken rank is asked for again: when its holder has just been killed, it is free as soon as the kernel has
 /// told the server.
-constexpr seconds rank_taken_patience{1};
+constexpr seconds rank_taken_timeout{1};
 /// How long a call still waits after its deadline for the reply to its cancellation.
-constexpr seconds cancel_patience{1};
+constexpr seconds cancel_timeout{1};
 
 /// The pause between attempts to connect. It is short while the job is starting, so that clients that were there first
 /// join within milliseconds of the server's start, and grows when that takes long, so that thousands of clients do not
@@ -156,7 +156,7 @@ Attempt connect_and_authenticate(const ConnectionOptions& options, const std::ve
       return refused(
           "it is beyond this host, and neither a secret (COHORT_SECRET_FILE) nor COHORT_INSECURE=1 is given");
     }
-    auto connected = try_connect(address, earlier(deadline, Deadline::after(handshake_patience)));
+    auto connected = try_connect(address, earlier(deadline, Deadline::after(handshake_timeout)));
     if (!connected.socket) {
       // Waiting does not help against this process's own limit.
       if (connected.error == EMFILE || connected.error == ENFILE) return refused("too many open files (ulimit -n)");
@@ -165,7 +165,7 @@ Attempt connect_and_authenticate(const ConnectionOptions& options, const std::ve
     }
     try {
       return authenticate(Stream(std::move(connected.socket)), options,
-                          earlier(deadline, Deadline::after(handshake_patience)));
+                          earlier(deadline, Deadline::after(handshake_timeout)));
     } catch (const NetworkError& e) {
       // A failed TLS negotiation would fail again; a connection that broke may be a server that is stopping.
       const bool is_tls = e.message().starts_with("TLS");
@@ -203,7 +203,7 @@ StoreConnection::StoreConnection(const ConnectionOptions& options, Deadline dead
     if (reason.empty() || !deadline.expired()) reason = attempt.reason;
     const auto waited = std::chrono::steady_clock::now() - start;
     const bool rank_taken = attempt.reason.starts_with("rank ");
-    if (attempt.is_final || (rank_taken && waited > rank_taken_patience)) {
+    if (attempt.is_final || (rank_taken && waited > rank_taken_timeout)) {
       throw NetworkError(fmt::format("store at {}: {}", where_, attempt.reason), {.rank = options.rank});
     }
     if (deadline.expired()) {
@@ -259,7 +259,7 @@ void StoreConnection::interrupt() {
 }
 
 StoreReply StoreConnection::call(const StoreRequest& request, Deadline deadline, wire::Kind kind) {
-  const Turn::Holder turn(turn_, deadline);
+  const TimedLock turn(turn_, deadline);
   if (!turn) {
     throw StoreTimeoutError("another thread's call on this store took until the deadline: give each thread a clone()");
   }
@@ -274,14 +274,14 @@ StoreReply StoreConnection::call(const StoreRequest& request, Deadline deadline,
   std::optional<wire::Reply> reply;
   try {
     // A request that went out in part cannot be taken back, so a send that does not finish ends the connection.
-    const auto send_by = deadline.expired() ? Deadline::after(cancel_patience) : deadline;
+    const auto send_by = deadline.expired() ? Deadline::after(cancel_timeout) : deadline;
     if (stream_.send(outbox_, send_by)) {
       reply = receive_reply(bytes, deadline);
       if (!reply) {
         outbox_.clear();
         wire::encode({}, outbox_, wire::Kind::cancel);
-        const auto patience = Deadline::after(cancel_patience);
-        if (stream_.send(outbox_, patience)) reply = receive_reply(bytes, patience);
+        const auto until = Deadline::after(cancel_timeout);
+        if (stream_.send(outbox_, until)) reply = receive_reply(bytes, until);
       }
     }
   } catch (const NetworkError& e) {

@@ -47,7 +47,9 @@ class StoreConnection {
   /// even answer the cancellation is given up: the call throws StoreTimeoutError, and later ones NetworkError.
   StoreReply call(const StoreRequest& request, Deadline deadline, wire::Kind kind = wire::Kind::operation);
 
-  void notice_silence(std::chrono::milliseconds after) { cohort::notice_silence(stream_.descriptor(), after); }
+  void set_keepalive_timeout(std::chrono::milliseconds after) {
+    cohort::set_keepalive_timeout(stream_.descriptor(), after);
+  }
   /// Makes a call() that runs in another thread fail, and every later one.
   void interrupt();
 
@@ -60,7 +62,7 @@ class StoreConnection {
 
   std::string where_;
   pid_t owner_ = ::getpid();
-  Turn turn_;
+  TimedMutex turn_;
   std::mutex closing_;  ///< so that interrupt() never uses a descriptor that has been closed and reused
   Stream stream_;
   handshake::Limits limits_;

@@ -230,7 +230,7 @@ void Conversation::set_will(const StoreRequest& will) {
   will_.reserve(will.keys.size());
   for (std::size_t i = 0; i < will.keys.size(); ++i) will_.emplace_back(will.keys[i], will.values[i]);
   will_bytes_ = cost_of_will(will);
-  if (will.number > 0) silence_ = std::chrono::milliseconds(std::min<std::int64_t>(will.number, 60'000));
+  if (will.number > 0) keepalive_timeout_ = std::chrono::milliseconds(std::min<std::int64_t>(will.number, 60'000));
   answer({});
 }
 

@@ -46,7 +46,9 @@ class Conversation {
   /// There was no memory for a reply, so the connection has to be closed.
   bool has_failed() const { return has_failed_; }
   /// After how much silence this client wants to count as gone; nullopt if it did not say, or this was called already.
-  std::optional<std::chrono::milliseconds> take_silence() { return std::exchange(silence_, std::nullopt); }
+  std::optional<std::chrono::milliseconds> take_keepalive_timeout() {
+    return std::exchange(keepalive_timeout_, std::nullopt);
+  }
   const std::string& outbox() const { return outbox_; }
   std::string take_outbox() {
     auto bytes = std::exchange(outbox_, {});
@@ -85,7 +87,7 @@ class Conversation {
   std::optional<handshake::Claim> claim_;
   std::vector<std::pair<std::string, std::string>> will_;
   std::size_t will_bytes_ = 0;
-  std::optional<std::chrono::milliseconds> silence_;
+  std::optional<std::chrono::milliseconds> keepalive_timeout_;
   std::string inbox_;        ///< an incomplete claim or frame
   std::size_t refused_ = 0;  ///< bytes of a refused request that are still to come, and that nobody keeps
   std::string outbox_;

@@ -87,7 +87,7 @@ class Hub {
   Table table_;
   std::size_t held_ = 0;
   std::map<int, Holder> holders_;
-  Occasionally wrong_secrets_{std::chrono::seconds(10)};
+  LogRateLimiter wrong_secrets_{std::chrono::seconds(10)};
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

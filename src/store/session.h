@@ -127,8 +127,8 @@ class Session final : public SessionHandle, public std::enable_shared_from_this<
     if (conversation_->had_wrong_secret()) {
       hub_.warn_of_wrong_secret(peer_name(stream_.lowest_layer().native_handle()));
     }
-    if (const auto silence = conversation_->take_silence()) {
-      notice_silence(stream_.lowest_layer().native_handle(), *silence);
+    if (const auto keepalive_timeout = conversation_->take_keepalive_timeout()) {
+      set_keepalive_timeout(stream_.lowest_layer().native_handle(), *keepalive_timeout);
     }
   }
 

@@ -199,7 +199,7 @@ bool wait_ready(int fd, short events, Deadline deadline) {
   }
 }
 
-void notice_silence(int fd, std::chrono::milliseconds after) {
+void set_keepalive_timeout(int fd, std::chrono::milliseconds after) {
   // The probes start after half of the time and come once a second or less often.
   const auto whole = std::max<std::int64_t>(2, after.count() / 1000);
   const int on = 1;

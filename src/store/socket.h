@@ -49,7 +49,7 @@ bool wait_ready(int fd, short events, Deadline deadline);
 
 /// Makes the kernel end a TCP connection, idle or not, when nothing has been heard from the peer's host for this long.
 /// Does nothing to other sockets.
-void notice_silence(int fd, std::chrono::milliseconds after);
+void set_keepalive_timeout(int fd, std::chrono::milliseconds after);
 
 /// Who is at the other end of a connection, for a log: an address, or the number of a process on this host.
 std::string peer_name(int fd);

@@ -27,7 +27,7 @@ namespace cohort {
 namespace {
 
 /// After this much silence a client's host counts as gone; a client may ask for less with its will.
-constexpr std::chrono::seconds usual_silence{60};
+constexpr std::chrono::seconds usual_keepalive_timeout{60};
 
 /// Called before anything listens: a server that other hosts can reach needs a secret, or the user's consent.
 void check_exposure(const Endpoint& endpoint, const StoreServerOptions& options) {
@@ -197,7 +197,7 @@ class StoreServer::Impl {
     if (!is_unix) {
       const int on = 1;
       ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-      notice_silence(socket.native_handle(), usual_silence);
+      set_keepalive_timeout(socket.native_handle(), usual_keepalive_timeout);
     }
     if (tls_) {
       start<TlsSocket>(TlsSocket(std::move(socket), *tls_), session);
@@ -241,7 +241,7 @@ class StoreServer::Impl {
   asio::basic_socket_acceptor<asio::generic::stream_protocol> acceptor_;
   asio::steady_timer handshake_timer_;
   asio::steady_timer accept_pause_;
-  Occasionally accept_failures_{std::chrono::seconds(10)};
+  LogRateLimiter accept_failures_{std::chrono::seconds(10)};
   bool is_watching_ = false;  ///< whether the timer of the handshakes is set
   std::optional<asio::ssl::context> tls_;
   Endpoint endpoint_;

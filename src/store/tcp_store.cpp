@@ -112,16 +112,17 @@ StoreReply TcpStore::execute(const StoreRequest& request, Deadline deadline) {
 }
 
 void TcpStore::set_on_disconnect(const Keys& keys, const Values& values, Timeout timeout,
-                                 std::chrono::milliseconds silence) {
+                                 std::chrono::milliseconds keepalive_timeout) {
   if (keys.size() != values.size()) {
     throw StoreError(fmt::format("set_on_disconnect: {} keys but {} values", keys.size(), values.size()));
   }
-  connection_->call(
-      {.keys = {keys.begin(), keys.end()}, .values = {values.begin(), values.end()}, .number = silence.count()},
-      timeout.deadline_or(this->timeout()), wire::Kind::will);
+  connection_->call({.keys = {keys.begin(), keys.end()},
+                     .values = {values.begin(), values.end()},
+                     .number = keepalive_timeout.count()},
+                    timeout.deadline_or(this->timeout()), wire::Kind::will);
 }
-void TcpStore::notice_silence(std::chrono::milliseconds after) {
-  connection_->notice_silence(after);
+void TcpStore::set_keepalive_timeout(std::chrono::milliseconds after) {
+  connection_->set_keepalive_timeout(after);
 }
 void TcpStore::interrupt() {
   connection_->interrupt();

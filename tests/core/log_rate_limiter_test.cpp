@@ -9,8 +9,8 @@ namespace {
 using namespace std::chrono_literals;
 
 TEST(OccasionallyTest, TellsOfTheFirstAndThenOnceInAnInterval) {
-  Occasionally events(10s);
-  const Occasionally::Clock::time_point start{};
+  LogRateLimiter events(10s);
+  const LogRateLimiter::Clock::time_point start{};
   EXPECT_EQ(events.count(start), 1U);
   EXPECT_EQ(events.count(start + 1s), 0U);
   EXPECT_EQ(events.count(start + 9s), 0U);

@@ -223,14 +223,14 @@ TEST(GrowOfThreads, ANewcomerIsClaimedByOneGroupOnly) {
     const auto store =
         std::make_shared<TcpStore>(TcpStoreOptions{.endpoint = Endpoint::tcp("127.0.0.1", 0), .is_host = true});
     as_threads(3, [&](int rank) {
-      Lobby lobby(store, "");
+      JoinQueue queue(store, "");
       if (rank == 0) {
-        for (const int wanted : {7, 8}) EXPECT_TRUE(lobby.ask(wanted, "thread", Deadline::after(10s)));
+        for (const int wanted : {7, 8}) EXPECT_TRUE(queue.ask(wanted, "thread", Deadline::after(10s)));
         return;
       }
-      const auto requests = lobby.requests({}, "thread", 1, Deadline::after(5s));
+      const auto requests = queue.requests({}, "thread", 1, Deadline::after(5s));
       EXPECT_EQ(requests.size(), 1U);
-      for (const auto& each : requests) lobby.seat(each, {.global_ranks = {each.global_rank}});
+      for (const auto& each : requests) queue.admit(each, {.global_ranks = {each.global_rank}});
     });
     if (HasFailure()) return;
   }
@@ -241,14 +241,14 @@ TEST(GrowOfThreads, AGroupGoesOnToTheNextRequest) {
   const auto store =
       std::make_shared<TcpStore>(TcpStoreOptions{.endpoint = Endpoint::tcp("127.0.0.1", 0), .is_host = true});
   auto growing = start_waiting([&] {
-    Lobby lobby(store, "");
-    const auto requests = lobby.requests({}, "thread", 1, Deadline::after(10s));
-    for (const auto& each : requests) lobby.seat(each, {.global_ranks = {each.global_rank}});
+    JoinQueue queue(store, "");
+    const auto requests = queue.requests({}, "thread", 1, Deadline::after(10s));
+    for (const auto& each : requests) queue.admit(each, {.global_ranks = {each.global_rank}});
     return requests.size();
   });
-  PrefixStore keys("lobby/", store->clone());
+  PrefixStore keys("join_queue/", store->clone());
   for (const auto* const counter : {"tickets", "served"}) keys.add(counter, 1);
-  EXPECT_TRUE(Lobby(store, "").ask(7, "thread", Deadline::after(5s)));
+  EXPECT_TRUE(JoinQueue(store, "").ask(7, "thread", Deadline::after(5s)));
   EXPECT_EQ(growing.get(), 1U);
 }
 

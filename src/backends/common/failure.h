@@ -57,7 +57,7 @@ struct Departure {
 };
 
 /// Asked now and then by those who wait for other ranks: returns the reason if waiting is in vain. May be null.
-using Trouble = std::function<std::optional<Failure>()>;
+using FailureCheck = std::function<std::optional<Failure>()>;
 
 /// The error of the class that belongs to the failure's kind.
 std::exception_ptr error_of(const Failure& failure, ErrorContext context);

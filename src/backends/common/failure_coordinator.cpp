@@ -20,10 +20,10 @@ namespace {
 using std::chrono::milliseconds;
 
 /// Under load the news may be well behind the connection that it explains.
-constexpr milliseconds news_patience{3000};
-constexpr milliseconds notes_patience{500};
+constexpr milliseconds news_timeout{3000};
+constexpr milliseconds notes_timeout{500};
 /// For a survivor who asks who is left. There is nothing else it could do, so it waits longer for a slow store.
-constexpr milliseconds asking_patience{5000};
+constexpr milliseconds asking_timeout{5000};
 
 /// Holds the note of a rank that has been waiting for a while, for the others to compare with.
 constexpr const char* stalled_key = "stalled";
@@ -51,7 +51,7 @@ void FailureCoordinator::leave() {
   stall_watch_.reset();
   if (left_note_.exchange(false) && !is_over_) {
     try {
-      notes_->delete_key(stalled_key, notes_patience);
+      notes_->delete_key(stalled_key, notes_timeout);
     } catch (const Error& e) {
       log_debug("a note was left in the store: {}", e.what());
     }
@@ -62,10 +62,10 @@ void FailureCoordinator::leave() {
 std::vector<int> FailureCoordinator::lost_among(std::span<const int> ranks) const {
   std::vector<int> lost;
   if (notes_ == nullptr) return lost;
-  const auto left = FailureDetector::left(*notes_, Deadline::after(asking_patience));
+  const auto left = FailureDetector::left(*notes_, Deadline::after(asking_timeout));
   for (const int each : ranks) {
     const bool has_left = std::ranges::any_of(left, [&](const Departure& departure) { return departure.rank == each; });
-    if (has_left || notes_->check({FailureDetector::gone_key(each)}, asking_patience)) lost.push_back(each);
+    if (has_left || notes_->check({FailureDetector::gone_key(each)}, asking_timeout)) lost.push_back(each);
   }
   return lost;
 }
@@ -101,12 +101,12 @@ void FailureCoordinator::publish_recent_ops() {
   if (notes_ == nullptr || is_alone_) return;
   const auto publish = [store = notes_, key = FailureDetector::note_key(group_.rank), note = own_note()] {
     try {
-      store->clone()->set(key, note, notes_patience);
+      store->clone()->set(key, note, notes_timeout);
     } catch (const Error& e) {
       log_debug("this rank's latest operations could not be published: {}", e.what());
     }
   };
-  run_with_deadline(publish, Deadline::after(notes_patience), late_);
+  run_with_deadline(publish, Deadline::after(notes_timeout), late_);
 }
 
 std::string FailureCoordinator::own_note() {
@@ -121,7 +121,7 @@ void FailureCoordinator::compare_with_waiting_ranks() {
   const auto mine = own_note();
   try {
     constexpr int most_tries = 8;
-    auto seen = notes_->compare_set(stalled_key, "", mine, notes_patience);
+    auto seen = notes_->compare_set(stalled_key, "", mine, notes_timeout);
     for (int tries = 0; tries < most_tries && seen != mine; ++tries) {
       const std::array both{OpNote::parse(seen), OpNote::parse(mine)};
       if (const auto mismatch = first_mismatch(both)) {
@@ -130,7 +130,7 @@ void FailureCoordinator::compare_with_waiting_ranks() {
         return;
       }
       if (both[0].newest() >= both[1].newest()) return;
-      seen = notes_->compare_set(stalled_key, seen, mine, notes_patience);
+      seen = notes_->compare_set(stalled_key, seen, mine, notes_timeout);
     }
     left_note_ = left_note_ || seen == mine;
   } catch (const Error& e) {
@@ -152,17 +152,17 @@ void FailureCoordinator::diagnose() {
   }
   const auto answers = std::make_shared<std::vector<std::string>>(static_cast<std::size_t>(group_.size));
   const auto ask = [answers, store = notes_] {
-    const auto patience = Deadline::after(notes_patience);
+    const auto until = Deadline::after(notes_timeout);
     for (std::size_t each = 0; each < answers->size(); ++each) {
       try {
-        (*answers)[each] = store->get(FailureDetector::note_key(static_cast<int>(each)), patience);
+        (*answers)[each] = store->get(FailureDetector::note_key(static_cast<int>(each)), until);
       } catch (const StoreTimeoutError&) {  // that rank has not published a note
       } catch (const Error& e) {
         return log_debug("the other ranks' latest operations could not be read: {}", e.what());
       }
     }
   };
-  if (!run_with_deadline(ask, Deadline::after(notes_patience + milliseconds(200)), late_)) {
+  if (!run_with_deadline(ask, Deadline::after(notes_timeout + milliseconds(200)), late_)) {
     const std::lock_guard lock(mutex_);
     failure_->text += ", and the job's store does not answer";
     return;
@@ -217,18 +217,18 @@ std::vector<Departure> FailureCoordinator::departures() {
   const auto found = std::make_shared<std::vector<Departure>>();
   const auto ask = [found, store = notes_] {
     try {
-      *found = FailureDetector::left(*store, Deadline::after(notes_patience));
+      *found = FailureDetector::left(*store, Deadline::after(notes_timeout));
     } catch (const Error& e) {
       log_debug("which ranks have left could not be read: {}", e.what());
     }
   };
-  return run_with_deadline(ask, Deadline::after(notes_patience), late_) ? *found : std::vector<Departure>();
+  return run_with_deadline(ask, Deadline::after(notes_timeout), late_) ? *found : std::vector<Departure>();
 }
 
 void FailureCoordinator::await_news(const Call& call) {
   if (detector_ != nullptr) {
     std::unique_lock lock(mutex_);
-    over_.wait_for(lock, news_patience, [this] { return failure_.has_value(); });
+    over_.wait_for(lock, news_timeout, [this] { return failure_.has_value(); });
   }
   check(call);
 }

@@ -26,9 +26,9 @@ constexpr auto left_key = "left";  // a line for each rank that has left: its nu
 constexpr auto leaving_key = "leaving";  // how many they are
 /// The time limit for telling others that this rank gives up or leaves, when little is left that would justify waiting
 /// longer.
-constexpr std::chrono::seconds farewell_patience{2};
+constexpr std::chrono::seconds farewell_timeout{2};
 /// How long a rank that declares a group's end waits for the store: a reachable store has the failure by then.
-constexpr std::chrono::milliseconds declaring_patience{500};
+constexpr std::chrono::milliseconds declaring_timeout{500};
 
 }  // namespace
 
@@ -60,14 +60,14 @@ std::unique_ptr<FailureDetector> FailureDetector::start(const StorePtr& store, i
   if (tcp_store_below(store) == nullptr) return nullptr;
   auto liveness = store->clone();
   auto listening = store->clone();
-  tcp_store_below(listening)->notice_silence(patience);
+  tcp_store_below(listening)->set_keepalive_timeout(keepalive_timeout);
   std::unique_ptr<FailureDetector> line(new FailureDetector(rank, size, std::move(liveness), std::move(listening),
                                                             std::move(on_end), std::move(also_deleted)));
   const Failure lost{.kind = ErrorKind::peer_lost,
                      .rank = rank,
                      .text = fmt::format("rank {} is gone: its process ended, or its host is down or cut off", rank)};
   line->liveness_->set_on_disconnect({full_key(store, ended_key), full_key(store, gone_key(rank))},
-                                     {encode(lost), lost.text}, deadline, patience);
+                                     {encode(lost), lost.text}, deadline, keepalive_timeout);
   line->listener_ = start_thread([&detector = *line] { detector.listen(); });
   line->at_exit_.emplace([&detector = *line] { detector.leave(); });
   return line;
@@ -95,7 +95,7 @@ FailureDetector::~FailureDetector() {
 void FailureDetector::leave() noexcept {
   if (is_leaving_.exchange(true) || is_out_of_reach_) return;
   try {
-    const auto deadline = Deadline::after(farewell_patience);
+    const auto deadline = Deadline::after(farewell_timeout);
     // The list comes first: who notices that this rank is gone finds out that it left.
     std::string line = fmt::format("{} {}", rank_, error_that_unwinds());
     std::replace(line.begin(), line.end(), '\n', ' ');
@@ -141,13 +141,13 @@ bool FailureDetector::declare(const Failure& failure) {
     const bool is_in_time = run_with_deadline(
         [this, text = encode(failure)] {
           try {
-            liveness_store_->compare_set(ended_key, "", text, farewell_patience);
+            liveness_store_->compare_set(ended_key, "", text, farewell_timeout);
           } catch (const Error& e) {
             log_debug("the end of a group could not be reported to the other ranks: {}", e.what());
             is_out_of_reach_ = true;
           }
         },
-        Deadline::after(declaring_patience), late_);
+        Deadline::after(declaring_timeout), late_);
     return is_in_time && !is_out_of_reach_;
   } catch (const Error& e) {
     log_debug("the end of a group could not be reported to the other ranks: {}", e.what());

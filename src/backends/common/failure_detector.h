@@ -4,7 +4,7 @@
 // job's store. An engine only sees that a connection was closed, and if a host was cut off not even that.
 //
 // Each rank holds one connection to the store whose end, for whatever reason, the server publishes ("last will"), and
-// another on which it waits for such news. The kernel closes connections to a host that is silent for `patience`. The
+// another on which it waits for such news. The kernel closes connections to a host that is silent for `keepalive_timeout`. The
 // cost is two connections and a sleeping thread per group, and nothing in the path of an operation.
 //
 // A rank that leaves in good order, also by exit(), withdraws its last will and adds itself to the list of those that
@@ -33,7 +33,7 @@ class TcpStore;
 
 class FailureDetector {
  public:
-  static constexpr std::chrono::milliseconds patience{4000};
+  static constexpr std::chrono::milliseconds keepalive_timeout{4000};
   /// The key that exists once a rank has died. Unlike the news of the group's end, it is kept for each rank, so that
   /// survivors can find out who is left.
   static std::string gone_key(int rank);

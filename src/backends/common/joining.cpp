@@ -20,8 +20,8 @@ namespace cohort {
 namespace {
 
 /// How long a rank whose part failed waits to be told that another rank was the cause.
-constexpr std::chrono::milliseconds cause_patience{200};
-constexpr std::chrono::milliseconds cleaning_patience{2000};
+constexpr std::chrono::milliseconds cause_timeout{200};
+constexpr std::chrono::milliseconds cleaning_timeout{2000};
 
 /// "3:abc1:d", with the length of each value in front of it.
 std::string put_together(const std::vector<std::string>& values) {
@@ -49,16 +49,17 @@ std::vector<std::string> take_apart(std::string_view text, int size) {
 }  // namespace
 
 std::vector<std::string> exchange_values(Store& store, std::string_view what, const std::string& mine, int rank,
-                                         int size, Deadline deadline, const Trouble& trouble) {
+                                         int size, Deadline deadline, const FailureCheck& failure_check) {
   const auto keys = keys_of_exchange(what, size);
   const auto all = fmt::format("{}/all", what);
   const bool is_collected = !store.has_extended_api();
   store.set(keys[index_of(rank)], mine, deadline);
   try {
     if (is_collected && rank != 0) {
-      return take_apart(ask_store(deadline, trouble, [&](Deadline until) { return store.get(all, until); }), size);
+      return take_apart(ask_store(deadline, failure_check, [&](Deadline until) { return store.get(all, until); }),
+                        size);
     }
-    auto values = ask_store(deadline, trouble, [&](Deadline until) { return store.multi_get(keys, until); });
+    auto values = ask_store(deadline, failure_check, [&](Deadline until) { return store.multi_get(keys, until); });
     if (is_collected) store.set(all, put_together(values), deadline);
     return values;
   } catch (const StoreTimeoutError&) {
@@ -73,7 +74,7 @@ std::vector<std::string> exchange_values(Store& store, std::string_view what, co
 
 void delete_key_quietly(Store& store, const std::string& key) {
   try {
-    store.delete_key(key, cleaning_patience);
+    store.delete_key(key, cleaning_timeout);
   } catch (const Error& e) {
     log_debug("the key {} was left in the store: {}", key, e.what());
   }
@@ -112,7 +113,7 @@ Joining::~Joining() {
   for (const auto& key : own_keys_) delete_key_quietly(*store_, key);
 }
 
-Trouble Joining::trouble() const {
+FailureCheck Joining::failure_check() const {
   if (detector_ == nullptr) return nullptr;
   return [known = known_] {
     const std::lock_guard lock(known->mutex);
@@ -127,7 +128,7 @@ void Joining::explain(const DistributedError& error) {
   const auto kind = error.kind();
   if (kind == ErrorKind::peer_lost || kind == ErrorKind::network || kind == ErrorKind::store) {
     std::unique_lock lock(known_->mutex);
-    known_->changed.wait_for(lock, cause_patience, [this] { return known_->failure.has_value(); });
+    known_->changed.wait_for(lock, cause_timeout, [this] { return known_->failure.has_value(); });
     if (known_->failure) throw_failure(*known_->failure, {.group = error.context().group, .op = "new_group"});
   }
   give_up(error);
@@ -143,12 +144,12 @@ void Joining::give_up(const Error& error) {
                                                 : error.message()});
 }
 
-TroubleWatch::TroubleWatch(Deadline deadline, Trouble trouble, std::function<void()> stop) {
-  thread_ = start_thread([this, deadline, ask = std::move(trouble), end = std::move(stop)] {
+FailureWatch::FailureWatch(Deadline deadline, FailureCheck failure_check, std::function<void()> stop) {
+  thread_ = start_thread([this, deadline, ask = std::move(failure_check), end = std::move(stop)] {
     ::pthread_setname_np(::pthread_self(), "cohort-joining");
     std::unique_lock lock(mutex_);
     while (!is_over_) {
-      const auto until = ask ? earlier(deadline, Deadline::after(trouble_period)) : deadline;
+      const auto until = ask ? earlier(deadline, Deadline::after(failure_check_period)) : deadline;
       if (until.is_never()) {
         changed_.wait(lock, [this] { return is_over_; });
         return;
@@ -162,7 +163,7 @@ TroubleWatch::TroubleWatch(Deadline deadline, Trouble trouble, std::function<voi
   });
 }
 
-TroubleWatch::~TroubleWatch() {
+FailureWatch::~FailureWatch() {
   {
     const std::lock_guard lock(mutex_);
     is_over_ = true;
@@ -171,7 +172,7 @@ TroubleWatch::~TroubleWatch() {
   thread_.join();
 }
 
-std::optional<Failure> TroubleWatch::failure() {
+std::optional<Failure> FailureWatch::failure() {
   const std::lock_guard lock(mutex_);
   return failure_;
 }

@@ -29,20 +29,20 @@
 
 namespace cohort {
 
-/// How often those who wait ask whether there is trouble.
-inline constexpr std::chrono::milliseconds trouble_period{50};
+/// How often those who wait ask whether there is a failure.
+inline constexpr std::chrono::milliseconds failure_check_period{50};
 
 /// Calls `ask(deadline)`, which waits for a key, in slices, until it returns without a StoreTimeoutError, there is
-/// trouble, or the deadline has passed.
+/// failure_check, or the deadline has passed.
 template <class Ask>
-auto ask_store(Deadline deadline, const Trouble& trouble, const Ask& ask) {
+auto ask_store(Deadline deadline, const FailureCheck& failure_check, const Ask& ask) {
   for (;;) {
     try {
-      return ask(trouble ? earlier(deadline, Deadline::after(trouble_period)) : deadline);
+      return ask(failure_check ? earlier(deadline, Deadline::after(failure_check_period)) : deadline);
     } catch (const StoreTimeoutError&) {
-      if (!trouble || deadline.expired()) throw;
+      if (!failure_check || deadline.expired()) throw;
     }
-    if (const auto failure = trouble()) throw_failure(*failure, {.op = "new_group"});
+    if (const auto failure = failure_check()) throw_failure(*failure, {.op = "new_group"});
   }
 }
 
@@ -52,7 +52,7 @@ auto ask_store(Deadline deadline, const Trouble& trouble, const Ask& ask) {
 /// Each rank asks for all values at once. Where a store is asked for one key at a time, rank 0 alone does so and puts them
 /// together for the others: as many requests as there are ranks, and not their square.
 std::vector<std::string> exchange_values(Store& store, std::string_view what, const std::string& mine, int rank,
-                                         int size, Deadline deadline, const Trouble& trouble);
+                                         int size, Deadline deadline, const FailureCheck& failure_check);
 
 /// Deletes a key that is not needed any more, once the group is decided: whatever goes wrong is no error.
 void delete_key_quietly(Store& store, const std::string& key);
@@ -70,7 +70,7 @@ class Joining {
   Joining& operator=(const Joining&) = delete;
 
   /// For those who wait for other ranks. It may outlive this object.
-  Trouble trouble() const;
+  FailureCheck failure_check() const;
 
   /// Runs `make`, which makes this rank's part of the group. If it fails, the other ranks are told why, and what it
   /// throws is the failure that was known first.
@@ -104,16 +104,16 @@ class Joining {
   StorePtr store_;        ///< likewise
 };
 
-/// Calls `stop` on a thread of its own once there is trouble or the deadline has passed, unless it is destroyed before:
+/// Calls `stop` on a thread of its own once there is a failure or the deadline has passed, unless it is destroyed before:
 /// for calls that wait for other ranks without asking.
-class TroubleWatch {
+class FailureWatch {
  public:
-  TroubleWatch(Deadline deadline, Trouble trouble, std::function<void()> stop);
-  ~TroubleWatch();
-  TroubleWatch(const TroubleWatch&) = delete;
-  TroubleWatch& operator=(const TroubleWatch&) = delete;
+  FailureWatch(Deadline deadline, FailureCheck failure_check, std::function<void()> stop);
+  ~FailureWatch();
+  FailureWatch(const FailureWatch&) = delete;
+  FailureWatch& operator=(const FailureWatch&) = delete;
 
-  /// What there was, if it was trouble that made it stop.
+  /// What there was, if it was a failure that made it stop.
   std::optional<Failure> failure();
 
  private:

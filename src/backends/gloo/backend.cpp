@@ -27,7 +27,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds leaving_patience{2000};
+constexpr milliseconds leaving_timeout{2000};
 constexpr auto proof_key = "proof";
 
 /// A timeout for Gloo, which adds it to the current time and takes zero as "no timeout".
@@ -78,7 +78,7 @@ GlooBackend::~GlooBackend() {
 }
 
 void GlooBackend::join(Deadline deadline) {
-  TroubleWatch watch(deadline, parts_.trouble, [this] { mesh_->fail("the group cannot be made in time"); });
+  FailureWatch watch(deadline, parts_.failure_check, [this] { mesh_->fail("the group cannot be made in time"); });
   try {
     connect(deadline);
     prove(deadline);
@@ -104,7 +104,7 @@ void GlooBackend::connect(Deadline deadline) {
         [&](const std::string& key) {
           ++coming;
           if (coming == rank()) ++coming;
-          return ask_store(deadline, parts_.trouble, [&](Deadline until) { return store.get(key, until); });
+          return ask_store(deadline, parts_.failure_check, [&](Deadline until) { return store.get(key, until); });
         });
   } catch (const StoreTimeoutError&) {
     throw OperationTimeoutError(fmt::format("rank {} did not join the group in time", coming),
@@ -171,7 +171,7 @@ void GlooBackend::shutdown(Deadline deadline) {
   if (has_failed_) return;
   // A short message that was sent must not be lost because its sender leaves.
   try {
-    point_to_point_->flush(earlier(deadline, Deadline::after(leaving_patience)));
+    point_to_point_->flush(earlier(deadline, Deadline::after(leaving_timeout)));
   } catch (const std::exception& e) {
     log_debug("group {}: messages to a rank that left were dropped ({})", parts_.group, e.what());
   }
@@ -202,7 +202,7 @@ void GlooBackend::guarded(const OpSignature& signature, Call& call, Run&& run) {
   } catch (const Error&) {
     throw;
   } catch (const std::exception& e) {
-    explain(e, call);
+    throw_explained(e, call);
   }
 }
 
@@ -215,7 +215,7 @@ void GlooBackend::exchange_pieces(const OpSignature& signature, Call& call, Fill
   });
 }
 
-void GlooBackend::explain(const std::exception& error, Call& call) {
+void GlooBackend::throw_explained(const std::exception& error, Call& call) {
   // A deadline that has passed makes Gloo's connections fail as well. If it has not passed, a rank that knows the
   // reason may be about to publish it.
   if (call.deadline().expired()) coordinator_->miss_deadline(call);
@@ -463,7 +463,7 @@ auto GlooBackend::started(Call& call, Start&& start) {
   } catch (const Error&) {
     throw;
   } catch (const std::exception& e) {
-    explain(e, call);
+    throw_explained(e, call);
   }
 }
 
@@ -504,12 +504,12 @@ class GuardedTransfer final : public Transfer {
 std::unique_ptr<Transfer> GlooBackend::start_send(const Operation& op, Call& call) {
   idle_rounds_ = 0;
   return std::make_unique<GuardedTransfer>(started(call, [&] { return point_to_point_->start_send(op); }),
-                                           [this, call](const std::exception& e) mutable { explain(e, call); });
+                                           [this, call](const std::exception& e) mutable { throw_explained(e, call); });
 }
 std::unique_ptr<Transfer> GlooBackend::start_recv(const Operation& op, Call& call) {
   idle_rounds_ = 0;
   return std::make_unique<GuardedTransfer>(started(call, [&] { return pending_recv(op, call); }),
-                                           [this, call](const std::exception& e) mutable { explain(e, call); });
+                                           [this, call](const std::exception& e) mutable { throw_explained(e, call); });
 }
 
 void GlooBackend::finish(PointToPoint::Pending& transfer, int peer, Call& call) {
@@ -571,7 +571,8 @@ BackendPtr GlooBackend::make_part(std::span<const BackendSplit> divided, const O
   parts.rank = own.rank;
   parts.size = static_cast<int>(divided[own.index].ranks.size());
   // Whatever ends this group while the new one is made, such as a lost rank, also ends the making.
-  parts.trouble = [parent = std::weak_ptr(coordinator_), outer = parts_.trouble]() -> std::optional<Failure> {
+  parts.failure_check = [parent = std::weak_ptr(coordinator_),
+                         outer = parts_.failure_check]() -> std::optional<Failure> {
     const auto coordinator = parent.lock();
     auto failure = coordinator == nullptr ? std::nullopt : coordinator->failure();
     return failure || !outer ? std::move(failure) : outer();

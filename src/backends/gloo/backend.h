@@ -34,7 +34,7 @@ struct GlooParts {
   /// Whether this is a part of a larger group, which handles failures itself.
   bool is_part = false;
   /// Asked while the connections are made.
-  Trouble trouble{};
+  FailureCheck failure_check{};
 };
 
 class GlooBackend final : public Backend {
@@ -83,7 +83,7 @@ class GlooBackend final : public Backend {
   template <class Fill>
   void exchange_pieces(const OpSignature& signature, Call& call, Fill&& fill);
   /// Turns an error of Gloo into one of this library, naming the rank at fault as far as it can be determined.
-  [[noreturn]] void explain(const std::exception& error, Call& call);
+  [[noreturn]] void throw_explained(const std::exception& error, Call& call);
   std::unique_ptr<PointToPoint::Pending> pending_recv(const Operation& op, const Call& call);
   template <class Start>
   auto started(Call& call, Start&& start);

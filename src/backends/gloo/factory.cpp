@@ -53,7 +53,7 @@ std::string what_is_missing() {
 namespace {
 
 ProcessGroupPtr connect_group(const StorePtr& store, int rank, int size, std::chrono::milliseconds timeout,
-                              const Device& device, const Trouble& trouble, Deadline deadline) {
+                              const Device& device, const FailureCheck& failure_check, Deadline deadline) {
   const auto id = agree_on_id(*store, "gloo");
   const auto env = Env::read();
   check_transport(env);
@@ -66,7 +66,7 @@ ProcessGroupPtr connect_group(const StorePtr& store, int rank, int size, std::ch
                                                                                 .size = size,
                                                                                 .address = address,
                                                                                 .make_mesh = module_function(),
-                                                                                .trouble = trouble},
+                                                                                .failure_check = failure_check},
                                                                       deadline));
     return group;
   };
@@ -87,7 +87,8 @@ ProcessGroupPtr make_group(const StorePtr& store, int rank, int size, std::chron
   if (!options.empty()) throw AssertionError("backend gloo takes no options");
   const auto deadline = Deadline::after(store->timeout());
   Joining joining(store, rank, size, deadline, {"id"});
-  return joining.run([&] { return connect_group(store, rank, size, timeout, device, joining.trouble(), deadline); });
+  return joining.run(
+      [&] { return connect_group(store, rank, size, timeout, device, joining.failure_check(), deadline); });
 }
 
 }  // namespace cohort::gloo

@@ -139,7 +139,7 @@ void HybridBackend::guarded(const Operation& op, Call& call, Run&& run) {
       run();
     }
   } catch (const BackendError& e) {
-    explain(e, call);
+    throw_explained(e, call);
   }
 }
 
@@ -159,7 +159,7 @@ Failure HybridBackend::translated(const BackendError& error) const {
   return failure;
 }
 
-void HybridBackend::explain(const BackendError& error, Call& call) {
+void HybridBackend::throw_explained(const BackendError& error, Call& call) {
   if (const auto told = failure_of(error).cause) coordinator_->adopt(*told);
   coordinator_->check(call);
   if (error.kind() == ErrorKind::timeout && parts_.world != nullptr) coordinator_->miss_deadline(call);
@@ -576,7 +576,7 @@ BackendPtr HybridBackend::partition(std::span<const BackendSplit> parts, Deadlin
   } catch (const BackendError& e) {
     // On one host shared memory has told the others if the group is over; it may also go on without a new one.
     if (parts_.world == nullptr && !coordinator_->failure() && failure_of(e).cause == nullptr) throw;
-    explain(e, call);
+    throw_explained(e, call);
   }
 }
 

@@ -103,7 +103,7 @@ class HybridBackend final : public Backend {
   template <class Run>
   void guarded(const Operation& op, Call& call, Run&& run);
   /// Ends the group, naming the rank at fault as far as it can be determined.
-  [[noreturn]] void explain(const BackendError& error, Call& call);
+  [[noreturn]] void throw_explained(const BackendError& error, Call& call);
   /// The same for a send or receive, whose failure does not end the group.
   [[noreturn]] void explain_transfer(const BackendError& error, const Call& call);
   /// The failure to report instead if the rank that was lost has left in good order. Asks the store.

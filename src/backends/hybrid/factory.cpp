@@ -40,13 +40,13 @@ struct Mapped {
 };
 
 Mapped map_host(const StorePtr& store, const Placement& placement, const std::string& group, bool are_threads,
-                Deadline deadline, const Trouble& trouble) {
+                Deadline deadline, const FailureCheck& failure_check) {
   const auto keys = std::make_shared<PrefixStore>(fmt::format("host/{}", placement.host()), store);
   try {
     return {.backend = shm::make_part(are_threads, keys, local_id(group, placement), placement.local_rank(),
-                                      static_cast<int>(placement.here().size()), deadline, trouble)};
+                                      static_cast<int>(placement.here().size()), deadline, failure_check)};
   } catch (const Error& e) {
-    if (trouble && trouble()) throw;
+    if (failure_check && failure_check()) throw;
     return {.why_not = e.message()};
   }
 }
@@ -54,9 +54,9 @@ Mapped map_host(const StorePtr& store, const Placement& placement, const std::st
 /// Equal host names are only a guess until memory has been mapped: hosts on which that failed are split into single
 /// ranks, in the same way on every rank.
 Placement confirm(Store& store, const Placement& guess, const Mapped& mapped, int rank, Deadline deadline,
-                  const Trouble& trouble) {
+                  const FailureCheck& failure_check) {
   const auto outcomes = exchange_values(store, mapped_exchange, mapped.backend != nullptr ? "yes" : mapped.why_not,
-                                        rank, guess.size(), deadline, trouble);
+                                        rank, guess.size(), deadline, failure_check);
   std::vector<std::vector<int>> hosts;
   for (const auto& host : guess.hosts()) {
     const auto failed =
@@ -76,7 +76,7 @@ Placement confirm(Store& store, const Placement& guess, const Mapped& mapped, in
 }
 
 BackendPtr make_world(const std::string& engine, const StorePtr& store, int rank, int size, const std::string& group,
-                      const Env& env, Deadline deadline, const Trouble& trouble) {
+                      const Env& env, Deadline deadline, const FailureCheck& failure_check) {
   const auto keys = std::make_shared<PrefixStore>("world", store);
   if (engine != "gloo") {
     const StoreTimeoutGuard guard(*keys, left(deadline));
@@ -92,12 +92,12 @@ BackendPtr make_world(const std::string& engine, const StorePtr& store, int rank
                                                              .address = local_address(env, store, deadline),
                                                              .make_mesh = gloo::module_function(),
                                                              .is_part = true,
-                                                             .trouble = trouble},
+                                                             .failure_check = failure_check},
                                              deadline);
 }
 
 HybridParts make_parts(const StorePtr& store, int rank, int size, const std::string& engine, Deadline deadline,
-                       const Trouble& trouble) {
+                       const FailureCheck& failure_check) {
   const auto env = Env::read();
   HybridParts parts;
   parts.store = store;
@@ -108,23 +108,23 @@ HybridParts make_parts(const StorePtr& store, int rank, int size, const std::str
   const auto nonce = std::string(process.begin(), process.end());
   const auto names =
       exchange_values(*store, host_exchange, fmt::format("{}\n{}", host_name_of_this_process(env), nonce), rank, size,
-                      deadline, trouble);
+                      deadline, failure_check);
   std::vector<std::string> hosts;
   hosts.reserve(names.size());
   for (const auto& name : names) hosts.push_back(name.substr(0, name.size() - nonce.size() - 1));
   const Placement guess(hosts, rank);
   bool are_threads = guess.here().size() > 1;
   for (const int each : guess.here()) are_threads = are_threads && names[index_of(each)].ends_with(nonce);
-  auto mapped = map_host(store, guess, parts.group, are_threads, deadline, trouble);
-  parts.placement = confirm(*store, guess, mapped, rank, deadline, trouble);
+  auto mapped = map_host(store, guess, parts.group, are_threads, deadline, failure_check);
+  parts.placement = confirm(*store, guess, mapped, rank, deadline, failure_check);
   if (parts.placement.here() != guess.here() || mapped.backend == nullptr) {
     const auto alone = std::make_shared<PrefixStore>(fmt::format("alone/{}", rank), store);
-    mapped = map_host(alone, parts.placement, parts.group, true, deadline, trouble);
+    mapped = map_host(alone, parts.placement, parts.group, true, deadline, failure_check);
     if (mapped.backend == nullptr) throw BackendError(mapped.why_not, {.group = parts.group, .op = "new_group"});
   }
   parts.local = std::move(mapped.backend);
   if (parts.placement.hosts().size() > 1) {
-    parts.world = make_world(engine, store, rank, size, parts.group, env, deadline, trouble);
+    parts.world = make_world(engine, store, rank, size, parts.group, env, deadline, failure_check);
     parts.rail = make_rail(*parts.world, parts.placement, parts.group, deadline);
   }
   return parts;
@@ -167,7 +167,7 @@ ProcessGroupPtr make_hybrid_group(const StorePtr& store, int rank, int size, std
   const auto deadline = Deadline::after(store->timeout());
   Joining joining(store, rank, size, deadline, keys_of_making(size));
   return joining.run([&] {
-    auto parts = make_parts(store, rank, size, engine, deadline, joining.trouble());
+    auto parts = make_parts(store, rank, size, engine, deadline, joining.failure_check());
     const auto id = parts.group;
     if (rank == 0) log_info("group {}: hybrid over {}, {}", id, engine, to_string(parts.placement));
     auto group = std::make_shared<ProcessGroup>(store, rank, size, timeout, id);
@@ -198,7 +198,7 @@ ProcessGroupPtr make_auto_group(const StorePtr& store, int rank, int size, std::
   const auto deadline = Deadline::after(store->timeout());
   Joining joining(store, rank, size, deadline, keys_of_making(size));
   return joining.run([&] {
-    auto parts = make_parts(store, rank, size, engine, deadline, joining.trouble());
+    auto parts = make_parts(store, rank, size, engine, deadline, joining.failure_check());
     const auto id = parts.group;
     const bool is_one_host = parts.world == nullptr;
     if (rank == 0) {

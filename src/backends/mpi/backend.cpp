@@ -32,29 +32,29 @@ class Waiting {
   bool is_spinning() noexcept { return own_cpus_ && round_++ < spins; }
 
   void pause(Deadline::Clock::time_point now, Deadline deadline) {
-    if (naps_from_ == Deadline::Clock::time_point{}) naps_from_ = now + patience();
-    if (now < naps_from_) {
+    if (sleeps_from_ == Deadline::Clock::time_point{}) sleeps_from_ = now + time_awake();
+    if (now < sleeps_from_) {
       if (!own_cpus_) ::sched_yield();
       return;
     }
-    std::this_thread::sleep_for(std::min<Deadline::Clock::duration>(nap_, deadline.remaining()));
-    nap_ = std::min<std::chrono::microseconds>(2 * nap_, longest_nap);
+    std::this_thread::sleep_for(std::min<Deadline::Clock::duration>(sleep_, deadline.remaining()));
+    sleep_ = std::min<std::chrono::microseconds>(2 * sleep_, max_sleep);
   }
 
  private:
   static constexpr std::uint32_t spins = 2000;  // about 200 us, well below the precision of any deadline
-  static constexpr std::chrono::microseconds longest_nap{100};
+  static constexpr std::chrono::microseconds max_sleep{100};
 
   /// A millisecond, and the time that the bytes take at 100 MB/s.
-  std::chrono::microseconds patience() const {
+  std::chrono::microseconds time_awake() const {
     return std::chrono::milliseconds(1) + std::chrono::microseconds(bytes_ / 100);
   }
 
   const bool own_cpus_;
   const std::size_t bytes_;
   std::uint32_t round_ = 0;
-  std::chrono::microseconds nap_{10};
-  Deadline::Clock::time_point naps_from_{};
+  std::chrono::microseconds sleep_{10};
+  Deadline::Clock::time_point sleeps_from_{};
 };
 
 }  // namespace
@@ -301,7 +301,7 @@ int MpiBackend::recv(const Operation& op, Call& call) {
 }
 
 void MpiBackend::rest(Deadline until) {
-  // Relaxed: a hint that several threads may get wrong, in which case one naps a little early or late.
+  // Relaxed: a hint that several threads may get wrong, in which case one sleeps a little early or late.
   if (const auto ended = point_to_point_.ended(); seen_ended_.exchange(ended, std::memory_order_relaxed) != ended) {
     rests_.store(0, std::memory_order_relaxed);
   }

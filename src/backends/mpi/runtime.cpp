@@ -133,7 +133,7 @@ void Runtime::start(Deadline deadline) {
     return OperationTimeoutError("MPI_Init did not return in time: not all processes of the job have called it",
                                  {.op = "new_group"});
   };
-  const Turn::Holder alone(start_turn_, deadline);
+  const TimedLock alone(start_turn_, deadline);
   if (!alone) throw late();
   if (is_started_) return;
   if (is_lost_) throw BackendError("backend mpi: MPI_Init missed its deadline, and cannot be called again");
@@ -175,7 +175,7 @@ void Runtime::finish() {
   }
 }
 
-Runtime::Held::Held(Turn& turns, Deadline deadline) {
+Runtime::Held::Held(TimedMutex& turns, Deadline deadline) {
   if (holder_.emplace(turns, deadline)) return;
   throw OperationTimeoutError(
       "MPI was initialised for one call at a time (MPI_THREAD_SERIALIZED), and another call did not return in time");

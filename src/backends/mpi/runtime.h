@@ -74,11 +74,11 @@ class Runtime {
    public:
     Held() = default;
     /// Throws an OperationTimeoutError if another call holds it until the deadline.
-    Held(Turn& turns, Deadline deadline);
+    Held(TimedMutex& turns, Deadline deadline);
     explicit operator bool() const { return holder_.has_value(); }
 
    private:
-    std::optional<Turn::Holder> holder_{};
+    std::optional<TimedLock> holder_{};
   };
   /// Costs nothing unless MPI allows only one call at a time; then a call that makes a group may hold it for long.
   Held turn(Deadline deadline) { return is_serialized() ? Held(turns_, deadline) : Held(); }
@@ -100,14 +100,14 @@ class Runtime {
   void accept(ThreadLevel level, bool is_ours);
 
   Library& library_;
-  Turn start_turn_;
+  TimedMutex start_turn_;
   bool is_started_ = false;
   bool is_lost_ = false;  // MPI_Init missed its deadline and continues
   bool is_ours_ = false;
   int pid_ = 0;
   int largest_tag_ = 32767;
   std::atomic<ThreadLevel> level_{ThreadLevel::single};
-  Turn turns_;
+  TimedMutex turns_;
   std::atomic<bool> has_left_behind_{false};
   std::mutex mutex_;
   std::vector<std::shared_ptr<const void>> left_behind_{};

@@ -23,7 +23,7 @@ using namespace std::chrono_literals;
 namespace {
 
 /// How long an end without a deadline may block its caller; if NCCL needs longer, it continues on another thread.
-constexpr auto patience = 5s;
+constexpr auto abort_timeout = 5s;
 
 /// A launch takes some microseconds, a connection milliseconds.
 void rest(int round) {
@@ -58,7 +58,8 @@ UniqueId Communicator::new_id(const Engine& engine) {
 }
 
 CommunicatorPtr Communicator::create(const Engine& engine, const cuda::ContextPtr& context, const Place& place,
-                                     const UniqueId& id, Config config, Deadline deadline, const Trouble& trouble) {
+                                     const UniqueId& id, Config config, Deadline deadline,
+                                     const FailureCheck& failure_check) {
   const cuda::Current current(*context);
   Comm* comm = nullptr;
   auto result = engine.calls.comm_init(&comm, place.size, id, place.rank, &config);
@@ -67,7 +68,7 @@ CommunicatorPtr Communicator::create(const Engine& engine, const cuda::ContextPt
   std::optional<Failure> failure;
   if (result == Result::in_progress) {
     result = made->poll(comm, deadline, [&] {
-      if (trouble) failure = trouble();
+      if (failure_check) failure = failure_check();
       return failure.has_value();
     });
   }
@@ -175,14 +176,14 @@ void Communicator::abort_apart() {
   break_with(std::make_exception_ptr(AbortedError("the communicator was aborted", {.group = place_.group})));
   // A thread that polls leaves at once. One that is stuck inside NCCL (on a full launch queue) is freed only by the
   // abort, and finds the communicator broken when it returns.
-  const Turn::Holder held(turn_, Deadline::after(1s));
+  const TimedLock held(turn_, Deadline::after(1s));
   auto* const comm = release();
   if (comm == nullptr) return;
   const auto body = [&engine = engine_, context = context_, comm] {
     const cuda::Current current(*context);
     engine.calls.comm_abort(comm);
   };
-  if (!run_with_deadline(body, Deadline::after(patience))) {
+  if (!run_with_deadline(body, Deadline::after(abort_timeout))) {
     log(LogLevel::warn,
         fmt::format("group {}: ncclCommAbort takes long and continues on another thread", place_.group));
   }
@@ -190,7 +191,7 @@ void Communicator::abort_apart() {
 
 void Communicator::destroy(Deadline deadline) {
   if (is_broken()) return abort();
-  const Turn::Holder held(turn_, deadline);
+  const TimedLock held(turn_, deadline);
   auto* const comm = release();
   if (comm == nullptr) return;
   break_with(std::make_exception_ptr(AbortedError("the communicator was destroyed", {.group = place_.group})));
@@ -240,7 +241,7 @@ CommunicatorPtr Communicator::split(int color, const Place& place, Config config
 CommunicatorPtr Communicator::shrink(std::span<const int> excluded, const Place& place, Config config,
                                      Deadline deadline) {
   const auto errors = context_of("shrink");
-  const Turn::Holder held(turn_, deadline);
+  const TimedLock held(turn_, deadline);
   if (!held) throw OperationTimeoutError("the communicator was in use until the deadline", errors);
   auto* const parent = comm_.load();
   if (parent == nullptr) throw AbortedError("the communicator is gone already: make a new group", errors);

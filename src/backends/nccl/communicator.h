@@ -37,9 +37,10 @@ class Communicator {
   };
 
   /// Called by all ranks with the id that one of them got from new_id(). Throws OperationTimeoutError if the others do
-  /// not call it in time, and the reason if there is trouble before.
+  /// not call it in time, and the reason if there is a failure before.
   static CommunicatorPtr create(const Engine& engine, const cuda::ContextPtr& context, const Place& place,
-                                const UniqueId& id, Config config, Deadline deadline, const Trouble& trouble);
+                                const UniqueId& id, Config config, Deadline deadline,
+                                const FailureCheck& failure_check);
   static UniqueId new_id(const Engine& engine);
   /// Takes ownership of a handle.
   Communicator(const Engine& engine, cuda::ContextPtr context, Place place, Comm* comm)
@@ -60,7 +61,7 @@ class Communicator {
     bool is_held() const { return static_cast<bool>(holder_); }
 
    private:
-    Turn::Holder holder_;
+    TimedLock holder_;
     Comm* comm_ = nullptr;
   };
   /// Throws the error if it is broken, and OperationTimeoutError if it is not free in time.
@@ -120,7 +121,7 @@ class Communicator {
   const cuda::ContextPtr context_;
   const Place place_;
 
-  Turn turn_;
+  TimedMutex turn_;
   std::atomic<Comm*> comm_;
   std::atomic<bool> is_broken_{false};
   mutable std::mutex mutex_;

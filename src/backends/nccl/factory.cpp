@@ -21,7 +21,7 @@ namespace {
 constexpr auto unique_id_key = "nccl";
 
 /// Rank 0 makes the id, and the store passes it on.
-UniqueId exchange_id(const Engine& engine, Store& store, int rank, const Trouble& trouble, Deadline deadline,
+UniqueId exchange_id(const Engine& engine, Store& store, int rank, const FailureCheck& failure_check, Deadline deadline,
                      const ErrorContext& errors) {
   UniqueId id;
   if (rank == 0) {
@@ -31,7 +31,7 @@ UniqueId exchange_id(const Engine& engine, Store& store, int rank, const Trouble
   }
   std::string text;
   try {
-    text = ask_store(deadline, trouble, [&](Deadline until) { return store.get(unique_id_key, until); });
+    text = ask_store(deadline, failure_check, [&](Deadline until) { return store.get(unique_id_key, until); });
   } catch (const StoreTimeoutError&) {
     throw OperationTimeoutError("rank 0 did not join: its NCCL id is not in the store", errors);
   }
@@ -78,10 +78,10 @@ ProcessGroupPtr make_group(const Engine& engine, const StorePtr& store, int rank
   } else {
     Joining joining(store, rank, size, deadline, {"id", unique_id_key});
     backend = joining.run([&] {
-      const auto unique =
-          exchange_id(engine, *store, rank, joining.trouble(), deadline, {.group = id, .op = "new_group", .rank = 0});
+      const auto unique = exchange_id(engine, *store, rank, joining.failure_check(), deadline,
+                                      {.group = id, .op = "new_group", .rank = 0});
       auto made = Communicator::create(engine, context, place, unique, chosen.config_for(engine.calls.version),
-                                       deadline, joining.trouble());
+                                       deadline, joining.failure_check());
       return std::make_shared<NcclBackend>(engine, context, std::move(made), store, chosen, deadline);
     });
   }

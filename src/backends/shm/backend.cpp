@@ -110,7 +110,7 @@ BackendPtr LocalBackend::partition(std::span<const BackendSplit> parts, Deadline
                                                       .size = static_cast<int>(part.ranks.size()),
                                                       .deadline = shortly_before(deadline),
                                                       .exchange = exchange,
-                                                      .trouble = [&] { return trouble_among(part.ranks); }}),
+                                                      .failure_check = [&] { return trouble_among(part.ranks); }}),
                                           bootstrap_);
   } catch (const BackendError& e) {
     if (e.context().group == engine_.group()) throw;  // from the exchange of tickets
@@ -139,7 +139,8 @@ void LocalBackend::explain_missing(const BackendSplit& part, const BackendError&
 std::optional<Failure> LocalBackend::trouble_among(const std::vector<int>& ranks) {
   if (auto failure = recorded_failure(engine_.board())) return failure;
   for (const int each : engine_.dead_ranks()) {
-    if (std::find(ranks.begin(), ranks.end(), each) != ranks.end()) return engine_.trouble(each, Engine::Wait::message);
+    if (std::find(ranks.begin(), ranks.end(), each) != ranks.end())
+      return engine_.find_failure(each, Engine::Wait::message);
   }
   return std::nullopt;
 }

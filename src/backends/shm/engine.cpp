@@ -76,7 +76,7 @@ bool Engine::is_in_step(int rank) const {
   return last != 0 && reached(last, entered_.load(std::memory_order_relaxed));
 }
 
-std::optional<Failure> Engine::trouble(int awaited, Wait wait) {
+std::optional<Failure> Engine::find_failure(int awaited, Wait wait) {
   const auto departure_of = [&](int rank) {
     const auto& words = board_.info(rank).last_error;
     return Departure{.rank = rank, .last_error = {words.data(), ::strnlen(words.data(), words.size())}}.failure(rank_);

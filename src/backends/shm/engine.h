@@ -81,7 +81,7 @@ class Engine {
   /// died. What the dead rank did earlier may have arrived in the meantime, so the caller checks once more before
   /// acting on the answer. Costs a system call.
   enum class Wait : std::uint8_t { collective, message };
-  std::optional<Failure> trouble(int awaited, Wait wait);
+  std::optional<Failure> find_failure(int awaited, Wait wait);
   std::vector<int> dead_ranks();
   /// "missing: rank 2; rank 2 last called broadcast #6": where the late ranks are, for errors.
   std::string describe_progress(int awaited) const;

@@ -13,13 +13,13 @@
 namespace cohort::shm {
 
 BackendPtr make_part(bool are_threads, const StorePtr& store, const std::string& group, int rank, int size,
-                     Deadline deadline, const Trouble& trouble) {
+                     Deadline deadline, const FailureCheck& failure_check) {
   const std::string name = are_threads ? "thread" : "shm";
   if (size > most_ranks) throw ValueError(fmt::format("backend {}: at most {} ranks, not {}", name, most_ranks, size));
   const auto exchange = [&](std::string_view ticket) {
     if (ticket.empty()) {
       try {
-        return ask_store(deadline, trouble, [&](Deadline until) { return store->get("bootstrap", until); });
+        return ask_store(deadline, failure_check, [&](Deadline until) { return store->get("bootstrap", until); });
       } catch (const StoreTimeoutError&) {
         throw OperationTimeoutError("rank 0 did not join", {.group = group, .op = "new_group", .rank = 0});
       }
@@ -34,7 +34,7 @@ BackendPtr make_part(bool are_threads, const StorePtr& store, const std::string&
                           .size = size,
                           .deadline = deadline,
                           .exchange = exchange,
-                          .trouble = trouble});
+                          .failure_check = failure_check});
   if (rank == 0) delete_key_quietly(*store, "bootstrap");  // all have read it
   return std::make_shared<LocalBackend>(std::move(parts), bootstrap);
 }
@@ -53,7 +53,8 @@ ProcessGroupPtr make(bool are_threads, const StorePtr& store, int rank, int size
   return joining.run([&] {
     const auto id = agree_on_id(*store, name);
     auto group = std::make_shared<ProcessGroup>(store, rank, size, timeout, id);
-    group->add_backend(DeviceType::cpu, make_part(are_threads, store, id, rank, size, deadline, joining.trouble()));
+    group->add_backend(DeviceType::cpu,
+                       make_part(are_threads, store, id, rank, size, deadline, joining.failure_check()));
     return group;
   });
 }

@@ -20,7 +20,7 @@ namespace {
 
 /// How long the end of the group waits for the copies of operations that have failed: on the stream they come after
 /// whatever the user has enqueued there.
-constexpr auto patience = 30s;
+constexpr auto end_timeout = 30s;
 
 /// A copy takes microseconds, an operation of the host's group mostly less than a millisecond.
 void rest(unsigned round) {
@@ -116,7 +116,7 @@ bool StagingThread::Core::advance() {
 }
 
 void StagingThread::Core::clear() {
-  const auto until = Deadline::after(patience);
+  const auto until = Deadline::after(end_timeout);
   for (unsigned round = 0; !ops.empty() && !until.expired(); ++round) {
     std::erase_if(ops, release_if_through);
     if (!ops.empty()) rest(round);

@@ -143,11 +143,11 @@ EngineParts bootstrap_threads(const Bootstrap& bootstrap) {
     while (!is_decided() && !bootstrap.deadline.expired()) {
       const auto slice = earlier(bootstrap.deadline, Deadline::after(std::chrono::milliseconds(20)));
       threads.changed.wait_until(lock, slice.when());
-      if (is_decided() || !bootstrap.trouble) continue;
-      if (const auto trouble = bootstrap.trouble()) {
+      if (is_decided() || !bootstrap.failure_check) continue;
+      if (const auto failure = bootstrap.failure_check()) {
         gathering->is_over = true;
         threads.changed.notify_all();
-        throw_failure(*trouble, context);
+        throw_failure(*failure, context);
       }
     }
     const bool in_time = is_decided();

@@ -9,11 +9,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto longest_nap = 100us;
+constexpr auto max_sleep = 100us;
 
 /// gloo closes the connections of the whole group when a wait of its own times out. So the wait is called off when the
 /// deadline comes; where that is impossible, it ends this much later.
-constexpr auto patience = 5s;
+constexpr auto time_after_deadline = 5s;
 
 }  // namespace
 
@@ -50,7 +50,7 @@ bool PostedMessage::is_done(Deadline deadline) {
   if (state_ == State::watched) return false;
   state_ = State::watched;
   lock.unlock();
-  const auto timeout = c10d_timeout(deadline) + patience;
+  const auto timeout = c10d_timeout(deadline) + time_after_deadline;
   CompletionThreads::instance()->run([self = shared_from_this(), timeout] { self->watch(timeout); });
   return false;
 }
@@ -74,7 +74,7 @@ void PostedMessage::watch(std::chrono::milliseconds timeout) noexcept {
 
 void PostedMessage::rest(Deadline until) {
   std::unique_lock lock(mutex_);
-  if (can_be_polled_) until = earlier(until, Deadline::at(Deadline::Clock::now() + longest_nap));
+  if (can_be_polled_) until = earlier(until, Deadline::at(Deadline::Clock::now() + max_sleep));
   changed_.wait_until(lock, until.when(), [this] { return state_ == State::done || state_ == State::failed; });
 }
 

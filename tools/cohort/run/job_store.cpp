@@ -87,15 +87,15 @@ void JobStore::prepare_for_several(const LaunchPlan& plan) {
 }
 
 bool JobStore::has_unfinished_group(int attempt, int ranks) const {
-  constexpr std::chrono::seconds patience{2};
+  constexpr std::chrono::seconds store_timeout{2};
   try {
     auto options = client_;
-    options.timeout = patience;
+    options.timeout = store_timeout;
     PrefixStore keys(attempt_prefix(attempt), std::make_shared<TcpStore>(options));
-    if (keys.check({group_made_key}, patience)) return false;
+    if (keys.check({group_made_key}, store_timeout)) return false;
     for (int rank = 0; rank < ranks; ++rank) {
       for (const auto& key : {begun_key("", rank), begun_named_key(rank)}) {
-        if (keys.check({key}, patience)) return true;
+        if (keys.check({key}, store_timeout)) return true;
       }
     }
   } catch (const Error& e) {

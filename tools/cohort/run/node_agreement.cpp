@@ -27,9 +27,9 @@ using std::chrono::seconds;
 /// How long one attempt to connect may take, and therefore leaving in the middle of it.
 constexpr milliseconds slice{200};
 /// For calls that wait for nobody.
-constexpr seconds patience{10};
+constexpr seconds store_timeout{10};
 /// A host that has been silent for this long is lost. A network may pause for seconds, and so may a migrating host.
-constexpr milliseconds silence{10'000};
+constexpr milliseconds keepalive_timeout{10'000};
 /// How often a launcher looks under --keep-going whether another host is lost.
 constexpr seconds look_for_hosts{1};
 /// After this long the user is told which hosts have not joined.
@@ -63,7 +63,7 @@ NodeAgreement::~NodeAgreement() {
   talking_thread_.join();
   if (!has_outcome_) return;
   try {
-    store_->set_on_disconnect({}, {}, patience);  // others may still have to read the outcome
+    store_->set_on_disconnect({}, {}, store_timeout);  // others may still have to read the outcome
   } catch (const Error&) {
     return;  // the store is gone, and with it what it would have set
   }
@@ -105,7 +105,7 @@ void NodeAgreement::connect(Deadline deadline) {
     options.timeout = std::max(milliseconds(1), std::min(slice, std::chrono::ceil<milliseconds>(deadline.remaining())));
     try {
       auto store = std::make_shared<TcpStore>(options);
-      store->notice_silence(silence);
+      store->set_keepalive_timeout(keepalive_timeout);
       const std::lock_guard lock(leaving_);
       if (is_leaving_) throw Leaving{};
       store_ = std::move(store);
@@ -131,13 +131,13 @@ void NodeAgreement::connect(Deadline deadline) {
 void NodeAgreement::introduce() {
   const auto job = fmt::format("--nnodes {} --max-restarts {}{}", plan_.nodes, plan_.max_restarts,
                                plan_.keep_going ? " --keep-going" : "");
-  const auto theirs = store_->compare_set("cohort/run/job", "", job, patience);
+  const auto theirs = store_->compare_set("cohort/run/job", "", job, store_timeout);
   if (theirs != job) {
     throw ValueError(fmt::format("the hosts disagree: here {}, elsewhere {}", job, theirs));
   }
   json self{{"host", host_name()}, {"pid", ::getpid()}, {"ranks", plan_.local_size}};
   if (plan_.node_rank == 0) self["master_port"] = free_port();
-  const auto holder = store_->compare_set(key("node", plan_.node_rank), "", self.dump(), patience);
+  const auto holder = store_->compare_set(key("node", plan_.node_rank), "", self.dump(), store_timeout);
   if (holder != self.dump()) {
     const auto other = json::parse(holder);
     throw ValueError(fmt::format("--node-rank {} is taken by host {} (pid {}); each host needs its own",
@@ -153,9 +153,9 @@ World NodeAgreement::meet(int attempt, Deadline deadline) {
   const auto keys = plan_.keep_going ? Store::Keys{key("start", attempt), key("gone", plan_.node_rank)}
                                      : Store::Keys{key("start", attempt), key("outcome", attempt),
                                                    key("start", attempt + 1), key("outcome", attempt + 1)};
-  store_->set_on_disconnect(keys, Store::Values(keys.size(), encode(gone)), patience, silence);
-  if (store_->add(key("arrived", attempt), 1, patience) == plan_.nodes) {
-    store_->compare_set(key("start", attempt), "", encode({.kind = AttemptOutcome::Kind::go}), patience);
+  store_->set_on_disconnect(keys, Store::Values(keys.size(), encode(gone)), store_timeout, keepalive_timeout);
+  if (store_->add(key("arrived", attempt), 1, store_timeout) == plan_.nodes) {
+    store_->compare_set(key("start", attempt), "", encode({.kind = AttemptOutcome::Kind::go}), store_timeout);
   }
   AttemptOutcome answer;
   try {
@@ -181,7 +181,7 @@ std::string NodeAgreement::await_start(int attempt, Deadline deadline) {
 std::string NodeAgreement::missing_nodes() const {
   std::vector<int> missing;
   for (int node = 0; node < plan_.nodes; ++node) {
-    if (!store_->check({key("node", node)}, patience)) missing.push_back(node);
+    if (!store_->check({key("node", node)}, store_timeout)) missing.push_back(node);
   }
   return fmt::format("{}", fmt::join(missing, ", "));
 }
@@ -192,7 +192,7 @@ World NodeAgreement::place() const {
   World world;
   world.size = 0;
   int node = 0;
-  for (const auto& text : store_->multi_get(keys, patience)) {
+  for (const auto& text : store_->multi_get(keys, store_timeout)) {
     const auto other = json::parse(text);
     if (node == 0) world.master_port = other.at("master_port");
     if (node == plan_.node_rank) world.first_rank = world.size;
@@ -224,7 +224,7 @@ void NodeAgreement::talk(Work&& work) {
 
 void NodeAgreement::finished(int attempt, const AttemptOutcome& own) {
   talk([this, attempt, own](Store& store) {
-    store.set(finished_key(attempt, plan_.node_rank), encode(own), patience);
+    store.set(finished_key(attempt, plan_.node_rank), encode(own), store_timeout);
     settle_if_all_ended(store, attempt);
   });
 }
@@ -239,16 +239,16 @@ void NodeAgreement::settle_if_all_ended(Store& store, int attempt) const {
     all.text += (all.text.empty() ? "" : "; ") + own.text;
   };
   for (int node = 0; node < plan_.nodes; ++node) {
-    if (store.check({finished_key(attempt, node)}, patience)) {
-      add(decode_outcome(store.get(finished_key(attempt, node), patience)));
-    } else if (store.check({key("gone", node)}, patience)) {
-      add(decode_outcome(store.get(key("gone", node), patience)));
+    if (store.check({finished_key(attempt, node)}, store_timeout)) {
+      add(decode_outcome(store.get(finished_key(attempt, node), store_timeout)));
+    } else if (store.check({key("gone", node)}, store_timeout)) {
+      add(decode_outcome(store.get(key("gone", node), store_timeout)));
     } else {
       return;
     }
   }
   if (all.exit_code != 0 && has_success) all.exit_code = ranks_were_lost;
-  store.compare_set(key("outcome", attempt), "", encode(all), patience);
+  store.compare_set(key("outcome", attempt), "", encode(all), store_timeout);
 }
 
 std::string NodeAgreement::await_outcome(int attempt) {
@@ -258,9 +258,9 @@ std::string NodeAgreement::await_outcome(int attempt) {
       return await(key("outcome", attempt), plan_.keep_going ? Deadline::after(look_for_hosts) : Deadline::never());
     } catch (const StoreTimeoutError&) {
       for (int node = 0; node < plan_.nodes; ++node) {
-        if (is_known[static_cast<std::size_t>(node)] || !store_->check({key("gone", node)}, patience)) continue;
+        if (is_known[static_cast<std::size_t>(node)] || !store_->check({key("gone", node)}, store_timeout)) continue;
         is_known[static_cast<std::size_t>(node)] = true;
-        explain_delay(decode_outcome(store_->get(key("gone", node), patience)).text + "; the others go on");
+        explain_delay(decode_outcome(store_->get(key("gone", node), store_timeout)).text + "; the others go on");
       }
       settle_if_all_ended(*store_, attempt);
     }
@@ -268,7 +268,9 @@ std::string NodeAgreement::await_outcome(int attempt) {
 }
 
 void NodeAgreement::propose(int attempt, const AttemptOutcome& outcome) {
-  talk([attempt, outcome](Store& store) { store.compare_set(key("outcome", attempt), "", encode(outcome), patience); });
+  talk([attempt, outcome](Store& store) {
+    store.compare_set(key("outcome", attempt), "", encode(outcome), store_timeout);
+  });
 }
 
 }  // namespace cohort::tool

@@ -291,11 +291,11 @@ class BootstrapRoot {
       std::vector<pollfd> polled{{.fd = listener_.get(), .events = POLLIN, .revents = 0}};
       for (const auto& each : silent_) polled.push_back({.fd = each.get(), .events = POLLIN, .revents = 0});
       const auto until = earlier(until_, Deadline::after(std::chrono::milliseconds(20)));
-      const auto slice = bootstrap_.trouble ? until : until_;
+      const auto slice = bootstrap_.failure_check ? until : until_;
       if (::poll(polled.data(), polled.size(), slice.poll_timeout()) <= 0) {
         if (until_.expired()) throw Refusal{missing_ranks(bootstrap_, missing())};
-        if (bootstrap_.trouble) {
-          if (const auto trouble = bootstrap_.trouble()) throw Refusal{*trouble};
+        if (bootstrap_.failure_check) {
+          if (const auto failure = bootstrap_.failure_check()) throw Refusal{*failure};
         }
         continue;
       }

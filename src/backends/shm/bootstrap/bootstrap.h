@@ -27,7 +27,7 @@ struct Bootstrap {
   Deadline deadline = Deadline::never();
   ExchangeTicket exchange{};
   /// Called now and then while ranks are missing: returns the reason if waiting for them is in vain.
-  std::function<std::optional<Failure>()> trouble{};
+  std::function<std::optional<Failure>()> failure_check{};
 };
 
 /// All or nothing: returns on every rank once all have joined, or throws on every rank that joined, naming the missing

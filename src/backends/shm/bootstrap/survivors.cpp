@@ -177,7 +177,7 @@ SurvivorGroup Survivors::form_group(BootstrapFunction bootstrap, const std::stri
                                      .size = static_cast<int>(members.size()),
                                      .deadline = deadline_,
                                      .exchange = [&](std::string_view ticket) { return exchange(members, ticket); },
-                                     .trouble = [&] { return lost_among(members); }}));
+                                     .failure_check = [&] { return lost_among(members); }}));
     } catch (const PeerLostError&) {
       problem = std::current_exception();
     } catch (const OperationTimeoutError&) {

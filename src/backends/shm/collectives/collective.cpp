@@ -46,7 +46,7 @@ void Collective::read(int rank, std::uint64_t address, void* to, std::size_t byt
   const auto until = earlier(call_.deadline(), Deadline::after(std::chrono::milliseconds(500)));
   do {
     engine_.check(call_);
-    if (const auto trouble = engine_.trouble(rank, Engine::Wait::collective)) engine_.fail(*trouble, call_);
+    if (const auto failure = engine_.find_failure(rank, Engine::Wait::collective)) engine_.fail(*failure, call_);
     ::sched_yield();
   } while (!until.expired());
   engine_.fail({.kind = ErrorKind::backend, .rank = rank, .reporter = engine_.rank_, .text = problem}, call_);

@@ -30,9 +30,9 @@ Pace WaitMonitor::after_spinning() {
 
 bool WaitMonitor::check() {
   engine_.check(call_);
-  const auto trouble = engine_.trouble(awaited_, kind_);
-  if (trouble && looks_again_) engine_.fail(*trouble, call_);
-  looks_again_ = trouble.has_value();
+  const auto failure = engine_.find_failure(awaited_, kind_);
+  if (failure && looks_again_) engine_.fail(*failure, call_);
+  looks_again_ = failure.has_value();
   return looks_again_;
 }
 

@@ -58,7 +58,7 @@ TEST(ShmBootstrapTest, ThreadsThatDoNotJoinAreNamedOnAllOthers) {
 TEST(ShmBootstrapTest, ThreadsThatWaitInVainSayWhy) {
   TicketDesk desk;
   auto bootstrap = bootstrap_of(0, 2, desk.exchange());
-  bootstrap.trouble = [] { return Failure{.kind = ErrorKind::peer_lost, .rank = 1, .text = "rank 1 has died"}; };
+  bootstrap.failure_check = [] { return Failure{.kind = ErrorKind::peer_lost, .rank = 1, .text = "rank 1 has died"}; };
   EXPECT_ERROR(PeerLostError, shm::bootstrap_threads(bootstrap), "rank 1 has died");
 }
 
