@@ -6,10 +6,12 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <thread>
+#include <utility>
 
 #include "common/write_file.h"
+#include "measure/statistics.h"
 
-namespace cohort::bench {
+namespace cohort::measure {
 
 namespace {
 
@@ -51,6 +53,18 @@ std::string comparison_text(const Row& row) {
 
 }  // namespace
 
+Row compared(std::string what, std::string unit, const std::vector<double>& ours, const std::vector<double>& peer,
+             std::string peer_name, std::optional<Bar> bar) {
+  const bool is_speedup = bar && bar->kind == Bar::Kind::at_least;
+  return {.what = std::move(what),
+          .unit = std::move(unit),
+          .ours = median(ours),
+          .peer = median(peer),
+          .peer_name = std::move(peer_name),
+          .ratio = is_speedup ? median_ratio(peer, ours) : median_ratio(ours, peer),
+          .bar = bar};
+}
+
 void Report::print(const std::string& title) {
   fmt::print("\n{}\n", title);
   fmt::print("  {:<34} {:>16} {:>34} {:>10} {:>12}  {}\n", "", "ours", "peer", "ratio", "bar", "result");
@@ -81,4 +95,4 @@ void Report::write_json(const std::string& file) const {
   tool::write_file(file, document.dump(2) + "\n");
 }
 
-}  // namespace cohort::bench
+}  // namespace cohort::measure
