@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -67,10 +68,12 @@ Row compared(std::string what, std::string unit, const std::vector<double>& ours
 
 void Report::print(const std::string& title) {
   fmt::print("\n{}\n", title);
-  fmt::print("  {:<34} {:>16} {:>34} {:>10} {:>12}  {}\n", "", "ours", "peer", "ratio", "bar", "result");
+  std::size_t width = 34;
+  for (auto i = printed_; i < rows_.size(); ++i) width = std::max(width, rows_[i].what.size());
+  fmt::print("  {:<{}} {:>16} {:>34} {:>10} {:>12}  {}\n", "", width, "ours", "peer", "ratio", "bar", "result");
   for (; printed_ < rows_.size(); ++printed_) {
     const auto& row = rows_[printed_];
-    fmt::print("  {:<34} {:>16} {:>34} {:>10} {:>12}  {}{}\n", row.what, number(row.ours) + " " + row.unit,
+    fmt::print("  {:<{}} {:>16} {:>34} {:>10} {:>12}  {}{}\n", row.what, width, number(row.ours) + " " + row.unit,
                row.peer ? fmt::format("{}: {} {}", row.peer_name, number(*row.peer), row.unit) : "-",
                comparison_text(row), bar_text(row), result_text(row), row.note.empty() ? "" : " (" + row.note + ")");
   }
