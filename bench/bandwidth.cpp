@@ -3,8 +3,6 @@
 // The floor: rank r of n combines slice r of all ranks' memory into all ranks' memory, so it reads n slices of S/n
 // bytes and writes n. Here all ranks run the same kernels at once on memory of their own, without any synchronisation.
 // Which order of walking over the memory is fastest depends on the machine, so several are tried.
-#include <cohort/new_group.h>
-
 #include <fmt/format.h>
 #include <sys/mman.h>
 
@@ -16,18 +14,16 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "group_benchmarks.h"
+#include "benchmarks.h"
 #include "measure/interleaved.h"
 #include "measure/rank_processes.h"
 #include "measure/statistics.h"
 #include "reduce/kernels.h"
 #include "servers.h"
 
-namespace cohort::bench {
+namespace cohort::benchmarks {
 
 namespace {
-
-using namespace std::chrono_literals;
 
 constexpr std::size_t total_bytes = std::size_t{64} << 20U;
 constexpr std::size_t cache_line = 64;
@@ -48,8 +44,6 @@ constexpr std::size_t figures = walks.size() + 1;
 struct Question {
   std::size_t figure;
 };
-using Ranks = RankProcesses<Question>;
-
 /// Uses huge pages where the system has them, so that the page table does not add to the floor.
 class OwnMemory {
  public:
@@ -78,10 +72,7 @@ void walk(std::span<float> memory, const Walk& how, int ranks) {
 class Rank {
  public:
   Rank(int rank, int size)
-      : cpu_(cpu_of(rank, size)),
-        group_(new_group("shm", 60s, "cpu", {},
-                         {.store = std::make_shared<TcpStore>(unix_client_options()), .rank = rank, .size = size})),
-        shared_(group_->allocate(total_bytes)) {}
+      : cpu_(cpu_of(rank, size)), group_(shm_group(rank, size)), shared_(group_->allocate(total_bytes)) {}
 
   Interval answer(const Question& question) {
     // Each rank writes its memory just before, as a program would. Otherwise a rank might find the others' slices,
@@ -112,14 +103,9 @@ class Rank {
 };
 
 void measure_ranks(int size, int rounds, Report& report) {
-  constexpr double least_fraction = 0.6;
-  const auto server = start_store_on_unix_socket();
-  Ranks ranks(size, [&](int rank) -> Ranks::Answer {
-    auto each = std::make_shared<Rank>(rank, size);
-    return [each](const Question& question) { return each->answer(question); };
-  });
+  ShmRanks<Rank, Question> ranks(size);
   // The span, not the slowest: a rank that starts late holds up an all_reduce, so it has to count in the floor too.
-  const auto time = [&](std::size_t figure) { return ranks.ask({figure}).span() * 1e3; };
+  const auto time = [&](std::size_t figure) { return span(ranks.ask({figure})) * 1e3; };
   take_turns(figures, 1, time);  // maps and faults in the memory
   const auto times = take_turns(figures, rounds, time);
 
@@ -140,18 +126,20 @@ void measure_ranks(int size, int rounds, Report& report) {
   }
   print("all_reduce", all_reduce);
 
-  Row row{.what = fmt::format("{} ranks", size), .unit = "ms", .ours = median(times[all_reduce])};
-  row.peer = median(times[fastest]);
-  row.peer_name = "floor";
-  row.ratio = median_ratio(times[fastest], times[all_reduce]);  // the floor's share of our time
-  row.bar = Bar{Bar::Kind::at_least, least_fraction, static_cast<unsigned>(size)};
-  report.add(row);
+  // The ratio is the floor's share of our time.
+  report.add(compared(fmt::format("{} ranks", size), "ms", times[all_reduce], times[fastest], "floor",
+                      at_least(0.6, static_cast<unsigned>(size))));
 }
 
 }  // namespace
 
-void measure_bandwidth(const BandwidthOptions& options, Report& report) {
-  for (const int size : options.ranks) measure_ranks(size, options.rounds, report);
+void add_bandwidth(Program& program) {
+  const auto sizes =
+      program.list("--bandwidth-ranks", {2, 8}, "Sizes of the groups whose all_reduce is held to the floor");
+  program.part("bandwidth", [=, &program](Report& report) {
+    for (const int size : *sizes) measure_ranks(size, program.rounds(11), report);
+    report.print("64 MiB all_reduce on memory of the group (ratio: share of the floor)");
+  });
 }
 
-}  // namespace cohort::bench
+}  // namespace cohort::benchmarks

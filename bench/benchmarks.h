@@ -1,49 +1,35 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The parts of store_bench. Each of them starts the processes it needs, takes turns with its peer where there is one,
-// adds its rows to the report, and leaves nothing running.
+// The parts of store_bench and group_bench. Each of them has its flags, starts the processes it needs, takes turns with
+// its peer where there is one, prints its figures, and leaves nothing running.
 #pragma once
 
-#include <cstddef>
+#include "program.h"
 
-#include "measure/report.h"
+namespace cohort::benchmarks {
 
-namespace cohort::bench {
-
-/// A client's set and get, compared with a bare echo of the same size.
-struct RoundTripOptions {
-  int rounds = 60;
-  int operations = 200;  ///< per figure and round
-};
-void measure_round_trip(const RoundTripOptions& options, Report& report);
-
-/// Operations per second of many clients, compared with PyTorch's TCPStore.
-struct ThroughputOptions {
-  int rounds = 9;
-  int clients = 16;
-  int milliseconds = 120;  ///< per figure and round
-};
-void measure_throughput(const ThroughputOptions& options, Report& report);
-
-/// From the start of a server to the first answer to clients that were already waiting for it.
-struct JoinOptions {
-  int rounds = 8;
-  int clients = 4;
-};
-void measure_join(const JoinOptions& options, Report& report);
-
-/// From the start signal until every connection is made, authenticated and has passed a barrier.
-struct StormOptions {
-  int rounds = 3;
-  int processes = 16;
-  int connections = 250;  ///< of each process
-};
-void measure_storm(const StormOptions& options, Report& report);
+// store_bench
 
 /// The memory that an idle connection takes in the server.
-struct MemoryOptions {
-  int connections = 4000;
-};
-void measure_memory(const MemoryOptions& options, Report& report);
+void add_memory(Program& program);
+/// A client's set and get, compared with a bare echo of the same size.
+void add_round_trip(Program& program);
+/// Operations per second of many clients, compared with PyTorch's TCPStore.
+void add_throughput(Program& program);
+/// From the start of a server to the first answer to clients that were already waiting for it.
+void add_join(Program& program);
+/// From the start signal until every connection is made, authenticated and has passed a barrier.
+void add_storm(Program& program);
 
-}  // namespace cohort::bench
+// group_bench
+
+/// From the call of new_group to its return on the slowest rank, compared with PyTorch's gloo process group.
+void add_new_group(Program& program);
+/// A computation during an asynchronous all_reduce, compared with the longer of the two by itself.
+void add_overlap(Program& program);
+/// A large all_reduce on memory of the group, compared with moving the same bytes without synchronisation.
+void add_bandwidth(Program& program);
+/// The parts of a small collective's time, for two processes with a core each.
+void add_call_cost(Program& program);
+
+}  // namespace cohort::benchmarks

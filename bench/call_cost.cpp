@@ -16,7 +16,6 @@
 // What a call costs above the flags is less than the sum of its parts, because some of them are done while the other
 // rank's line is on its way.
 #include <cohort/backend.h>
-#include <cohort/new_group.h>
 #include <cohort/process_group.h>
 
 #include <fmt/format.h>
@@ -24,19 +23,20 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 
 #include "backends/shm/protocol/atomics.h"
 #include "backends/shm/protocol/posts.h"
+#include "benchmarks.h"
 #include "group/collective_queue.h"
-#include "group_benchmarks.h"
 #include "measure/interleaved.h"
 #include "measure/rank_processes.h"
 #include "measure/statistics.h"
 #include "observe/recorder.h"
 #include "servers.h"
 
-namespace cohort::bench {
+namespace cohort::benchmarks {
 
 namespace {
 
@@ -52,8 +52,6 @@ struct Question {
   Figure figure;
   int repeats = 0;
 };
-using Ranks = RankProcesses<Question>;
-
 /// Lines that the processes share, as the board of a group has them.
 class Lines {
  public:
@@ -94,13 +92,12 @@ class NoBackend final : public Backend {
 
 class Rank {
  public:
-  Rank(int rank, const Lines& lines)
+  Rank(int rank, int size, const Lines* lines)
       : rank_(rank),
         cpu_(OnCpu::allowed()[static_cast<std::size_t>(rank)]),
-        lines_(lines),
+        lines_(*lines),
         order_(lines_, rank, ranks),
-        group_(new_group("shm", 60s, "cpu", {},
-                         {.store = std::make_shared<TcpStore>(unix_client_options()), .rank = rank, .size = ranks})),
+        group_(shm_group(rank, size)),
         backend_(group_->default_backend()),
         empty_(std::make_shared<ProcessGroup>(nullptr, 0, ranks, 60s)),
         trace_({.id = "call cost", .backend = "none", .rank = rank, .size = ranks}) {
@@ -165,45 +162,47 @@ class Rank {
   float value_ = 0;
 };
 
-}  // namespace
-
-void measure_call_cost(const CallCostOptions& options, Report& report) {
+void measure(int rounds, Report& report) {
+  constexpr int repeats = 20000;
   if (OnCpu::allowed().size() < ranks) {
     fmt::print("the cost of a call is not measured: its {} ranks need a core each\n", ranks);
     return;
   }
-  const auto server = start_store_on_unix_socket();
   const Lines lines;
-  Ranks processes(ranks, [&](int rank) -> Ranks::Answer {
-    auto each = std::make_shared<Rank>(rank, lines);
-    return [each](const Question& question) { return each->answer(question); };
-  });
+  ShmRanks<Rank, Question> processes(ranks, &lines);
   const auto nanoseconds = [&](std::size_t figure) {
-    return processes.ask({figures[figure], options.repeats}).slowest() / options.repeats * 1e9;
+    return slowest(processes.ask({figures[figure], repeats})) / repeats * 1e9;
   };
   take_turns(figures.size(), 1, nanoseconds);
-  const auto times = take_turns(figures.size(), options.rounds, nanoseconds);
+  const auto times = take_turns(figures.size(), rounds, nanoseconds);
   const auto of = [&](Figure figure) -> const std::vector<double>& { return times[static_cast<std::size_t>(figure)]; };
   const auto add = [&](const std::string& what, double ours) {
     report.add({.what = what, .unit = "ns", .ours = ours});
   };
-  const auto add_above_flags = [&](const std::string& what, Figure figure, bool has_bar) {
-    constexpr double most_above_flags = 60;
-    Row row{.what = what, .unit = "ns", .ours = median(of(figure))};
-    row.peer = median(of(Figure::flags));
-    row.peer_name = "flags alone";
-    row.difference = median_difference(of(figure), of(Figure::flags));
-    if (has_bar) row.bar = Bar{Bar::Kind::at_most, most_above_flags, ranks};
-    report.add(row);
+  const auto add_above_flags = [&](const std::string& what, Figure figure, std::optional<Bar> bar = {}) {
+    report.add({.what = what,
+                .unit = "ns",
+                .ours = median(of(figure)),
+                .peer = median(of(Figure::flags)),
+                .peer_name = "flags alone",
+                .difference = median_difference(of(figure), of(Figure::flags)),
+                .bar = bar});
   };
   add("flags", median(of(Figure::flags)));
   add("order", median(of(Figure::order)));
   add("record", median(of(Figure::record)));
   add("arguments", median_difference(of(Figure::empty_call), of(Figure::order)) - median(of(Figure::record)));
-  add_above_flags("engine, barrier", Figure::barrier_engine, false);
-  add_above_flags("engine, all_reduce of 4 B", Figure::all_reduce_engine, false);
-  add_above_flags("call, barrier", Figure::barrier, true);
-  add_above_flags("call, all_reduce of 4 B", Figure::all_reduce, true);
+  add_above_flags("engine, barrier", Figure::barrier_engine);
+  add_above_flags("engine, all_reduce of 4 B", Figure::all_reduce_engine);
+  add_above_flags("call, barrier", Figure::barrier, at_most(60, ranks));
+  add_above_flags("call, all_reduce of 4 B", Figure::all_reduce, at_most(60, ranks));
+  report.print("The time of a small collective of 2 processes (difference: above the flags alone)");
 }
 
-}  // namespace cohort::bench
+}  // namespace
+
+void add_call_cost(Program& program) {
+  program.part("call", [&program](Report& report) { measure(program.rounds(11), report); });
+}
+
+}  // namespace cohort::benchmarks

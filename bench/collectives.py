@@ -3,21 +3,19 @@
 """Measures Cohort's collectives over shared memory in turn with Open MPI, MPICH and Gloo, and judges them by their bars.
 
 Each line compares with the peer setting that is best at that operation and size: the median over the rounds of its time
-divided by ours in the same round. Float32 sums. A missed bar is printed as MISSED and does not change the exit code.
+divided by ours in the same round. Float32 sums.
 """
 
-import argparse
-import json
 import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 
-KIB, MIB = 1 << 10, 1 << 20
+import harness
+from peers.settings import settings
+
+KIB = 1 << 10
 TOLERANCE = 0.95
-SIZES = ["4", "64", "1K", "4K", "16K", "64K", "256K", "1M", "16M", "64M"]
+SIZES = "4,64,1K,4K,16K,64K,256K,1M,16M,64M"
 MODES = ["back-to-back", "rewritten"]
 
 
@@ -32,31 +30,12 @@ def bar_of(op, size, ranks, memory):
     return {"broadcast": 2.5, "all_gather": 1.8, "all_to_all": 1.8, "send_recv": 1.5}.get(op)
 
 
-def measure(cohort, ranks, collectives, sizes, memory, mode, arguments):
+def measure(peers, ranks, collectives, memory, mode, arguments):
     """The results of one `cohort bench`, by operation and size."""
-    with tempfile.NamedTemporaryFile(suffix=".json") as out:
-        command = [cohort, "bench", ",".join(collectives), "--ranks", str(ranks), "--sizes", ",".join(sizes),
-                   "--memory", memory, "--backends", "shm", "--peers", "auto", "--rounds", str(arguments.rounds),
-                   "--limit-ms", str(arguments.limit_ms), "--drop-peers", "1.5", "--placement",
-                   "in" if "all_reduce" in collectives else "out", "--timeout", "30", "--json", out.name]
-        if mode == "back-to-back":
-            command.append("--back-to-back")
-        if arguments.peer_drivers:
-            command += ["--peer-drivers", arguments.peer_drivers]
-        # Without the launchers' variables, which would make it one rank of theirs.
-        env = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
-        process = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=env, check=False)
-        if process.returncode != 0:
-            raise RuntimeError(f"{' '.join(command)}: exit code {process.returncode}\n{process.stdout}")
-        for line in process.stdout.splitlines():
-            if "not measured" in line and not line.startswith("# shm"):
-                print(f"  {line}")
-        results = json.load(out)["results"]
-    cells = {}
-    for result in results:
-        if "p50_us" in result:
-            cells.setdefault((result["collective"], result["size"]), []).append(result)
-    return cells
+    flags = [",".join(collectives), "--ranks", str(ranks), "--sizes", arguments.sizes, "--memory", memory,
+             "--rounds", str(arguments.rounds), "--limit-ms", str(arguments.limit_ms), "--drop-peers", "1.5",
+             "--placement", "in" if "all_reduce" in collectives else "out"]
+    return harness.bench(arguments.cohort, flags + (["--back-to-back"] if mode == "back-to-back" else []), peers)
 
 
 def judge(ratio, bar):
@@ -82,16 +61,17 @@ def compare(cells, ranks, mode, oversubscribed):
             continue
         for ours in (result for result in results if not result["peer"]):
             best = min(peers, key=lambda peer: peer["p50_us"])
-            ratios = [p / o for p, o in zip(best["rounds_us"], ours["rounds_us"])]
+            ratio = harness.median_ratio(best, ours)
+            rounds = min(len(best["rounds_us"]), len(ours["rounds_us"]))
             bar = 1.0 if oversubscribed else bar_of(op, size, ranks, ours["memory"])
             rows.append(row(op, ranks, size, ours["memory"], mode, "p50", ours["p50_us"], best,
-                            statistics.median(ratios), len(ratios), bar))
+                            ratio, rounds, bar))
             if oversubscribed:
                 # Of those that were measured to the end: two rounds hold no rare delays.
                 steady = [peer for peer in peers if len(peer["rounds_us"]) == len(ours["rounds_us"])] or peers
                 best = min(steady, key=lambda peer: peer["p99_us"])
                 rows.append(row(op, ranks, size, ours["memory"], mode, "p99", ours["p99_us"], best,
-                                best["p99_us"] / ours["p99_us"], len(ratios), 1.0))
+                                best["p99_us"] / ours["p99_us"], rounds, 1.0))
             else:
                 # The tail: at most twice the median with a core for each rank.
                 tail = ours["p99_us"] / ours["p50_us"]
@@ -100,33 +80,18 @@ def compare(cells, ranks, mode, oversubscribed):
     return rows
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cohort", help="the cohort command, <build>/tools/cohort/cohort")
-    parser.add_argument("--ranks", default="auto", help="numbers of ranks, with commas between them (default: 2, 4, 8 and 16"
-                        " as far as there are cores, and 4 and 8 where there are fewer)")
-    parser.add_argument("--mode", choices=MODES + ["both"], default="both",
-                        help="back-to-back: operations follow one another on untouched memory, as in OSU's loops;"
-                        " rewritten: every rank writes its array before each operation, as programs do (default: both)")
-    parser.add_argument("--only", default="", help="these operations, with commas between them")
-    parser.add_argument("--sizes", default=",".join(SIZES), help="with commas between them (default: %(default)s)")
-    parser.add_argument("--memory", choices=["ordinary", "group", "both"], default="both")
-    parser.add_argument("--rounds", type=int, default=9, help="rounds in turn with the peers (default: %(default)s)")
-    parser.add_argument("--limit-ms", type=float, default=60,
-                        help="time for one operation, size, peer and round; long ones take longer (default: %(default)s)")
-    parser.add_argument("--peer-drivers", help="folder with the peers' drivers, if not <build>/bench/peers")
-    parser.add_argument("--json", metavar="FILE", help="write the figures to this file as well")
-    arguments = parser.parse_args()
+def measure_all(arguments, report):
     cores = len(os.sched_getaffinity(0))
     if arguments.ranks == "auto":
         counts = [n for n in (2, 4, 8, 16) if n <= cores or n in (4, 8)]
     else:
         counts = [int(n) for n in arguments.ranks.split(",")]
-    sizes = arguments.sizes.split(",")
+    build = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(arguments.cohort))))
     start = time.monotonic()
-    rows = []
+    rows = report.rows
     for mode in MODES if arguments.mode == "both" else [arguments.mode]:
         for ranks in counts:
+            peers = settings(build, ranks)
             oversubscribed = ranks > cores
             print(f"\n{ranks} ranks on {cores} cores{', more ranks than cores' if oversubscribed else ''}, {mode}")
             print(f"  {'':<15} {'':>2} {'bytes':>10} {'memory':<9} {'':<4} {'ours, us':>10} {'peer, us':>10} {'best peer':<20}"
@@ -142,8 +107,7 @@ def main():
                 if ranks != 2:
                     collectives = [op for op in collectives if op != "send_recv"]
                 if collectives:
-                    rows += compare(measure(arguments.cohort, ranks, collectives, sizes, memory, mode, arguments), ranks,
-                                    mode, oversubscribed)
+                    rows += compare(measure(peers, ranks, collectives, memory, mode, arguments), ranks, mode, oversubscribed)
     judged = [r for r in rows if r["bar"] is not None]
     missed = [r for r in judged if r["result"] == "MISSED"]
     print(f"\n{len(judged) - len(missed)} of {len(judged)} bars met, {time.monotonic() - start:.0f} s")
@@ -152,14 +116,24 @@ def main():
         print(f"p99 over p50: median {statistics.median(tails):.2f} (best peers: "
               f"{statistics.median(r['peer_tail'] for r in rows if 'tail' in r):.2f}), at most 2 in "
               f"{sum(t <= 2 for t in tails)} of {len(tails)} cells")
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as out:
-            json.dump({"cores": cores, "rounds": arguments.rounds, "rows": rows}, out, indent=2)
+
+
+def main():
+    parser = harness.arguments_of(__doc__)
+    parser.add_argument("cohort", help=harness.COHORT)
+    parser.add_argument("--ranks", default="auto", help="numbers of ranks, with commas between them (default: 2, 4, 8 and 16"
+                        " as far as there are cores, and 4 and 8 where there are fewer)")
+    parser.add_argument("--mode", choices=MODES + ["both"], default="both",
+                        help="back-to-back: operations follow one another on untouched memory, as in OSU's loops;"
+                        " rewritten: every rank writes its array before each operation, as programs do (default: both)")
+    parser.add_argument("--only", default="", help="these operations, with commas between them")
+    parser.add_argument("--sizes", default=SIZES, help="with commas between them (default: %(default)s)")
+    parser.add_argument("--memory", choices=["ordinary", "group", "both"], default="both")
+    parser.add_argument("--rounds", type=int, default=9, help="rounds in turn with the peers (default: %(default)s)")
+    parser.add_argument("--limit-ms", type=float, default=60,
+                        help="time for one operation, size, peer and round; long ones take longer (default: %(default)s)")
+    harness.run(parser, measure_all)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (RuntimeError, OSError) as error:
-        print(f"collectives.py: {error}", file=sys.stderr)
-        sys.exit(1)
+    main()

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-namespace cohort::bench {
+namespace cohort::benchmarks {
 
 namespace {
 
@@ -102,4 +102,4 @@ void EchoClient::round_trip() {
   }
 }
 
-}  // namespace cohort::bench
+}  // namespace cohort::benchmarks

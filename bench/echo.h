@@ -10,7 +10,9 @@
 
 #include "measure/child.h"
 
-namespace cohort::bench {
+namespace cohort::benchmarks {
+
+using namespace measure;  // what they all measure with
 
 /// Runs in the calling process until the parent ends the channel; sends it the port first.
 void serve_echo(Channel& parent);
@@ -25,4 +27,4 @@ class EchoClient {
   std::string message_;
 };
 
-}  // namespace cohort::bench
+}  // namespace cohort::benchmarks

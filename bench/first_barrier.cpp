@@ -40,7 +40,7 @@ double split_seconds(cohort::ProcessGroup& group) {
     const auto part = group.split_group(all);
     times.push_back(seconds(Clock::now() - start));
   }
-  return cohort::bench::median(times);
+  return cohort::measure::median(times);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <random>
 #include <thread>
 #include <vector>
@@ -13,9 +14,9 @@
 #include "measure/interleaved.h"
 #include "measure/statistics.h"
 #include "servers.h"
-#include "torch_store.h"
+#include "torch_peers.h"
 
-namespace cohort::bench {
+namespace cohort::benchmarks {
 
 namespace {
 
@@ -57,42 +58,40 @@ double join_once(const Kind& kind, int count, std::chrono::milliseconds head_sta
   return last;
 }
 
-}  // namespace
-
-void measure_join(const JoinOptions& options, Report& report) {
-  constexpr double most = 20;
+void measure(int rounds, int clients, Report& report) {
   const auto secret = Secret::generate();
   const Kind ours{[&](std::uint16_t port) { TcpStore(client_options(port, secret)).add("joined", 1); },
                   [&](std::uint16_t port) {
                     return std::make_shared<StoreServer>(
                         StoreServerOptions{.endpoint = Endpoint::tcp(loopback, port), .secret = secret});
                   }};
-  const Kind torch{[](std::uint16_t port) { TorchStore(loopback, port, false).add("joined", 1); },
-                   [](std::uint16_t port) { return std::make_shared<TorchStore>(loopback, port, true); }};
+  const Kind torch{[](std::uint16_t port) { make_torch_store(loopback, port, false)->add("joined", 1); },
+                   [](std::uint16_t port) { return make_torch_store(loopback, port, true); }};
   std::mt19937 random(std::random_device{}());
   std::uniform_int_distribution<int> head_start(100, 600);
-  const std::size_t contestants = TorchStore::is_available() ? 2 : 1;
   // Each round's last client.
-  const auto lasts = take_turns(contestants, options.rounds, [&](std::size_t contestant) {
-    return join_once(contestant == 0 ? ours : torch, options.clients, std::chrono::milliseconds(head_start(random)));
+  const auto lasts = take_turns(torch_version.empty() ? 1 : 2, rounds, [&](std::size_t which) {
+    return join_once(which == 0 ? ours : torch, clients, std::chrono::milliseconds(head_start(random)));
   });
-  const auto largest = [](const std::vector<double>& values) {
-    return *std::max_element(values.begin(), values.end());
+  const auto add = [&](const std::string& what, double (*figure)(std::vector<double>), std::optional<Bar> bar) {
+    Row row{.what = fmt::format("last of {} clients, {}", clients, what), .unit = "ms", .ours = figure(lasts[0])};
+    row.bar = bar;
+    if (lasts.size() > 1) {
+      row.peer = figure(lasts[1]);
+      row.peer_name = "PyTorch " + torch_version;
+    }
+    report.add(row);
   };
-  Row usual{.what = fmt::format("last of {} clients, median", options.clients), .unit = "ms"};
-  usual.ours = median(lasts[0]);
-  usual.bar = Bar{Bar::Kind::at_most, most};
-  Row worst{.what = fmt::format("last of {} clients, worst round", options.clients), .unit = "ms"};
-  worst.ours = largest(lasts[0]);
-  if (contestants == 1) {
-    usual.note = "PyTorch's TCPStore skipped: built without libtorch";
-  } else {
-    usual.peer = median(lasts[1]);
-    worst.peer = largest(lasts[1]);
-    usual.peer_name = worst.peer_name = "PyTorch " + TorchStore::version();
-  }
-  report.add(usual);
-  report.add(worst);
+  add("median", median, at_most(20));
+  add("worst round", [](std::vector<double> each) { return percentile(std::move(each), 100); }, {});
+  report.print("Clients that started before the server: from its start to their first answer");
 }
 
-}  // namespace cohort::bench
+}  // namespace
+
+void add_join(Program& program) {
+  const auto clients = program.number("--join-clients", 4, "Processes that wait for the server");
+  program.part("join", [=, &program](Report& report) { measure(program.rounds(8), *clients, report); });
+}
+
+}  // namespace cohort::benchmarks

@@ -10,7 +10,7 @@
 #include "benchmarks.h"
 #include "servers.h"
 
-namespace cohort::bench {
+namespace cohort::benchmarks {
 
 namespace {
 
@@ -25,11 +25,8 @@ double anonymous_memory(pid_t pid) {
   throw std::runtime_error("no smaps_rollup: the kernel does not say what memory a process has");
 }
 
-}  // namespace
-
-void measure_memory(const MemoryOptions& options, Report& report) {
-  constexpr double most = 16;
-  raise_descriptor_limit(static_cast<std::size_t>(options.connections) + 100);
+void measure(int connections, Report& report) {
+  raise_descriptor_limit(static_cast<std::size_t>(connections) + 100);
   const auto secret = Secret::generate();
   const auto server = start_store(secret);
   const auto client = client_options(server.port, secret);
@@ -41,12 +38,20 @@ void measure_memory(const MemoryOptions& options, Report& report) {
   };
   for (int i = 0; i < 16; ++i) connect();  // what the first connections allocate once is not per connection
   const double before = anonymous_memory(server.process.pid());
-  for (int i = 0; i < options.connections; ++i) connect();
+  for (int i = 0; i < connections; ++i) connect();
   const double after = anonymous_memory(server.process.pid());
-  report.add({.what = fmt::format("per idle connection, of {}", options.connections),
+  report.add({.what = fmt::format("per idle connection, of {}", connections),
               .unit = "KiB",
-              .ours = (after - before) / options.connections,
-              .bar = Bar{Bar::Kind::at_most, most}});
+              .ours = (after - before) / connections,
+              .bar = at_most(16)});
+  report.print("Memory of the server (secret, no TLS)");
 }
 
-}  // namespace cohort::bench
+}  // namespace
+
+void add_memory(Program& program) {
+  const auto connections = program.number("--memory-connections", 4000, "Idle connections");
+  program.part("memory", [=](Report& report) { measure(*connections, report); });
+}
+
+}  // namespace cohort::benchmarks

@@ -6,15 +6,14 @@
 #include <memory>
 #include <thread>
 
-#include "group_benchmarks.h"
+#include "benchmarks.h"
 #include "measure/interleaved.h"
 #include "measure/rank_processes.h"
 #include "measure/statistics.h"
 #include "servers.h"
-#include "torch_group.h"
-#include "torch_store.h"
+#include "torch_peers.h"
 
-namespace cohort::bench {
+namespace cohort::benchmarks {
 
 namespace {
 
@@ -27,7 +26,7 @@ using Ranks = RankProcesses<Start>;
 
 /// The time of the slowest rank in microseconds. All ranks are waiting before the moment at which they call.
 double measure_once(Ranks& ranks) {
-  return ranks.ask({Clock::now() + 20ms}).slowest() * 1e6;
+  return slowest(ranks.ask({Clock::now() + 20ms})) * 1e6;
 }
 
 // Processes and store are new in each round, as they are when a job starts: the figures include what only the first
@@ -48,7 +47,7 @@ double ours_once(int size) {
 double torch_once(int size) {
   const auto server = start_torch_store();
   Ranks ranks(size, [&](int rank) -> Ranks::Answer {
-    auto group = std::make_shared<TorchGroup>(loopback, server.port);
+    const std::shared_ptr<TorchGroup> group = make_torch_group(loopback, server.port);
     return [group, rank, size](const Start& start) {
       std::this_thread::sleep_until(start.at);
       return timed([&] { group->make(rank, size); });
@@ -57,26 +56,27 @@ double torch_once(int size) {
   return measure_once(ranks);
 }
 
-}  // namespace
-
-void measure_new_group(const NewGroupOptions& options, Report& report) {
-  constexpr double least_speedup = 5;
-  for (const int size : options.ranks) {
-    const std::size_t contestants = TorchGroup::is_available() ? 2 : 1;
-    const auto times = take_turns(contestants, options.rounds, [size](std::size_t contestant) {
-      return contestant == 0 ? ours_once(size) : torch_once(size);
-    });
-    Row row{.what = fmt::format("{} ranks, slowest one", size), .unit = "us", .ours = median(times[0])};
-    if (contestants == 1) {
-      row.note = "PyTorch's gloo skipped: built without libtorch or gloo";
-    } else {
-      row.peer = median(times[1]);
-      row.peer_name = "PyTorch " + TorchStore::version() + " gloo";
-      row.ratio = median_ratio(times[1], times[0]);  // how many times faster ours is
-      row.bar = Bar{Bar::Kind::at_least, least_speedup};
-    }
-    report.add(row);
+void measure(int rounds, const std::vector<int>& sizes, Report& report) {
+  if (!has_torch_group) {
+    fmt::print("PyTorch's gloo is skipped: this program was built without libtorch or gloo (Debian: libtorch-dev)\n");
   }
+  for (const int size : sizes) {
+    const auto times = take_turns(has_torch_group ? 2 : 1, rounds, [size](std::size_t which) {
+      return which == 0 ? ours_once(size) : torch_once(size);
+    });
+    const auto what = fmt::format("{} ranks, slowest one", size);
+    report.add(has_torch_group
+                   ? compared(what, "us", times[0], times[1], "PyTorch " + torch_version + " gloo", at_least(5))
+                   : Row{.what = what, .unit = "us", .ours = median(times[0])});
+  }
+  report.print("new_group on one host, from call to return (ratio: how many times faster)");
 }
 
-}  // namespace cohort::bench
+}  // namespace
+
+void add_new_group(Program& program) {
+  const auto sizes = program.list("--ranks", {2, 8, 32}, "Sizes of the groups that new_group makes");
+  program.part("new_group", [=, &program](Report& report) { measure(program.rounds(11), *sizes, report); });
+}
+
+}  // namespace cohort::benchmarks

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include <cohort/new_group.h>
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,17 +8,15 @@
 #include <memory>
 #include <stdexcept>
 
-#include "group_benchmarks.h"
+#include "benchmarks.h"
 #include "measure/interleaved.h"
 #include "measure/rank_processes.h"
 #include "measure/statistics.h"
 #include "servers.h"
 
-namespace cohort::bench {
+namespace cohort::benchmarks {
 
 namespace {
-
-using namespace std::chrono_literals;
 
 constexpr std::size_t all_reduce_floats = std::size_t{16} << 18U;  // 16 MiB
 constexpr std::size_t computed_floats = std::size_t{256} << 8U;    // 256 KiB: stays in the cache of its core
@@ -32,15 +28,11 @@ struct Question {
   Figure figure;
   int passes = 0;  ///< of the computation over its numbers
 };
-using Ranks = RankProcesses<Question>;
-
 enum class Memory { ordinary, of_the_group };
 
 class Rank {
  public:
-  Rank(int rank, int size, Memory memory)
-      : group_(new_group("shm", 60s, "cpu", {},
-                         {.store = std::make_shared<TcpStore>(unix_client_options()), .rank = rank, .size = size})) {
+  Rank(int rank, int size, Memory memory) : group_(shm_group(rank, size)) {
     if (memory == Memory::of_the_group) {
       shared_ = group_->allocate(all_reduce_floats * sizeof(float));
       data_ = shared_.as<float>();
@@ -92,11 +84,12 @@ class Rank {
   std::span<float> data_;
   std::vector<float> numbers_ = std::vector<float>(computed_floats, 2.0F);
 };
+using Ranks = ShmRanks<Rank, Question>;
 
 /// In milliseconds, from the first start to the last end: a rank that starts late delays an all_reduce, so the late
 /// start has to count for the computation too.
 double measure_once(Ranks& ranks, const Question& question) {
-  return ranks.ask(question).span() * 1e3;
+  return span(ranks.ask(question)) * 1e3;
 }
 
 /// The number of passes with which the computation takes as long as the all_reduce.
@@ -112,56 +105,48 @@ int calibrate(Ranks& ranks) {
   return std::max(1, static_cast<int>(std::lround(passes * median(all_reduces) / median(computations))));
 }
 
-void measure_memory(Memory memory, const OverlapOptions& options, Report& report) {
-  constexpr double most = 1.10;
-  const auto server = start_store_on_unix_socket();
-  Ranks ranks(options.ranks, [&](int rank) -> Ranks::Answer {
-    auto each = std::make_shared<Rank>(rank, options.ranks, memory);
-    return [each](const Question& question) { return each->answer(question); };
-  });
+void measure_memory(Memory memory, int rounds, int size, Report& report) {
+  Ranks ranks(size, memory);
   const int passes = calibrate(ranks);
-
-  const auto times = take_turns(figures.size(), options.rounds, [&](std::size_t figure) {
+  const auto times = take_turns(figures.size(), rounds, [&](std::size_t figure) {
     return measure_once(ranks, {.figure = figures.at(figure), .passes = passes});
   });
   const auto times_of = [&](Figure figure) -> const std::vector<double>& {
     return times[static_cast<std::size_t>(figure)];
   };
+  const auto& asynchronous = times_of(Figure::asynchronous);
+  const auto& computation = times_of(Figure::computation);
   std::vector<double> longer;
-  std::ranges::transform(times_of(Figure::asynchronous), times_of(Figure::computation), std::back_inserter(longer),
-                         std::ranges::max);
+  std::ranges::transform(asynchronous, computation, std::back_inserter(longer), std::ranges::max);
 
   const auto* const name = memory == Memory::ordinary ? "ordinary memory" : "memory of the group";
   const auto cores = OnCpu::allowed().size();
-  const auto needed = 2 * static_cast<std::size_t>(options.ranks);
-  Row row{.what = fmt::format("{}, overlapped", name), .unit = "ms", .ours = median(times_of(Figure::overlapped))};
-  row.peer = median(longer);
-  row.peer_name = "longer alone";
-  row.ratio = median_ratio(times_of(Figure::overlapped), longer);
-  row.note = fmt::format("alone: all_reduce {:.1f} ms, computation {:.1f} ms", median(times_of(Figure::asynchronous)),
-                         median(times_of(Figure::computation)));
+  const auto needed = 2 * static_cast<std::size_t>(size);
+  auto row = compared(fmt::format("{}, overlapped", name), "ms", times_of(Figure::overlapped), longer, "longer alone");
+  row.note =
+      fmt::format("alone: all_reduce {:.1f} ms, computation {:.1f} ms", median(asynchronous), median(computation));
   if (cores >= needed) {
-    row.bar = Bar{Bar::Kind::at_most, most};
+    row.bar = at_most(1.10);
   } else {
-    row.note += fmt::format("; not judged: {} ranks keep {} cores busy, there are {}, none to spare", options.ranks,
-                            needed, cores);
+    row.note +=
+        fmt::format("; not judged: {} ranks keep {} cores busy, there are {}, none to spare", size, needed, cores);
   }
   report.add(row);
-
   // The comparison above is fair only if the asynchronous form is not slow by itself.
-  Row alone{.what = fmt::format("{}, asynchronous", name), .unit = "ms"};
-  alone.ours = median(times_of(Figure::asynchronous));
-  alone.peer = median(times_of(Figure::blocking));
-  alone.peer_name = "blocking";
-  alone.ratio = median_ratio(times_of(Figure::asynchronous), times_of(Figure::blocking));
-  report.add(alone);
+  report.add(
+      compared(fmt::format("{}, asynchronous", name), "ms", asynchronous, times_of(Figure::blocking), "blocking"));
 }
 
 }  // namespace
 
-void measure_overlap(const OverlapOptions& options, Report& report) {
-  measure_memory(Memory::ordinary, options, report);
-  measure_memory(Memory::of_the_group, options, report);
+void add_overlap(Program& program) {
+  const auto ranks = program.number("--overlap-ranks", 2, "Ranks that compute and reduce; each needs two cores");
+  program.part("overlap", [=, &program](Report& report) {
+    for (const auto memory : {Memory::ordinary, Memory::of_the_group}) {
+      measure_memory(memory, program.rounds(11), *ranks, report);
+    }
+    report.print(fmt::format("16 MiB all_reduce beside a computation, {} ranks", *ranks));
+  });
 }
 
-}  // namespace cohort::bench
+}  // namespace cohort::benchmarks

@@ -13,7 +13,7 @@
 #include "measure/statistics.h"
 #include "servers.h"
 
-namespace cohort::bench {
+namespace cohort::benchmarks {
 
 namespace {
 
@@ -37,8 +37,8 @@ struct Placement {
   int server_cpu;
 };
 
-void measure_placed(const Placement& placement, std::size_t size, const RoundTripOptions& options, Report& report) {
-  constexpr double most = 1.5;
+void measure_placed(const Placement& placement, std::size_t size, int rounds, Report& report) {
+  constexpr int operations = 200;
   const auto secret = Secret::generate();
   const OnCpu servers_place(placement.server_cpu);
   const auto server = start_store(secret);
@@ -55,32 +55,31 @@ void measure_placed(const Placement& placement, std::size_t size, const RoundTri
   const auto bare = [&] { echo.round_trip(); };
   set();
   const std::array<std::function<void()>, 3> calls{bare, set, get};
-  const auto time = [&](std::size_t which) { return median_time(options.operations, calls.at(which)); };
+  const auto time = [&](std::size_t which) { return median_time(operations, calls.at(which)); };
   take_turns(calls.size(), 1, time);  // warms up
-  const auto times = take_turns(calls.size(), options.rounds, time);
-  for (const auto& [name, which] : {std::pair("set", 1), std::pair("get", 2)}) {
-    const auto& ours = times.at(static_cast<std::size_t>(which));
-    report.add({.what = fmt::format("{}, {} bytes, {}", name, size, placement.name),
-                .unit = "us",
-                .ours = median(ours),
-                .peer = median(times[0]),
-                .peer_name = "bare echo",
-                .ratio = median_ratio(ours, times[0]),
-                .bar = Bar{Bar::Kind::at_most, most}});
+  const auto times = take_turns(calls.size(), rounds, time);
+  for (const auto& [name, which] : {std::pair("set", 1U), std::pair("get", 2U)}) {
+    report.add(compared(fmt::format("{}, {} bytes, {}", name, size, placement.name), "us", times.at(which), times[0],
+                        "bare echo", at_most(1.5)));
   }
 }
 
-}  // namespace
-
-void measure_round_trip(const RoundTripOptions& options, Report& report) {
+void measure(int rounds, Report& report) {
   const auto cpus = OnCpu::allowed();
   std::vector<Placement> placements{{"one CPU", cpus.front(), cpus.front()}};
   if (cpus.size() > 1) placements.push_back({"two CPUs", cpus.front(), cpus.back()});
   for (const auto& placement : placements) {
     for (const std::size_t size : {std::size_t{64}, std::size_t{1024}}) {
-      measure_placed(placement, size, options, report);
+      measure_placed(placement, size, rounds, report);
     }
   }
+  report.print("Round trip over TCP loopback, median of a call");
 }
 
-}  // namespace cohort::bench
+}  // namespace
+
+void add_round_trip(Program& program) {
+  program.part("round_trip", [&program](Report& report) { measure(program.rounds(60), report); });
+}
+
+}  // namespace cohort::benchmarks

@@ -8,9 +8,9 @@
 
 #include "common/process.h"
 #include "echo.h"
-#include "torch_store.h"
+#include "torch_peers.h"
 
-namespace cohort::bench {
+namespace cohort::benchmarks {
 
 namespace {
 
@@ -44,8 +44,8 @@ RunningServer start_store_on_unix_socket() {
 
 RunningServer start_torch_store() {
   return running(Child([](Channel& parent) {
-    const TorchStore server(loopback, 0, true);
-    parent.send(server.port());
+    const auto server = make_torch_store(loopback, 0, true);
+    parent.send(server->port());
     parent.wait_for_end();
   }));
 }
@@ -55,18 +55,16 @@ RunningServer start_echo() {
 }
 
 TcpStoreOptions client_options(std::uint16_t port, const Secret& secret) {
-  TcpStoreOptions options;
-  options.endpoint = Endpoint::tcp(loopback, port);
-  options.secret = secret;
-  options.timeout = std::chrono::seconds(60);
-  return options;
+  return {.endpoint = Endpoint::tcp(loopback, port), .timeout = std::chrono::seconds(60), .secret = secret};
 }
 
 TcpStoreOptions unix_client_options() {
-  TcpStoreOptions options;
-  options.endpoint = unix_endpoint();
-  options.timeout = std::chrono::seconds(60);
-  return options;
+  return {.endpoint = unix_endpoint(), .timeout = std::chrono::seconds(60)};
+}
+
+ProcessGroupPtr shm_group(int rank, int size) {
+  return new_group("shm", std::chrono::seconds(60), "cpu", {},
+                   {.store = std::make_shared<TcpStore>(unix_client_options()), .rank = rank, .size = size});
 }
 
 std::vector<int> OnCpu::allowed() {
@@ -103,4 +101,4 @@ void raise_descriptor_limit(std::size_t least) {
   }
 }
 
-}  // namespace cohort::bench
+}  // namespace cohort::benchmarks

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Servers, each in a process of its own, and the options with which clients connect to Cohort's.
+// Servers, each in a process of its own, the options with which clients connect to Cohort's, and ranks beside one.
 #pragma once
 
+#include <cohort/new_group.h>
 #include <cohort/secret.h>
 #include <cohort/tcp_store.h>
 
 #include <sched.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "measure/child.h"
 #include "measure/rank_processes.h"
 
-namespace cohort::bench {
+namespace cohort::benchmarks {
+
+using namespace measure;  // what they all measure with
 
 inline constexpr const char* loopback = "127.0.0.1";
-
-inline double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 struct RunningServer {
   Child process;
@@ -36,6 +36,28 @@ RunningServer start_echo();
 
 TcpStoreOptions client_options(std::uint16_t port, const Secret& secret);
 TcpStoreOptions unix_client_options();
+
+/// A group of backend shm, of ranks that find each other in the store on the unix socket.
+ProcessGroupPtr shm_group(int rank, int size);
+
+/// Ranks in processes of their own, and the store on the unix socket. Each process makes a Rank(rank, size,
+/// arguments...), whose answer() is asked.
+template <class Rank, class Question, class Reply = Interval>
+class ShmRanks {
+ public:
+  template <class... Arguments>
+  explicit ShmRanks(int size, const Arguments&... arguments)
+      : server_(start_store_on_unix_socket()), ranks_(size, [&](int rank) {
+          auto each = std::make_shared<Rank>(rank, size, arguments...);
+          return [each](const Question& question) { return each->answer(question); };
+        }) {}
+
+  std::vector<Reply> ask(const Question& question) { return ranks_.ask(question); }
+
+ private:
+  RunningServer server_;
+  RankProcesses<Question, Reply> ranks_;
+};
 
 /// Runs this process, and those it forks, on one CPU while it exists.
 class OnCpu {
@@ -55,4 +77,4 @@ class OnCpu {
 /// Raises the limit on open files as far as permitted; throws an error if that is less than `least`.
 void raise_descriptor_limit(std::size_t least);
 
-}  // namespace cohort::bench
+}  // namespace cohort::benchmarks

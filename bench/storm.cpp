@@ -8,7 +8,7 @@
 #include "measure/statistics.h"
 #include "servers.h"
 
-namespace cohort::bench {
+namespace cohort::benchmarks {
 
 namespace {
 
@@ -25,14 +25,13 @@ void storm(Channel& parent, const TcpStoreOptions& options, int connections, int
   parent.wait_for_end();  // until all have passed: disconnecting costs the server time, too
 }
 
-double storm_once(const StormOptions& options) {
+double storm_once(int count, int connections) {
   const auto secret = Secret::generate();
   const auto server = start_store(secret);
   const auto client = client_options(server.port, secret);
   std::vector<Child> processes;
-  for (int i = 0; i < options.processes; ++i) {
-    processes.emplace_back(
-        [&](Channel& parent) { storm(parent, client, options.connections, options.processes * options.connections); });
+  for (int i = 0; i < count; ++i) {
+    processes.emplace_back([&](Channel& parent) { storm(parent, client, connections, count * connections); });
   }
   const auto start = Clock::now();
   for (auto& process : processes) process.channel().send('s');
@@ -43,18 +42,24 @@ double storm_once(const StormOptions& options) {
   return time;
 }
 
-}  // namespace
-
-void measure_storm(const StormOptions& options, Report& report) {
-  constexpr double most = 2;
-  constexpr unsigned cores = 16;
-  raise_descriptor_limit(static_cast<std::size_t>(options.processes * options.connections) + 100);
+void measure(int rounds, int processes, int connections, Report& report) {
+  raise_descriptor_limit(static_cast<std::size_t>(processes * connections) + 100);
   std::vector<double> times;
-  for (int round = 0; round < options.rounds; ++round) times.push_back(storm_once(options));
-  report.add({.what = fmt::format("{} x {} connect, authenticate, barrier", options.processes, options.connections),
+  for (int round = 0; round < rounds; ++round) times.push_back(storm_once(processes, connections));
+  report.add({.what = fmt::format("{} x {} connect, authenticate, barrier", processes, connections),
               .unit = "s",
               .ours = median(times),
-              .bar = Bar{Bar::Kind::at_most, most, cores}});
+              .bar = at_most(2, 16)});
+  report.print("Connection storm: from the start signal until the last connection has passed the barrier");
 }
 
-}  // namespace cohort::bench
+}  // namespace
+
+void add_storm(Program& program) {
+  const auto processes = program.number("--storm-processes", 16, "Processes of the storm");
+  const auto connections = program.number("--storm-connections", 250, "Connections of each process");
+  program.part("storm",
+               [=, &program](Report& report) { measure(program.rounds(3), *processes, *connections, report); });
+}
+
+}  // namespace cohort::benchmarks

@@ -38,7 +38,7 @@ double round_of(int calls, const std::function<void()>& call) {
 
 void compare(const char* what, int rounds, int calls, const std::function<void()>& ours,
              const std::function<void()>& theirs) {
-  using namespace cohort::bench;
+  using namespace cohort::measure;
   const auto time = [&](std::size_t which) { return round_of(calls, which == 0 ? ours : theirs); };
   take_turns(2, 3, time);  // warms up
   const auto times = take_turns(2, rounds, time);

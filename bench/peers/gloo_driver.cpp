@@ -2,11 +2,12 @@
 //
 // Gloo as a driver (tools/cohort/measure/driver.h), over TCP on the loopback, which is all it has within a host:
 //
-//   gloo_driver RANKS ring|bcube|hd|hd_busy
+//   cohort run -n RANKS gloo_driver ring|bcube|hd|hd_busy
 //
 // ring and bcube are the two algorithms of its all_reduce; hd its older halving and doubling, with connections that
 // block, and hd_busy with connections that poll. What has one implementation only is the same in all of them.
-#include <fmt/format.h>
+#include <cohort/prefix_store.h>
+#include <cohort/rendezvous.h>
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>
@@ -17,15 +18,15 @@
 #include <gloo/reduce.h>
 #include <gloo/reduce_scatter.h>
 #include <gloo/rendezvous/context.h>
-#include <gloo/rendezvous/file_store.h>
+#include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
-#include <stdlib.h>
+
+#include <fmt/format.h>
 
 #include <array>
-#include <charconv>
 #include <cstring>
-#include <filesystem>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -34,7 +35,7 @@
 
 namespace {
 
-using namespace cohort::bench;
+using namespace cohort::measure;
 using cohort::DType;
 
 constexpr std::size_t largest_polled = std::size_t{16} << 20U;
@@ -62,20 +63,37 @@ void set_reduction(Reduction reduction, auto& options) {
   options.setReduceFunction(function);
 }
 
+/// Gloo's own words for a store, over ours.
+class GlooStore final : public gloo::rendezvous::Store {
+ public:
+  GlooStore(const std::string& prefix, cohort::StorePtr store) : store_(prefix, std::move(store)) {}
+  void set(const std::string& key, const std::vector<char>& data) override {
+    store_.set(key, std::string_view(data.data(), data.size()));
+  }
+  std::vector<char> get(const std::string& key) override {
+    const auto value = store_.get(key);
+    return {value.begin(), value.end()};
+  }
+  void wait(const std::vector<std::string>& keys) override { store_.wait(keys); }
+
+ private:
+  cohort::PrefixStore store_;
+};
+
 class GlooSystem final : public System {
  public:
-  GlooSystem(int rank, int size, const Setting& setting, const std::string& folder)
+  GlooSystem(int rank, int size, const Setting& setting, const cohort::StorePtr& store)
       : rank_(rank), size_(size), setting_(setting) {
     gloo::transport::tcp::attr address;
     address.hostname = "127.0.0.1";
     auto device = gloo::transport::tcp::CreateDevice(address);
-    gloo::rendezvous::FileStore store(folder);
+    GlooStore first("first", store);
     auto context = std::make_shared<gloo::rendezvous::Context>(rank, size);
-    context->connectFullMesh(store, device);
+    context->connectFullMesh(first, device);
     context_ = context;
     // The older algorithms know connections that block their caller, or poll; the newer ones do not work on them.
     if (setting.halving_doubling) {
-      gloo::rendezvous::FileStore second(folder + "/direct");
+      GlooStore second("direct", store);
       auto direct = std::make_shared<gloo::rendezvous::Context>(rank, size);
       direct->connectFullMesh(second, device);
       for (int other = 0; setting.busy && other < size; ++other) {
@@ -108,11 +126,10 @@ class GlooSystem final : public System {
     return std::nullopt;
   }
 
-  void* memory(std::size_t number, std::size_t bytes) override { return memory_.at(number).get(bytes); }
   void release() override {
     plan_.reset();
     planned_ = {};
-    for (auto& memory : memory_) memory.release();
+    System::release();
   }
 
   void prepare(const Job& job) override {
@@ -180,8 +197,21 @@ class GlooSystem final : public System {
       }
       case Operation::barrier:
         return barrier();
-      case Operation::send_recv:
-        return ping_pong(job);
+      case Operation::send_recv: {
+        constexpr std::uint64_t slot = 1;
+        const auto bytes = job.count * sizeof(float);
+        auto out = context_->createUnboundBuffer(job.input, bytes);
+        auto in = context_->createUnboundBuffer(job.output, bytes);
+        return ping_pong(
+            [&](int other) {
+              out->send(other, slot);
+              out->waitSend();
+            },
+            [&](int other) {
+              in->recv(other, slot);
+              in->waitRecv();
+            });
+      }
     }
   }
 
@@ -205,26 +235,6 @@ class GlooSystem final : public System {
     bool operator==(const Planned&) const = default;
   };
 
-  void ping_pong(const Job& job) {
-    if (rank_ > 1) return;
-    constexpr std::uint64_t slot = 1;
-    const auto bytes = job.count * sizeof(float);
-    auto out = context_->createUnboundBuffer(job.input, bytes);
-    auto in = context_->createUnboundBuffer(job.output, bytes);
-    const int other = 1 - rank_;
-    const auto send = [&] {
-      out->send(other, slot);
-      out->waitSend();
-    };
-    const auto receive = [&] {
-      in->recv(other, slot);
-      in->waitRecv();
-    };
-    if (rank_ == 0) send();
-    receive();
-    if (rank_ == 1) send();
-  }
-
   int rank_;
   int size_;
   Setting setting_;
@@ -232,46 +242,15 @@ class GlooSystem final : public System {
   std::shared_ptr<gloo::Context> direct_;
   std::unique_ptr<gloo::Algorithm> plan_;
   Planned planned_;
-  std::array<OrdinaryMemory, 2> memory_;
-};
-
-/// Where the ranks find each other.
-class Folder {
- public:
-  Folder() {
-    auto name = (std::filesystem::temp_directory_path() / "gloo_driver.XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot make a temporary folder");
-    path_ = name;
-    std::filesystem::create_directory(path_ / "direct");
-  }
-  ~Folder() { remove(); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  std::string path() const { return path_; }
-  void remove() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-
- private:
-  std::filesystem::path path_;
 };
 
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
-    int ranks = 0;
-    if (argc != 3 || std::from_chars(argv[1], argv[1] + std::strlen(argv[1]), ranks).ec != std::errc{} || ranks < 1) {
-      throw std::runtime_error("usage: gloo_driver RANKS ring|bcube|hd|hd_busy");
-    }
-    const auto setting = parse_setting(argv[2]);
-    Folder folder;
-    return drive(ranks, RanksAre::processes, [&](int rank) {
-      auto system = std::make_unique<GlooSystem>(rank, ranks, setting, folder.path());
-      system->barrier();  // nobody needs the folder any more, and nothing is left if the driver is killed later
-      if (rank == 0) folder.remove();
-      return system;
+    const auto setting = parse_setting(argc == 2 ? argv[1] : "");
+    return drive([&](int rank, int size) {
+      return std::make_unique<GlooSystem>(rank, size, setting, cohort::rendezvous("env://").store);
     });
   } catch (const std::exception& e) {
     fmt::print(stderr, "gloo_driver: {}\n", e.what());

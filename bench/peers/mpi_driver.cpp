@@ -2,22 +2,33 @@
 //
 // An MPI library as a driver (tools/cohort/measure/driver.h); started by its mpirun, which passes standard input to
 // rank 0.
-#include <fmt/format.h>
+//
+//   mpirun -n RANKS mpi_driver [blocking|nonblocking|cohort]
+//
+// nonblocking: MPI's non-blocking calls, each followed by MPI_Test in a loop, which is what backend mpi does; cohort:
+// that backend, on the same library.
+#include <cohort/new_group.h>
 #include <mpi.h>
 #include <sys/prctl.h>
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <csignal>
+#include <map>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <thread>
 
 #include "measure/driver.h"
+#include "measure/group_system.h"
 
 namespace {
 
-using namespace cohort::bench;
+using namespace cohort::measure;
 using cohort::DType;
 
 void check(int code) {
@@ -28,52 +39,27 @@ void check(int code) {
   throw std::runtime_error(std::string(text.data(), static_cast<std::size_t>(length)));
 }
 
+/// MPI_DATATYPE_NULL where MPI has none.
 MPI_Datatype type_of(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return MPI_FLOAT;
-    case DType::f64:
-      return MPI_DOUBLE;
-    case DType::i8:
-      return MPI_INT8_T;
-    case DType::u8:
-      return MPI_UINT8_T;
-    case DType::i16:
-      return MPI_INT16_T;
-    case DType::i32:
-      return MPI_INT32_T;
-    case DType::i64:
-      return MPI_INT64_T;
-    case DType::u16:
-      return MPI_UINT16_T;
-    case DType::u32:
-      return MPI_UINT32_T;
-    case DType::u64:
-      return MPI_UINT64_T;
-    default:
-      return MPI_DATATYPE_NULL;
-  }
+  static const std::map<DType, MPI_Datatype> types{
+      {DType::f32, MPI_FLOAT},    {DType::f64, MPI_DOUBLE},  {DType::i8, MPI_INT8_T},   {DType::u8, MPI_UINT8_T},
+      {DType::i16, MPI_INT16_T},  {DType::i32, MPI_INT32_T}, {DType::i64, MPI_INT64_T}, {DType::u16, MPI_UINT16_T},
+      {DType::u32, MPI_UINT32_T}, {DType::u64, MPI_UINT64_T}};
+  const auto found = types.find(dtype);
+  return found == types.end() ? MPI_DATATYPE_NULL : found->second;
 }
 
+/// MPI_OP_NULL where MPI has none.
 MPI_Op op_of(Reduction reduction) {
-  switch (reduction) {
-    case Reduction::sum:
-      return MPI_SUM;
-    case Reduction::prod:
-      return MPI_PROD;
-    case Reduction::min:
-      return MPI_MIN;
-    case Reduction::max:
-      return MPI_MAX;
-    case Reduction::avg:
-      break;
-  }
-  return MPI_OP_NULL;
+  static const std::map<Reduction, MPI_Op> ops{
+      {Reduction::sum, MPI_SUM}, {Reduction::prod, MPI_PROD}, {Reduction::min, MPI_MIN}, {Reduction::max, MPI_MAX}};
+  const auto found = ops.find(reduction);
+  return found == ops.end() ? MPI_OP_NULL : found->second;
 }
 
 class MpiSystem final : public System {
  public:
-  MpiSystem() {
+  explicit MpiSystem(bool is_blocking) : is_blocking_(is_blocking) {
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
     MPI_Comm_size(MPI_COMM_WORLD, &size_);
@@ -89,21 +75,27 @@ class MpiSystem final : public System {
     if (command.operation == Operation::reduce_scatter && command.in_place) {
       return "MPI puts the result of a reduce_scatter in place elsewhere";
     }
+    constexpr std::array by_testing{Operation::all_reduce, Operation::broadcast, Operation::all_gather,
+                                    Operation::barrier};
+    if (!is_blocking_ && std::count(by_testing.begin(), by_testing.end(), command.operation) == 0) {
+      return "its non-blocking form is not measured";
+    }
     return std::nullopt;
   }
 
-  void* memory(std::size_t number, std::size_t bytes) override { return memory_.at(number).get(bytes); }
-  void release() override {
-    for (auto& memory : memory_) memory.release();
+  void prepare(const Job& job) override {
+    type_ = type_of(job.command.dtype);
+    op_ = op_of(job.command.reduction);
   }
 
   void run(const Job& job) override {
     const auto& c = job.command;
     const auto count = static_cast<int>(job.count);
-    MPI_Datatype const type = type_of(c.dtype);
-    MPI_Op const op = op_of(c.reduction);
+    MPI_Datatype const type = type_;
+    MPI_Op const op = op_;
     const auto world = MPI_COMM_WORLD;
     const void* const input = c.in_place ? MPI_IN_PLACE : job.input;
+    if (!is_blocking_) return run_by_testing(job, input, count, type, op);
     switch (c.operation) {
       case Operation::all_reduce:
         return check(MPI_Allreduce(input, job.output, count, type, op, world));
@@ -121,7 +113,9 @@ class MpiSystem final : public System {
       case Operation::barrier:
         return check(MPI_Barrier(world));
       case Operation::send_recv:
-        return ping_pong(job, count, type);
+        return ping_pong(
+            [&](int other) { check(MPI_Send(job.input, count, type, other, 0, world)); },
+            [&](int other) { check(MPI_Recv(job.output, count, type, other, 0, world, MPI_STATUS_IGNORE)); });
     }
   }
 
@@ -132,23 +126,30 @@ class MpiSystem final : public System {
   }
 
  private:
-  void ping_pong(const Job& job, int count, MPI_Datatype type) const {
-    const auto send = [&](int to) { check(MPI_Send(job.input, count, type, to, 0, MPI_COMM_WORLD)); };
-    const auto receive = [&](int from) {
-      check(MPI_Recv(job.output, count, type, from, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
-    };
-    if (rank_ == 0) {
-      send(1);
-      receive(1);
-    } else if (rank_ == 1) {
-      receive(0);
-      send(0);
+  static void run_by_testing(const Job& job, const void* input, int count, MPI_Datatype type, MPI_Op op) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    const auto world = MPI_COMM_WORLD;
+    switch (job.command.operation) {
+      case Operation::all_reduce:
+        check(MPI_Iallreduce(input, job.output, count, type, op, world, &request));
+        break;
+      case Operation::broadcast:
+        check(MPI_Ibcast(job.output, count, type, job.command.root, world, &request));
+        break;
+      case Operation::all_gather:
+        check(MPI_Iallgather(input, count, type, job.output, count, type, world, &request));
+        break;
+      default:
+        check(MPI_Ibarrier(world, &request));
     }
+    for (int is_done = 0; is_done == 0;) check(MPI_Test(&request, &is_done, MPI_STATUS_IGNORE));
   }
 
+  bool is_blocking_;
+  MPI_Datatype type_ = MPI_DATATYPE_NULL;
+  MPI_Op op_ = MPI_OP_NULL;
   int rank_ = 0;
   int size_ = 1;
-  std::array<OrdinaryMemory, 2> memory_;
 };
 
 /// MPI waits by polling, so an idle rank looks for the next command only every millisecond.
@@ -160,7 +161,7 @@ class Commands {
   }
 
   std::optional<std::string> next() {
-    std::array<char, 256> line{};
+    std::array<char, 1024> line{};
     if (rank_ == 0) {
       const auto read = reader_.next();
       // The first byte says whether there is one.
@@ -187,17 +188,26 @@ class Commands {
 int main(int argc, char** argv) {
   // mpirun puts ranks into process groups of their own: killing mpirun's would miss them.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  MPI_Init(&argc, &argv);
-  int code = 0;
+  const std::string how = argc > 1 ? argv[1] : "blocking";
+  cohort::ProcessGroupPtr group;
   try {
-    MpiSystem system;
-    Commands commands(system.rank());
-    serve(system, [&] { return commands.next(); });
+    std::unique_ptr<System> system;
+    if (how == "cohort") {
+      group = cohort::new_group("mpi", std::chrono::minutes(1), "cpu");  // also calls MPI_Init
+      system = std::make_unique<GroupSystem>(group, MemoryKind::ordinary);
+    } else {
+      MPI_Init(&argc, &argv);
+      system = std::make_unique<MpiSystem>(how == "blocking");
+    }
+    Commands commands(system->rank());
+    serve(*system, [&] { return commands.next(); });
   } catch (const std::exception& e) {
     fmt::print(stderr, "{}\n", e.what());
-    MPI_Abort(MPI_COMM_WORLD, 1);
-    code = 1;
+    int is_initialized = 0;
+    MPI_Initialized(&is_initialized);
+    if (is_initialized != 0) MPI_Abort(MPI_COMM_WORLD, 1);
+    return 1;
   }
-  MPI_Finalize();
-  return code;
+  if (!group) MPI_Finalize();
+  return 0;
 }

@@ -3,7 +3,6 @@
 // Captured steps beside the same steps in eager mode: many tiny layers, where what surrounds the kernels is what counts,
 // alone and under DistributedDataParallel; what recording costs; how much memory a replay needs.
 #include <ATen/Parallel.h>
-#include <cohort/new_group.h>
 #include <cohort/torch/capture.h>
 #include <cohort/torch/ddp.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -11,30 +10,24 @@
 #include <torch/nn/modules/loss.h>
 #include <torch/optim/sgd.h>
 
-#include <memory>
+#include <algorithm>
 #include <optional>
 #include <utility>
-#include <vector>
 
-#include "measure/child.h"
 #include "measure/interleaved.h"
-#include "measure/statistics.h"
 #include "peak_memory.h"
 #include "program.h"
 #include "servers.h"
 
-namespace cohort::bench {
+namespace cohort::benchmarks {
 
 namespace {
-
-using namespace std::chrono_literals;
 
 struct Options {
   int layers = 200;
   std::int64_t width = 16;
   std::int64_t batch = 8;
   int steps = 10;
-  int rounds = 31;
 };
 
 enum class Way : int { eager, replay };
@@ -104,103 +97,83 @@ class Steps {
   std::optional<decltype(std::declval<Steps>().captured())> replayed_;
 };
 
-void add_times(const std::string& what, const Turns& times, double bar, Report& report) {
-  const auto& eager = times[0];
-  const auto& replay = times[1];
-  report.add({.what = what,
-              .unit = "us",
-              .ours = median(replay) * 1e6,
-              .peer = median(eager) * 1e6,
-              .peer_name = "eager",
-              .ratio = median_ratio(eager, replay),
-              .bar = Bar{Bar::Kind::at_least, bar}});
+void add_speedup(const std::string& what, const Turns& times, double least, Report& report) {
+  report.add(compared(what, "us", times[1], times[0], "eager", at_least(least)));
 }
 
-void measure_alone(const Options& options, Report& report) {
+void measure_alone(const Options& options, int rounds, Report& report) {
   auto net = made_net(options);
   Steps<torch::nn::SequentialImpl> steps(options, *net);
   steps.time(Way::replay, options.steps);
-  const auto times = take_turns(4, options.rounds, [&](std::size_t which) {
-    return which >= 2 ? steps.time_of_recording(which == 3) : steps.time(static_cast<Way>(which), options.steps);
+  const auto times = take_turns(4, rounds, [&](std::size_t which) {
+    const auto seconds =
+        which >= 2 ? steps.time_of_recording(which == 3) : steps.time(static_cast<Way>(which), options.steps);
+    return seconds * 1e6;
   });
-  add_times("a step", times, 1.8, report);
-  const auto add_recording = [&](const std::string& what, std::size_t which) {
-    report.add({.what = what,
-                .unit = "us",
-                .ours = median(times[which]) * 1e6,
-                .peer = median(times[0]) * 1e6,
-                .peer_name = "eager",
-                .ratio = median_ratio(times[which], times[0]),
-                .bar = Bar{Bar::Kind::at_most, 3}});
-  };
-  add_recording("the first recording", 2);
-  add_recording("the second, which ends recording", 3);
-  const auto in_replay = static_cast<double>(steps.peak_memory(Way::replay));
-  const auto in_eager = static_cast<double>(steps.peak_memory(Way::eager));
-  report.add({.what = "memory that a step takes at most",
-              .unit = "KiB",
-              .ours = in_replay / 1024,
-              .peer = in_eager / 1024,
-              .peer_name = "eager",
-              .ratio = in_replay / in_eager,
-              .bar = Bar{Bar::Kind::at_most, 1}});
+  add_speedup("a step", times, 1.8, report);
+  report.add(compared("the first recording", "us", times[2], times[0], "eager", at_most(3)));
+  report.add(compared("the second, which ends recording", "us", times[3], times[0], "eager", at_most(3)));
+  const auto in_replay = static_cast<double>(steps.peak_memory(Way::replay)) / 1024;
+  const auto in_eager = static_cast<double>(steps.peak_memory(Way::eager)) / 1024;
+  report.add(compared("memory that a step takes at most", "KiB", {in_replay}, {in_eager}, "eager", at_most(1)));
   report.print(fmt::format("{} x Linear({}), batch of {}, SGD with momentum, on one thread", options.layers,
                            options.width, options.batch));
 }
 
-void measure_ddp(const Options& options, int ranks, Report& report) {
-  const auto server = start_store_on_unix_socket();
-  std::vector<Child> processes;
-  for (int rank = 0; rank < ranks; ++rank) {
-    processes.emplace_back([&options, ranks, rank](Channel& parent) {
-      at::set_num_threads(1);
-      const auto group =
-          new_group("shm", 60s, "cpu", {},
-                    {.store = std::make_shared<TcpStore>(unix_client_options()), .rank = rank, .size = ranks});
-      DistributedDataParallel ddp(made_net(options), {.process_group = group});
-      Steps<decltype(ddp)> steps(options, ddp);
-      steps.time(Way::replay, options.steps);
-      parent.send(true);
-      for (int i = 0; i < 2 * options.rounds; ++i) {
-        const auto way = parent.receive<Way>();
-        group->barrier();
-        parent.send(steps.time(way, options.steps));
-      }
-      parent.wait_for_end();
-    });
+class DdpRank {
+ public:
+  DdpRank(int rank, int size, const Options& options)
+      : steps_count_(options.steps),
+        group_(group_on_one_thread(rank, size)),
+        ddp_(made_net(options), {.process_group = group_}),
+        steps_(options, ddp_) {
+    steps_.time(Way::replay, steps_count_);
   }
-  for (auto& each : processes) each.channel().receive<bool>();
-  const auto times = take_turns(2, options.rounds, [&](std::size_t which) {
-    for (auto& each : processes) each.channel().send(static_cast<Way>(which));
-    double slowest = 0;
-    for (auto& each : processes) slowest = std::max(slowest, each.channel().receive<double>());
-    return slowest;
+  double answer(Way way) {
+    group_->barrier();
+    return steps_.time(way, steps_count_);
+  }
+
+ private:
+  static ProcessGroupPtr group_on_one_thread(int rank, int size) {
+    at::set_num_threads(1);
+    return shm_group(rank, size);
+  }
+
+  int steps_count_;
+  ProcessGroupPtr group_;
+  DistributedDataParallel<torch::nn::SequentialImpl> ddp_;
+  Steps<decltype(ddp_)> steps_;
+};
+
+void measure_ddp(const Options& options, int rounds, int size, Report& report) {
+  ShmRanks<DdpRank, Way, double> ranks(size, options);
+  const auto times = take_turns(2, rounds, [&](std::size_t which) {
+    const auto seconds = ranks.ask(static_cast<Way>(which));
+    return *std::max_element(seconds.begin(), seconds.end()) * 1e6;
   });
-  add_times("a step", times, 1.5, report);
-  report.print(fmt::format("the same under DistributedDataParallel, {} processes", ranks));
+  add_speedup("a step", times, 1.5, report);
+  report.print(fmt::format("the same under DistributedDataParallel, {} processes", size));
 }
 
 }  // namespace
 
-}  // namespace cohort::bench
+}  // namespace cohort::benchmarks
 
 int main(int argc, char** argv) {
-  using namespace cohort::bench;
+  using namespace cohort::benchmarks;
   Options options;
   int ranks = 2;
-  Program program("Measures captured training steps beside eager ones.", {"alone", "ddp"});
-  const auto option = [&](const std::string& name, auto& value, const std::string& what) {
-    program.app.add_option(name, value, what)->capture_default_str();
-  };
-  option("--rounds", options.rounds, "Rounds of each figure");
-  option("--steps", options.steps, "Steps of a round");
-  option("--layers", options.layers, "Number of layers");
-  option("--width", options.width, "Width of a layer");
-  option("--batch", options.batch, "Rows of a batch");
-  option("--ranks", ranks, "Processes under DistributedDataParallel");
-  return program.run(argc, argv, [&](Report& report) {
+  Program program("Measures captured training steps beside eager ones.", 31);
+  program.option("--steps", options.steps, "Steps of a round");
+  program.option("--layers", options.layers, "Number of layers");
+  program.option("--width", options.width, "Width of a layer");
+  program.option("--batch", options.batch, "Rows of a batch");
+  program.option("--ranks", ranks, "Processes under DistributedDataParallel");
+  program.part("ddp", [&](Report& report) { measure_ddp(options, program.rounds(), ranks, report); });
+  program.part("alone", [&](Report& report) {
     at::set_num_threads(1);
-    if (program.wants("ddp")) measure_ddp(options, ranks, report);
-    if (program.wants("alone")) measure_alone(options, report);
+    measure_alone(options, program.rounds(), report);
   });
+  return program.run(argc, argv);
 }

@@ -13,56 +13,25 @@
 #include <cohort/torch/capture.h>
 #include <cohort/torch/ddp.h>
 #include <cohort/torch/optim.h>
-#include <torch/cuda.h>
-#include <torch/torch.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "gpu_models.h"
+#include "measure/interleaved.h"
+#include "measure/statistics.h"
+
 namespace {
 
+using namespace cohort::benchmarks;
+using namespace cohort::measure;
 using namespace std::chrono_literals;
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-/// Milliseconds of one step, the device idle before and after.
-double timed(const std::function<void()>& step) {
-  torch::cuda::synchronize();
-  const auto begin = std::chrono::steady_clock::now();
-  step();
-  torch::cuda::synchronize();
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
-}
-
-struct Many : torch::nn::Module {
-  Many() {
-    for (int i = 0; i < 200; ++i) layers->push_back(torch::nn::Linear(256, 256));
-    register_module("layers", layers);
-  }
-  at::Tensor forward(const at::Tensor& x) { return layers->forward(x); }
-  torch::nn::Sequential layers;
-};
-
-/// Twelve layers of width 1024, as torch.nn.TransformerEncoderLayer has them.
-struct Transformer : torch::nn::Module {
-  Transformer() {
-    const auto layer = torch::nn::TransformerEncoderLayerOptions(1024, 16).dim_feedforward(4096).dropout(0);
-    encoder =
-        register_module("encoder", torch::nn::TransformerEncoder(torch::nn::TransformerEncoderOptions(layer, 12)));
-  }
-  at::Tensor forward(const at::Tensor& x) { return encoder->forward(x); }
-  torch::nn::TransformerEncoder encoder{nullptr};
-};
 
 /// A model, its optimizer and its step: "eager", "direct" or "graph".
 template <class Net, class Optimizer>
@@ -106,26 +75,25 @@ class Training {
 template <class Net, class Optimizer, class Options>
 void measure(const char* name, const cohort::ProcessGroupPtr& group, const Options& options, const at::Tensor& x,
              int rounds) {
-  std::map<std::string, std::unique_ptr<Training<Net, Optimizer>>> trainings;
-  for (const auto* const kind : {"eager", "direct", "graph"}) {
-    trainings[kind] = std::make_unique<Training<Net, Optimizer>>(kind, group, options);
+  const std::array<const char*, 3> kinds{"eager", "direct", "graph"};
+  std::array<std::unique_ptr<Training<Net, Optimizer>>, 3> trainings;
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    trainings.at(i) = std::make_unique<Training<Net, Optimizer>>(kinds.at(i), group, options);
   }
-  std::map<std::string, std::vector<double>> times;
-  std::map<std::string, double> losses;
-  for (int i = -8; i < rounds; ++i) {
-    for (auto& [kind, training] : trainings) {
-      at::Tensor loss;
-      const auto took = timed([&] { loss = (*training)(x); });
-      if (i >= 0) times[kind].push_back(took);
-      losses[kind] = loss.item<double>();
-    }
-  }
-  const auto eager = median(times["eager"]);
+  std::array<double, 3> losses{};
+  const auto time = [&](std::size_t which) {
+    at::Tensor loss;
+    const auto took = timed([&] { loss = (*trainings.at(which))(x); });
+    losses.at(which) = loss.item<double>();
+    return took;
+  };
+  take_turns(3, 8, time);  // until all are replayed
+  const auto times = take_turns(3, rounds, time);
+  const auto eager = median(times[0]);
   std::printf("%-12s cohort: eager %.3f ms, captured %.3f ms (%.2fx), CUDA graph %.3f ms (%.2fx); losses %s\n", name,
-              eager, median(times["direct"]), eager / median(times["direct"]), median(times["graph"]),
-              eager / median(times["graph"]),
-              losses["eager"] == losses["direct"] && losses["eager"] == losses["graph"] ? "are equal" : "DIFFER");
-  std::printf("%s", trainings["graph"]->explain().c_str());
+              eager, median(times[1]), eager / median(times[1]), median(times[2]), eager / median(times[2]),
+              losses[0] == losses[1] && losses[0] == losses[2] ? "are equal" : "DIFFER");
+  std::printf("%s", trainings[2]->explain().c_str());
   std::fflush(stdout);
 }
 

@@ -6,20 +6,10 @@ Of its two ways to average gradients (views on and off) and its two ways to step
 shown.
 """
 import itertools
-import statistics
-import tempfile
-import time
 
 import torch
-import torch.distributed as dist
 
-
-def timed(step):
-    torch.cuda.synchronize()
-    begin = time.perf_counter()
-    step()
-    torch.cuda.synchronize()
-    return (time.perf_counter() - begin) * 1e3
+from gpu_price import many, medians_of, transformer, world_of_one
 
 
 def measure(name, make, make_optimizer, x):
@@ -35,33 +25,16 @@ def measure(name, make, make_optimizer, x):
             optimizer.step()
 
         steps[f"views {'on' if views else 'off'}, {'fused' if fused else 'default'} optimizer"] = step
-    times = {each: [] for each in steps}
-    for i in range(-5, 30):
-        for each, step in steps.items():
-            took = timed(step)
-            if i >= 0:
-                times[each].append(took)
-    medians = {each: statistics.median(values) for each, values in times.items()}
+    medians = medians_of(steps)
     best = min(medians, key=medians.get)
     print(f"{name:12} PyTorch {torch.__version__} DDP: {medians[best]:.3f} ms ({best}); all: " +
           ", ".join(f"{value:.2f}" for value in medians.values()), flush=True)
 
 
-def many():
-    return torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(200)])
-
-
-def transformer():
-    layer = torch.nn.TransformerEncoderLayer(1024, 16, 4096, dropout=0)
-    return torch.nn.TransformerEncoder(layer, 12, enable_nested_tensor=False)
-
-
-with tempfile.NamedTemporaryFile() as file:
-    dist.init_process_group("nccl", init_method=f"file://{file.name}_store", rank=0, world_size=1)
+with world_of_one():
     measure("200 x Linear", many, lambda p, fused: torch.optim.SGD(p, lr=0.01, momentum=0.9, fused=fused),
             torch.randn(64, 256, device="cuda"))
     measure("with AdamW", many, lambda p, fused: torch.optim.AdamW(p, lr=1e-4, fused=fused),
             torch.randn(64, 256, device="cuda"))
     measure("transformer", transformer, lambda p, fused: torch.optim.AdamW(p, lr=1e-4, fused=fused),
             torch.randn(128, 8, 1024, device="cuda"))
-    dist.destroy_process_group()

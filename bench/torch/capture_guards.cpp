@@ -13,31 +13,32 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "measure/rank_processes.h"
+#include "measure/statistics.h"
 #include "program.h"
 #include "torch/capture/guards.h"
 #include "torch/capture/recorder.h"
 
-namespace cohort::bench {
+namespace cohort::benchmarks {
 
 namespace {
 
 double median_us(const recording::Guards& guards, const detail::CapturedCall& call, int rounds) {
   std::vector<double> times;
   for (int i = 0; i < rounds; ++i) {
-    const auto begin = std::chrono::steady_clock::now();
+    const auto begin = Clock::now();
     if (const auto why = guards.failure(call)) throw std::runtime_error(*why);
-    times.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
+    times.push_back(seconds_since(begin) * 1e6);
   }
-  std::nth_element(times.begin(), times.begin() + rounds / 2, times.end());
-  return times[static_cast<std::size_t>(rounds / 2)];
+  return median(std::move(times));
 }
 
 torch::nn::Sequential made_net(int layers) {
@@ -77,7 +78,7 @@ void measure(const std::string& what, Model& model, Optimizer& optimizer, bool k
   report.add({.what = fmt::format("{} parameters, {}", model.parameters().size(), what),
               .unit = "us",
               .ours = median_us(guards, call, rounds),
-              .bar = Bar{Bar::Kind::at_most, most_us}});
+              .bar = at_most(most_us)});
 }
 
 void measure_all(int layers, double most_us, int rounds, Report& report) {
@@ -104,17 +105,16 @@ void measure_all(int layers, double most_us, int rounds, Report& report) {
 
 }  // namespace
 
-}  // namespace cohort::bench
+}  // namespace cohort::benchmarks
 
 int main(int argc, char** argv) {
-  using namespace cohort::bench;
-  int rounds = 2001;
-  Program program("Measures the check of a captured step's guards.", {"guards"});
-  program.app.add_option("--rounds", rounds, "Rounds of each figure")->capture_default_str();
-  return program.run(argc, argv, [&](Report& report) {
+  using namespace cohort::benchmarks;
+  Program program("Measures the check of a captured step's guards.", 2001);
+  program.part("guards", [&](Report& report) {
     at::set_num_threads(1);
-    measure_all(50, 2, rounds, report);
-    measure_all(500, 20, rounds, report);
+    measure_all(50, 2, program.rounds(), report);
+    measure_all(500, 20, program.rounds(), report);
     report.print("guards of a captured step");
   });
+  return program.run(argc, argv);
 }

@@ -4,12 +4,10 @@
 
 A step is zero_grad, forward and backward. The price of a wrapper is its step minus the step of the bare module in the
 same round and language; medians over the rounds. PyTorch's best is the cheapest of its variants (Python or C++, with and
-without gradient_as_bucket_view). A missed bar is printed as MISSED and does not change the exit code.
+without gradient_as_bucket_view).
 
     ddp_bench.py <build>/bench/torch/ddp_worker
 """
-import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -17,6 +15,10 @@ import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.append(os.path.dirname(HERE))
+import harness  # noqa: E402
+from harness import Broken  # noqa: E402
+
 MS, US = 1e6, 1e3
 
 # What it is, steps in a round.
@@ -29,17 +31,11 @@ MODELS = {
 }
 
 
-class Broken(Exception):
-    pass
-
-
 class Team:
     """The ranks of one program, which take commands and answer with a line each."""
 
     def __init__(self, commands):
-        env = dict(os.environ, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
-        for name in ("RANK", "WORLD_SIZE"):
-            env.pop(name, None)
+        env = harness.own_environment(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
         self.ranks = [subprocess.Popen(each, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
                       for each in commands]
 
@@ -90,36 +86,23 @@ def workers(worker, ranks, folder, tag):
     return Team([[worker, str(rank), str(ranks), store, f"{folder}/reducer{tag}"] for rank in range(ranks)])
 
 
-def prices(ours, python, model, rounds, per_round, ours_variants, python_variants):
-    """For each variant: step and price in nanoseconds, medians over the rounds."""
-    plan = [(ours, "bare"), *((ours, v) for v in ours_variants)]
-    if python:
-        plan += [(python, "bare"), *((python, v) for v in python_variants)]
-    for team in filter(None, (ours, python)):
+def prices(plan, model, rounds, per_round):
+    """For each team and variant of the plan: step and price in nanoseconds, medians over the rounds."""
+    for team in dict.fromkeys(team for team, _ in plan):
         team.ask("model " + model)
     for team, variant in plan:
         team.steps(variant, 4)  # buckets are rebuilt, memory is touched
-    steps, extra = {}, {}
+    steps = {each: [] for each in plan}
     for this_round in range(rounds):
         first = this_round % len(plan)  # each begins as often as the others: what ran before it matters
-        times = {(team, variant): team.steps(variant, per_round) for team, variant in plan[first:] + plan[:first]}
-        for (team, variant), time in times.items():
-            name = "python_bare" if team is python and variant == "bare" else variant
-            steps.setdefault(name, []).append(time)
-            if variant != "bare":
-                extra.setdefault(name, []).append(time - times[team, "bare"])
-    return ({name: statistics.median(times) for name, times in steps.items()},
-            {name: statistics.median(times) for name, times in extra.items()})
+        for team, variant in plan[first:] + plan[:first]:
+            steps[team, variant].append(team.steps(variant, per_round))
+    return ({each: statistics.median(times) for each, times in steps.items()},
+            {(team, variant): statistics.median(time - bare for time, bare in zip(times, steps[team, "bare"]))
+             for (team, variant), times in steps.items()})
 
 
-def row(rows, what, value, unit, bar, note=""):
-    result = "" if bar is None else "met" if value <= bar else "MISSED"
-    limit = "" if bar is None else f"<= {bar:g}"
-    print(f"  {what:<54} {value:>9.3f} {unit:<3} {limit:>8} {result:<7} {note}")
-    rows.append({"what": what, "unit": unit, "ours": value, "bar": bar, "result": result, "note": note})
-
-
-def measure_prices(rows, arguments, folder):
+def measure_prices(report, arguments, folder):
     python = None
     peer = None
     if has_pytorch(arguments.python):
@@ -133,27 +116,30 @@ def measure_prices(rows, arguments, folder):
                   "what PyTorch's best adds")
             for model in arguments.models:
                 title, per_round = MODELS[model]
-                steps, price = prices(ours, python, model, arguments.rounds, per_round,
-                                      ["cohort", "no_sync", "barrier", *reducer], ["ddp_view", "ddp_copy"])
-                theirs = {name: value for name, value in price.items() if name.startswith(("ddp_", "reducer_"))}
-                note = (f"step {steps['cohort'] / MS:.2f} ms, bare {steps['bare'] / MS:.2f}; adds "
-                        f"{price['cohort'] / MS:.3f} ms (no_sync {price['no_sync'] / MS:.3f}, waiting for the slowest rank alone "
-                        f"{price['barrier'] / MS:.3f})")
+                plan = [(ours, variant) for variant in ("bare", "cohort", "no_sync", "barrier", *reducer)]
+                if python:
+                    plan += [(python, variant) for variant in ("bare", "ddp_view", "ddp_copy")]
+                steps, price = prices(plan, model, arguments.rounds, per_round)
+                step, bare = steps[ours, "cohort"], steps[ours, "bare"]
+                cohort, no_sync, barrier = (price[ours, variant] for variant in ("cohort", "no_sync", "barrier"))
+                theirs = {name: value for (_, name), value in price.items() if name.startswith(("ddp_", "reducer_"))}
+                note = (f"step {step / MS:.2f} ms, bare {bare / MS:.2f}; adds {cohort / MS:.3f} ms (no_sync "
+                        f"{no_sync / MS:.3f}, waiting for the slowest rank alone {barrier / MS:.3f})")
                 if theirs:
                     best = min(theirs, key=theirs.get)
                     note += "; PyTorch " + ", ".join(
                         f"{name} {value / MS:.3f}" for name, value in sorted(theirs.items(), key=lambda e: e[1]))
-                    row(rows, title, price["cohort"] / max(theirs[best], 1.0), "x", 0.3, note)
+                    report.row(title, cohort / max(theirs[best], 1.0), at_most=0.3, note=note)
                 else:
                     print(f"  {title}: {note} (no PyTorch to compare with)")
                 if model == "sleeping":
-                    row(rows, "  its step, as a multiple of the bare step", steps["cohort"] / steps["bare"], "x", 1.12)
+                    report.row("  its step, as a multiple of the bare step", step / bare, at_most=1.12)
         finally:
             if python:
                 python.close()
 
 
-def measure_cpu(rows, arguments, folder):
+def measure_cpu(report, arguments, folder):
     """Thread CPU time of hooks and finalize for each parameter, in a group of one rank."""
     with workers(arguments.worker, 1, folder, "cpu") as alone:
         alone.ask("model many_small")
@@ -168,11 +154,11 @@ def measure_cpu(rows, arguments, folder):
             for variant in ("bare", "cohort_alone"):
                 cpu(variant + suffix, 5)
             extra = [cpu("cohort_alone" + suffix, 10) - cpu("bare" + suffix, 10) for _ in range(2 * arguments.rounds)]
-            row(rows, "thread CPU time per parameter, " + what, statistics.median(extra) / 1000 / US, "us", 1.0,
-                "1,000 parameters, a group of one")
+            report.row("thread CPU time per parameter, " + what, statistics.median(extra) / 1000 / US, at_most=1.0,
+                       unit="us", note="1,000 parameters, a group of one")
 
 
-def measure_memory(rows, arguments, folder):
+def measure_memory(report, arguments, folder):
     """Above the bare module: after a few steps, gradients alive; at the peak of a step; while buckets are rebuilt. Each in
     processes of its own."""
     after, peak, beginning = {}, {}, {}
@@ -192,7 +178,8 @@ def measure_memory(rows, arguments, folder):
 
     def above(what, values, variant, bar):
         more = values["cohort" + variant] - values["bare" + variant]
-        row(rows, what, more / gradients * 100, "%", bar, f"{more / 2**20:.2f} MiB of {gradients / 2**20:.0f} MiB")
+        report.row(what, more / gradients * 100, at_most=bar, unit="%",
+                   note=f"{more / 2**20:.2f} MiB of {gradients / 2**20:.0f} MiB")
 
     share = largest / gradients * 100
     above("memory above the bare module, of the gradients", after, "", 1.0)
@@ -201,34 +188,29 @@ def measure_memory(rows, arguments, folder):
     above("  the same, gradients zeroed and not released", beginning, "_zeroed", 101.0)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("worker", help="<build>/bench/torch/ddp_worker")
-    parser.add_argument("--ranks", type=int, default=2, help="processes (default: %(default)s)")
-    parser.add_argument("--python", default="/usr/bin/python3",
-                        help="which has the PyTorch to compare with (default: %(default)s, Debian's)")
-    parser.add_argument("--rounds", type=int, default=15, help="rounds of each model (default: %(default)s)")
-    parser.add_argument("--models", default=",".join(MODELS), help="some of %(default)s")
-    parser.add_argument("--only", choices=["prices", "cpu", "memory"], help="one part alone")
-    parser.add_argument("--json", metavar="FILE", help="write the figures to this file as well")
-    arguments = parser.parse_args()
+def measure(arguments, report):
     arguments.models = arguments.models.split(",")
-    for model in arguments.models:
-        if model not in MODELS:
-            parser.error(f"there is no model {model}: {', '.join(MODELS)}")
-    rows = []
+    if not set(arguments.models) <= set(MODELS):
+        raise Broken(f"there are only the models {', '.join(MODELS)}")
     with tempfile.TemporaryDirectory() as folder:
         for name, part in (("prices", measure_prices), ("cpu", measure_cpu), ("memory", measure_memory)):
             if arguments.only in (None, name):
-                part(rows, arguments, folder)
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as out:
-            json.dump({"cores": os.cpu_count(), "ranks": arguments.ranks, "rows": rows}, out, indent=2)
+                part(report, arguments, folder)
+
+
+def flags(doc, rounds):
+    """Those of this program that python_bench.py has as well."""
+    parser = harness.arguments_of(doc)
+    parser.add_argument("--python", default="/usr/bin/python3",
+                        help="which has PyTorch (default: %(default)s, Debian's)")
+    parser.add_argument("--rounds", type=int, default=rounds, help="rounds of each part (default: %(default)s)")
+    parser.add_argument("--models", default=",".join(MODELS), help="some of %(default)s")
+    return parser
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (Broken, OSError, ValueError) as error:
-        print(f"ddp_bench.py: {error}", file=sys.stderr)
-        sys.exit(1)
+    parser = flags(__doc__, 15)
+    parser.add_argument("worker", help="<build>/bench/torch/ddp_worker")
+    parser.add_argument("--ranks", type=int, default=2, help="processes (default: %(default)s)")
+    parser.add_argument("--only", choices=["prices", "cpu", "memory"], help="one part alone")
+    harness.run(parser, measure, unit="x")

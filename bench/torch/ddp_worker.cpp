@@ -33,7 +33,7 @@
 
 using namespace std::chrono_literals;
 
-namespace cohort::bench {
+namespace cohort::benchmarks {
 
 namespace {
 
@@ -99,17 +99,11 @@ class Worker {
     const auto input = model->input();
     const bool to_none = !variant.ends_with("_zeroed");
     const auto kind = to_none ? variant : variant.substr(0, variant.rfind('_'));
-    if (kind == "bare") {
-      return [model, input, to_none] {
+    if (kind == "bare" || kind == "barrier") {
+      return [model, input, to_none, pg = kind == "barrier" ? group() : nullptr] {
         model->zero_grad(to_none);
         model->forward(input).backward();
-      };
-    }
-    if (kind == "barrier") {
-      return [model, input, to_none, pg = group()] {
-        model->zero_grad(to_none);
-        model->forward(input).backward();
-        pg->barrier();
+        if (pg) pg->barrier();
       };
     }
     const bool alone = kind == "cohort_alone";
@@ -121,12 +115,8 @@ class Worker {
       const auto ddp = std::make_shared<Ddp>(model, DdpOptions{.process_group = pg});
       return [ddp, input, to_none, local = kind == "no_sync"] {
         ddp->zero_grad(to_none);
-        if (local) {
-          const auto guard = ddp->no_sync();
-          ddp->forward(input).backward();
-        } else {
-          ddp->forward(input).backward();
-        }
+        const auto guard = local ? std::optional(ddp->no_sync()) : std::nullopt;
+        ddp->forward(input).backward();
       };
     }
     if (variant == "reducer_view" || variant == "reducer_copy") {
@@ -169,20 +159,13 @@ std::int64_t occupied() {
 
 /// The most that was occupied while `run` ran: looked at all the time by a thread beside it.
 std::int64_t peak_during(const std::function<void()>& run) {
-  std::atomic<bool> is_over{false};
-  std::int64_t most = 0;
-  std::thread watcher([&] {
-    while (!is_over.load()) most = std::max(most, occupied());
-  });
-  try {
+  std::atomic<std::int64_t> most = 0;
+  {
+    const std::jthread watcher([&](const std::stop_token& stop) {
+      while (!stop.stop_requested()) most = std::max(most.load(), occupied());
+    });
     run();
-  } catch (...) {
-    is_over = true;
-    watcher.join();
-    throw;
   }
-  is_over = true;
-  watcher.join();
   return most;
 }
 
@@ -224,7 +207,7 @@ void serve(const Place& place) {
 
 }  // namespace
 
-}  // namespace cohort::bench
+}  // namespace cohort::benchmarks
 
 int main(int argc, char** argv) {
   if (argc != 5) {
@@ -232,7 +215,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    cohort::bench::serve({std::stoi(argv[1]), std::stoi(argv[2]), argv[3], argv[4]});
+    cohort::benchmarks::serve({std::stoi(argv[1]), std::stoi(argv[2]), argv[3], argv[4]});
     return 0;
   } catch (const std::exception& e) {
     std::cerr << "ddp_worker: " << e.what() << '\n';

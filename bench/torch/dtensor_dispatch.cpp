@@ -19,9 +19,11 @@
 #include <vector>
 
 #include "measure/interleaved.h"
+#include "measure/rank_processes.h"
+#include "measure/statistics.h"
 #include "program.h"
 
-namespace cohort::bench {
+namespace cohort::benchmarks {
 
 namespace {
 
@@ -76,52 +78,51 @@ const std::array operators{
     Operator{"nll_loss", false, [](const Arguments& a) { return at::nll_loss(a.x, a.classes); }},
 };
 
-/// In microseconds, of one call.
-double time(const Operator& op, const Arguments& arguments, int repeats) {
-  const auto begin = std::chrono::steady_clock::now();
+/// Of one call. All of them take about a millisecond, short enough to lie between the interruptions of a busy machine.
+double nanoseconds(const Operator& op, const Arguments& arguments) {
+  constexpr int repeats = 300;
+  const auto begin = Clock::now();
   for (int i = 0; i < repeats; ++i) op.call(arguments);
-  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count() / repeats;
+  return seconds_since(begin) * 1e9 / repeats;
 }
 
-void measure(const DeviceMesh& mesh, const Placements& placements, int rounds, Report& report) {
-  constexpr double most_elementwise_ns = 1500;
-  constexpr double most_ns = 3000;
+void measure_on(const DeviceMesh& mesh, const Placements& placements, int rounds, Report& report) {
   const Arguments local;
   const auto distributed = local.distributed(mesh, placements);
   for (const auto& op : operators) {
-    const auto measured =
-        interleave([&](int which, int repeats) { return time(op, which == 0 ? local : distributed, repeats); }, rounds);
+    const auto time = [&](std::size_t which) { return nanoseconds(op, which == 0 ? local : distributed); };
+    take_turns(2, 3, time);  // warms up
+    const auto times = take_turns(2, rounds, time);
     report.add({.what = fmt::format("{}, {}", op.name, to_string(placements)),
                 .unit = "ns",
-                .ours = measured.second * 1000,
-                .peer = measured.first * 1000,
+                .ours = median(times[1]),
+                .peer = median(times[0]),
                 .peer_name = "local",
-                .difference = measured.difference * 1000,
-                .bar = Bar{Bar::Kind::at_most, op.is_elementwise ? most_elementwise_ns : most_ns}});
+                .difference = median_difference(times[1], times[0]),
+                .bar = at_most(op.is_elementwise ? 1500 : 3000)});
   }
   report.print(fmt::format("operators on distributed tensors, {}, against the local part", to_string(placements)));
 }
 
 }  // namespace
 
-}  // namespace cohort::bench
+}  // namespace cohort::benchmarks
 
 int main(int argc, char** argv) {
   using namespace cohort;
-  using namespace cohort::bench;
+  using namespace cohort::benchmarks;
   using namespace std::chrono_literals;
-  int rounds = 101;
-  Program program("Measures what an operator on a distributed tensor costs beside the one on its local part.",
-                  {"dispatch"});
-  program.app.add_option("--rounds", rounds, "Rounds of each figure")->capture_default_str();
-  return program.run(argc, argv, [&](Report& report) {
+  Program program("Measures what an operator on a distributed tensor costs beside the one on its local part.", 101);
+  program.part("dispatch", [&](Report& report) {
     at::set_num_threads(1);
     const at::NoGradGuard no_grad;
     const ProcessGroupGuard scope(
         new_group("fake", 60s, "cpu", {}, {.store = std::make_shared<HashStore>(), .rank = 0, .size = 1}));
     const auto line = init_device_mesh("cpu", {1});
-    measure(line, {Replicate()}, rounds, report);
-    measure(line, {Shard(0)}, rounds, report);
-    measure(init_device_mesh("cpu", {1, 1}), {Shard(0), Replicate()}, rounds, report);
+    const int rounds = program.rounds();
+    measure_on(line, {Replicate()}, rounds, report);
+    measure_on(line, {Shard(0)}, rounds, report);
+    measure_on(init_device_mesh("cpu", {1, 1}), {Shard(0), Replicate()}, rounds, report);
   });
+  return program.run(argc, argv);
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
 """The same models and steps as gpu_price.cpp with PyTorch's own DistributedDataParallel: NCCL, world size 1."""
+import contextlib
 import statistics
 import tempfile
 import time
@@ -17,6 +18,17 @@ def timed(step):
     return (time.perf_counter() - begin) * 1e3
 
 
+def medians_of(steps):
+    """Milliseconds of each step, taking turns."""
+    times = {each: [] for each in steps}
+    for i in range(-5, 30):
+        for each, step in steps.items():
+            took = timed(step)
+            if i >= 0:
+                times[each].append(took)
+    return {each: statistics.median(values) for each, values in times.items()}
+
+
 def measure(name, make, x):
     nets = {"bare": make().cuda()}
     for views in (True, False):
@@ -27,13 +39,7 @@ def measure(name, make, x):
         net.zero_grad(set_to_none=True)
         net(x).sum().backward()
 
-    times = {each: [] for each in nets}
-    for i in range(-5, 30):
-        for each, net in nets.items():
-            took = timed(lambda: step(net))
-            if i >= 0:
-                times[each].append(took)
-    medians = {each: statistics.median(values) for each, values in times.items()}
+    medians = medians_of({each: lambda net=net: step(net) for each, net in nets.items()})
     bare = medians.pop("bare")
     best = min(medians, key=medians.get)
     print(f"{name:12} PyTorch {torch.__version__}: bare {bare:.3f} ms, {best} {medians[best]:.3f} ms, "
@@ -49,8 +55,15 @@ def transformer():
     return torch.nn.TransformerEncoder(layer, 12, enable_nested_tensor=False)
 
 
-with tempfile.NamedTemporaryFile() as file:
-    dist.init_process_group("nccl", init_method=f"file://{file.name}_store", rank=0, world_size=1)
-    measure("200 x Linear", many, torch.randn(64, 256, device="cuda"))
-    measure("transformer", transformer, torch.randn(128, 8, 1024, device="cuda"))
-    dist.destroy_process_group()
+@contextlib.contextmanager
+def world_of_one():
+    with tempfile.NamedTemporaryFile() as file:
+        dist.init_process_group("nccl", init_method=f"file://{file.name}_store", rank=0, world_size=1)
+        yield
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    with world_of_one():
+        measure("200 x Linear", many, torch.randn(64, 256, device="cuda"))
+        measure("transformer", transformer, torch.randn(128, 8, 1024, device="cuda"))

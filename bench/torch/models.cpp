@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace cohort::bench {
+namespace cohort::benchmarks {
 
 namespace {
 
@@ -146,4 +146,4 @@ std::shared_ptr<BenchModel> make_model(const std::string& name) {
   throw std::runtime_error("there is no model \"" + name + "\"");
 }
 
-}  // namespace cohort::bench
+}  // namespace cohort::benchmarks

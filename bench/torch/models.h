@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-namespace cohort::bench {
+namespace cohort::benchmarks {
 
 /// Has a step to itself: makes its own input and gives a loss.
 struct BenchModel : torch::nn::Module {
@@ -19,4 +19,4 @@ struct BenchModel : torch::nn::Module {
 /// mlp_small, mlp_large, resnet18, many_small or sleeping; a std::runtime_error for other names.
 std::shared_ptr<BenchModel> make_model(const std::string& name);
 
-}  // namespace cohort::bench
+}  // namespace cohort::benchmarks

@@ -14,7 +14,7 @@
 #include <memory>
 #include <string_view>
 
-namespace cohort::bench {
+namespace cohort::benchmarks {
 
 struct OperatorTimes {
   double kernels = 0;      ///< in seconds
@@ -83,4 +83,4 @@ class OperatorClock {
   at::CallbackHandle handle_;
 };
 
-}  // namespace cohort::bench
+}  // namespace cohort::benchmarks

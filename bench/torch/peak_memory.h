@@ -10,7 +10,7 @@
 
 #include "torch/compat/memory_total.h"
 
-namespace cohort::bench {
+namespace cohort::benchmarks {
 
 /// While it exists, counts the bytes that this thread and the autograd engine on its behalf allocate from libtorch's
 /// allocators, less those that they give back.
@@ -37,4 +37,4 @@ class PeakMemory {
   c10::DebugInfoGuard scope_;
 };
 
-}  // namespace cohort::bench
+}  // namespace cohort::benchmarks

@@ -28,7 +28,7 @@
 
 using namespace std::chrono_literals;
 
-namespace cohort::bench {
+namespace cohort::benchmarks {
 
 namespace {
 
@@ -94,16 +94,16 @@ void run(const std::string& model, double bucket_mb) {
 
 }  // namespace
 
-}  // namespace cohort::bench
+}  // namespace cohort::benchmarks
 
 int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   at::set_num_threads(1);
   try {
     if (arguments.size() == 5 && arguments[0] == "record") {
-      cohort::bench::record(arguments[1], arguments[2], std::stoi(arguments[3]), std::stod(arguments[4]));
+      cohort::benchmarks::record(arguments[1], arguments[2], std::stoi(arguments[3]), std::stod(arguments[4]));
     } else if (arguments.size() == 3 && arguments[0] == "run") {
-      cohort::bench::run(arguments[1], std::stod(arguments[2]));
+      cohort::benchmarks::run(arguments[1], std::stod(arguments[2]));
     } else {
       std::cerr << "usage: plan_step record FILE MODEL RANKS BUCKET_MB | plan_step run MODEL BUCKET_MB\n";
       return 2;

@@ -14,16 +14,13 @@ import json
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+import harness  # noqa: E402
 
-def output_of(command, environment):
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=False, timeout=600)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))}: returned {done.returncode}")
-    return done.stdout.decode()
+LIMIT = 600  # seconds for each command
 
 
 class Validation:
@@ -31,19 +28,19 @@ class Validation:
         self.cohort = build / "tools/cohort/cohort"
         self.worker = build / "bench/torch/plan_step"
         self.rounds = rounds
-        self.environment = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+        os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
         self.folder = tempfile.TemporaryDirectory()
 
     def launched(self, ranks, *arguments):
-        return output_of([self.cohort, "run", "-n", str(ranks), "--no-prefix", "--no-pty", self.worker, *arguments],
-                         self.environment)
+        return harness.launch([self.cohort, "run", "-n", ranks, "--no-prefix", "--no-pty", self.worker, *arguments],
+                              LIMIT)
 
     def round(self, model, ranks, bucket):
         step = pathlib.Path(self.folder.name) / "step"
-        self.launched(ranks, "record", step, model, str(ranks), str(bucket))
-        fitted = json.loads(output_of([self.cohort, "plan", step, "--fit", str(ranks), "--json"], self.environment))
+        self.launched(ranks, "record", step, model, ranks, bucket)
+        fitted = json.loads(harness.launch([self.cohort, "plan", step, "--fit", ranks, "--json"], LIMIT))
         prediction = fitted[0]["worlds"][0]["as_recorded"]
-        real = float(self.launched(ranks, "run", model, str(bucket)))
+        real = float(self.launched(ranks, "run", model, bucket))
         return prediction["step_s"] * 1e3, prediction["compute_s"] * 1e3, prediction["communication_s"] * 1e3, real
 
     def row(self, model, ranks, bucket):
@@ -74,4 +71,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except harness.Broken as error:
+        sys.exit(f"plan_validation.py: {error}")

@@ -3,20 +3,16 @@
 """Measures torch.distributed from Python, on backend cohort in turn with gloo.
 
 What DistributedDataParallel adds to a step (as ddp_bench.py measures it), all_reduce, and init_process_group. Both backends
-run PyTorch's own code in processes of the same kind; ratios are medians over the rounds. A missed bar is printed as MISSED
-and does not change the exit code.
+run PyTorch's own code in processes of the same kind; ratios are medians over the rounds.
 
     python_bench.py <build>/python
 """
-import argparse
-import json
 import os
 import socket
 import statistics
-import sys
 import tempfile
 
-from ddp_bench import HERE, MODELS, MS, US, Broken, Team, has_pytorch
+from ddp_bench import HERE, MODELS, MS, US, Team, flags, harness, has_pytorch, prices
 
 # Bytes, operations in a round, how many times faster than gloo.
 ALL_REDUCES = ((4, 400, 5), (64 << 10, 200, 5), (16 << 20, 5, 3))
@@ -35,13 +31,7 @@ def slowest(answers):
     return statistics.median(max(each) for each in zip(*([int(t) for t in answer.split()] for answer in answers)))
 
 
-def show(rows, what, ratio, bar, met, note):
-    result = "" if bar is None else "met" if met else "MISSED"
-    print(f"  {what:<58} {ratio:>8.2f} x   {'' if bar is None else bar:>8} {result:<7} {note}")
-    rows.append({"what": what, "ratio": ratio, "bar": bar, "result": result, "note": note})
-
-
-def measure_all_reduce(rows, arguments, ours, theirs):
+def measure_all_reduce(report, arguments, ours, theirs):
     print("\nall_reduce from Python, 2 processes: how many times faster than gloo")
     for size, count, bar in ALL_REDUCES:
         for where in ("", "group"):
@@ -54,30 +44,20 @@ def measure_all_reduce(rows, arguments, ours, theirs):
             note = (f"{statistics.median(each[ours] for each in times) / US:.1f} us, gloo "
                     f"{statistics.median(each[theirs] for each in times) / US:.1f}")
             name = f"all_reduce of {size} B" + (", memory of the group" if where else "")
-            show(rows, name, ratio, None if where else f">= {bar}", ratio >= bar, note)
+            report.row(name, ratio, at_least=None if where else bar, note=note)
 
 
-def measure_ddp(rows, arguments, ours, theirs):
+def measure_ddp(report, arguments, ours, theirs):
     print("\nDDP: what it adds to a step on cohort, as a part of what it adds on gloo, 2 processes")
     for model in arguments.models:
         title, count = MODELS[model]
-        for each in (ours, theirs):
-            each.ask("model " + model)
-            for variant in ("bare", "ddp_view", "ddp_copy"):
-                each.steps(variant, 4)
-        prices = {}
-        for _ in range(arguments.rounds):
-            times = {(each, variant): each.steps(variant, count)
-                     for variant in ("bare", "ddp_view", "ddp_copy") for each in (ours, theirs)}
-            for variant in ("ddp_view", "ddp_copy"):
-                for each in (ours, theirs):
-                    prices.setdefault((each, variant), []).append(times[each, variant] - times[each, "bare"])
-        best = {each: min(statistics.median(prices[each, variant]) for variant in ("ddp_view", "ddp_copy"))
-                for each in (ours, theirs)}
+        plan = [(each, variant) for variant in ("bare", "ddp_view", "ddp_copy") for each in (ours, theirs)]
+        _, price = prices(plan, model, arguments.rounds, count)
+        best = {each: min(price[each, "ddp_view"], price[each, "ddp_copy"]) for each in (ours, theirs)}
         ratio = best[ours] / max(best[theirs], 1.0)
-        note = ", ".join(f"{'cohort' if each is ours else 'gloo'} {variant[4:]} {statistics.median(price) / MS:.3f} ms"
-                         for (each, variant), price in prices.items())
-        show(rows, title, ratio, f"<= {DDP_BAR}", ratio <= DDP_BAR, note)
+        note = ", ".join(f"{'cohort' if each is ours else 'gloo'} {variant[4:]} {value / MS:.3f} ms"
+                         for (each, variant), value in price.items() if variant != "bare")
+        report.row(title, ratio, at_most=DDP_BAR, note=note)
 
 
 def free_port():
@@ -86,13 +66,13 @@ def free_port():
         return each.getsockname()[1]
 
 
-def measure_init(rows, arguments, folder):
+def measure_init(report, arguments, folder):
     print(f"\ninit_process_group of {INIT_RANKS} ranks: how many times faster than on gloo")
     with team(arguments, "cohort", INIT_RANKS, folder, "init") as ours, \
          team(arguments, "gloo", INIT_RANKS, folder, "init") as theirs:
         for each in (ours, theirs):
             each.ask(f"store {free_port()}")
-        for title, bar, where in (("with a store that there is", f">= {INIT_BAR}", lambda number: f"group{number}"),
+        for title, bar, where in (("with a store that there is", INIT_BAR, lambda number: f"group{number}"),
                                   ("with tcp://, whose store both make alike", None, lambda _: free_port())):
             times = []
             for number in range(arguments.rounds + 1):
@@ -105,40 +85,27 @@ def measure_init(rows, arguments, folder):
             ratio = statistics.median(each[theirs] / each[ours] for each in times)
             note = (f"{statistics.median(each[ours] for each in times) / MS:.1f} ms, gloo "
                     f"{statistics.median(each[theirs] for each in times) / MS:.1f}")
-            show(rows, f"init_process_group, {title}", ratio, bar, ratio >= INIT_BAR, note)
+            report.row(f"init_process_group, {title}", ratio, at_least=bar, note=note)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("package", help="<build>/python, the folder with the package cohort")
-    parser.add_argument("--python", default="/usr/bin/python3", help="which has PyTorch (default: %(default)s, Debian's)")
-    parser.add_argument("--rounds", type=int, default=11, help="rounds of each part (default: %(default)s)")
-    parser.add_argument("--models", default=",".join(MODELS), help="some of %(default)s")
-    parser.add_argument("--only", choices=["all_reduce", "ddp", "init"], help="one part alone")
-    parser.add_argument("--json", metavar="FILE", help="write the figures to this file as well")
-    arguments = parser.parse_args()
+def measure(arguments, report):
     arguments.models = arguments.models.split(",")
     if not has_pytorch(arguments.python):
         print(f"python_bench.py: skipped, {arguments.python} has no PyTorch with gloo")
         return
-    rows = []
     with tempfile.TemporaryDirectory() as folder:
         if arguments.only in (None, "all_reduce", "ddp"):
             with team(arguments, "cohort", 2, folder, "two") as ours, team(arguments, "gloo", 2, folder, "two") as theirs:
                 if arguments.only in (None, "all_reduce"):
-                    measure_all_reduce(rows, arguments, ours, theirs)
+                    measure_all_reduce(report, arguments, ours, theirs)
                 if arguments.only in (None, "ddp"):
-                    measure_ddp(rows, arguments, ours, theirs)
+                    measure_ddp(report, arguments, ours, theirs)
         if arguments.only in (None, "init"):
-            measure_init(rows, arguments, folder)
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as out:
-            json.dump({"cores": os.cpu_count(), "rows": rows}, out, indent=2)
+            measure_init(report, arguments, folder)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (Broken, OSError, ValueError) as error:
-        print(f"python_bench.py: {error}", file=sys.stderr)
-        sys.exit(1)
+    parser = flags(__doc__, 11)
+    parser.add_argument("package", help="<build>/python, the folder with the package cohort")
+    parser.add_argument("--only", choices=["all_reduce", "ddp", "init"], help="one part alone")
+    harness.run(parser, measure, unit="x")

@@ -4,13 +4,11 @@
 // memory, one copy that puts them in order.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <cohort/new_group.h>
 #include <cohort/torch/mesh.h>
 #include <cohort/torch/tensor.h>
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -19,18 +17,15 @@
 #include <vector>
 
 #include "measure/interleaved.h"
-#include "measure/rank_processes.h"
-#include "measure/statistics.h"
 #include "program.h"
 #include "servers.h"
 #include "torch/dtensor/distribute.h"
 #include "torch/dtensor/redistribute_local.h"
 
-namespace cohort::bench {
+namespace cohort::benchmarks {
 
 namespace {
 
-using namespace std::chrono_literals;
 using dtensor::Layout;
 
 enum class Way { bare, redistribute };
@@ -41,7 +36,6 @@ struct Question {
   Way way = Way::bare;
   int repeats = 1;
 };
-using Ranks = RankProcesses<Question>;
 
 struct Named {
   const char* name;
@@ -63,10 +57,7 @@ constexpr std::int64_t columns = 1024;
 
 class Rank {
  public:
-  Rank(int rank, int size)
-      : group_(new_group("shm", 60s, "cpu", {},
-                         {.store = std::make_shared<TcpStore>(unix_client_options()), .rank = rank, .size = size})),
-        mesh_(DeviceMesh::from_group(group_, "cpu")) {
+  Rank(int rank, int size) : group_(shm_group(rank, size)), mesh_(DeviceMesh::from_group(group_, "cpu")) {
     at::set_num_threads(1);
   }
 
@@ -151,30 +142,20 @@ class Rank {
   std::array<at::Tensor, 2> results_;
 };
 
-void measure(int ranks, int rounds, const std::vector<std::int64_t>& sizes, Report& report) {
-  constexpr double most = 1.10;
+void measure(int ranks, int rounds, const std::vector<int>& sizes, Report& report) {
   constexpr std::int64_t kibibytes_in_a_round = 64 * 1024;
-  const auto server = start_store_on_unix_socket();
-  Ranks processes(ranks, [&](int rank) -> Ranks::Answer {
-    auto each = std::make_shared<Rank>(rank, ranks);
-    return [each](const Question& question) { return each->answer(question); };
-  });
+  ShmRanks<Rank, Question> processes(ranks);
   for (const auto kibibytes : sizes) {
     for (std::size_t transition = 0; transition < transitions.size(); ++transition) {
       const auto repeats = static_cast<int>(std::clamp<std::int64_t>(kibibytes_in_a_round / kibibytes, 1, 64));
       const auto ask = [&](std::size_t way) {
-        return processes.ask({transition, kibibytes, static_cast<Way>(way), repeats}).span() * 1e6 / repeats;
+        return span(processes.ask({transition, kibibytes, static_cast<Way>(way), repeats})) * 1e6 / repeats;
       };
       ask(0);
       ask(1);
       const auto times = take_turns(2, rounds, ask);
-      report.add({.what = fmt::format("{} KiB, {}", kibibytes, transitions.at(transition).name),
-                  .unit = "us",
-                  .ours = median(times[1]),
-                  .peer = median(times[0]),
-                  .peer_name = "bare",
-                  .ratio = median_ratio(times[1], times[0]),
-                  .bar = Bar{Bar::Kind::at_most, most}});
+      report.add(compared(fmt::format("{} KiB, {}", kibibytes, transitions.at(transition).name), "us", times[1],
+                          times[0], "bare", at_most(1.10)));
     }
   }
   report.print(fmt::format("redistribute on {} ranks, against the bare collective and copy", ranks));
@@ -182,20 +163,16 @@ void measure(int ranks, int rounds, const std::vector<std::int64_t>& sizes, Repo
 
 }  // namespace
 
-}  // namespace cohort::bench
+}  // namespace cohort::benchmarks
 
 int main(int argc, char** argv) {
-  using namespace cohort::bench;
-  int rounds = 15;
-  std::vector<int> ranks{2, 4};
-  std::vector<std::int64_t> sizes{1024, 16384, 65536};
-  Program program("Measures redistribute against the collective that it needs.", {"redistribute"});
-  program.app.add_option("--rounds", rounds, "Rounds of each figure")->capture_default_str();
-  program.app.add_option("--ranks", ranks, "Numbers of ranks")->delimiter(',')->capture_default_str();
-  program.app.add_option("--kibibytes", sizes, "Sizes of the whole tensor; the bar is for 1024 and more")
-      ->delimiter(',')
-      ->capture_default_str();
-  return program.run(argc, argv, [&](Report& report) {
-    for (const auto each : ranks) measure(each, rounds, sizes, report);
+  using namespace cohort::benchmarks;
+  Program program("Measures redistribute against the collective that it needs.", 15);
+  const auto ranks = program.list("--ranks", {2, 4}, "Numbers of ranks");
+  const auto sizes =
+      program.list("--kibibytes", {1024, 16384, 65536}, "Sizes of the whole tensor; the bar is for 1024 and more");
+  program.part("redistribute", [&](Report& report) {
+    for (const auto each : *ranks) measure(each, program.rounds(), *sizes, report);
   });
+  return program.run(argc, argv);
 }

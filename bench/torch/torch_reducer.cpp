@@ -10,7 +10,7 @@
 
 #include <limits>
 
-namespace cohort::bench {
+namespace cohort::benchmarks {
 
 struct TorchReducer::Impl {
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group;
@@ -53,11 +53,11 @@ void TorchReducer::unwrap() {
   impl_->reducer.reset();
 }
 
-}  // namespace cohort::bench
+}  // namespace cohort::benchmarks
 #else
 #include <stdexcept>
 
-namespace cohort::bench {
+namespace cohort::benchmarks {
 
 struct TorchReducer::Impl {};
 
@@ -73,5 +73,5 @@ void TorchReducer::before_forward() {}
 void TorchReducer::before_backward(const torch::Tensor&) {}
 void TorchReducer::unwrap() {}
 
-}  // namespace cohort::bench
+}  // namespace cohort::benchmarks
 #endif

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace cohort::bench {
+namespace cohort::benchmarks {
 
 class TorchReducer {
  public:
@@ -30,4 +30,4 @@ class TorchReducer {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace cohort::bench
+}  // namespace cohort::benchmarks

@@ -12,6 +12,7 @@
 namespace {
 
 using namespace cohort::bench;
+using namespace cohort::measure;
 
 /// Answers with a fixed time and notes when it was asked.
 class Scripted final : public Contestant {

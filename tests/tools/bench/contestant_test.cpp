@@ -15,10 +15,16 @@
 namespace {
 
 using namespace cohort::bench;
+using namespace cohort::measure;
 using namespace std::chrono_literals;
 using cohort::test::TemporaryFolder;
 using testing::ElementsAre;
 using testing::HasSubstr;
+
+/// A word of the shell.
+std::string answer(const std::string& microseconds, const std::string& wrong = "0") {
+  return R"('{"us": )" + microseconds + R"(, "batch": 1, "wrong": )" + wrong + "}'";
+}
 
 class DriverScript {
  public:
@@ -35,19 +41,18 @@ class DriverScript {
 };
 
 TEST(BenchDriver, AnswersLineByLine) {
-  DriverScript driver("echo ready; while read line; do echo ok batch=2 wrong=0 us=1.5,2.5; done");
+  DriverScript driver("echo ready; while read line; do echo " + answer("[1.5, 2.5]") + "; done");
   for (int i = 0; i < 3; ++i) EXPECT_THAT(driver.ask().microseconds, ElementsAre(1.5, 2.5));
 }
 
 TEST(BenchDriver, GetsItsVariablesAndMaySpeakFirst) {
-  DriverScript driver("echo hello; echo $GREETING; read line; echo ok batch=1 wrong=0 us=1");
+  DriverScript driver("echo hello; echo $GREETING; read line; echo " + answer("[1]"));
   EXPECT_THAT(driver.ask().microseconds, ElementsAre(1));
 }
 
 TEST(BenchDriver, IsAskedToReleaseItsMemory) {
-  DriverScript driver(
-      "echo ready; while read line; do [ $line = release ] && released=7; echo ok batch=1 wrong=${released:-0} us=1; "
-      "done");
+  DriverScript driver("echo ready; while read -r line; do [ \"$line\" = release ] && released=7; echo " +
+                      answer("[1]", "'${released:-0}'") + "; done");
   EXPECT_EQ(driver.ask().wrong, 0U);
   driver.release_memory();
   EXPECT_EQ(driver.ask().wrong, 7U);

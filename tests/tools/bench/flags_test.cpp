@@ -11,6 +11,7 @@
 namespace {
 
 using namespace cohort::bench;
+using namespace cohort::measure;
 using namespace std::chrono_literals;
 using cohort::DType;
 using cohort::ValueError;
@@ -80,9 +81,8 @@ TEST(BenchFlags, CollectivesByPlaceOrByName) {
 }
 
 TEST(BenchFlags, ListsEndAtTheNextWord) {
-  const auto flags = parse("--backends shm,thread --peers gloo,mpich --sizes 4,8 broadcast");
+  const auto flags = parse("--backends shm,thread --sizes 4,8 broadcast");
   EXPECT_THAT(flags.backends, ElementsAre("shm", "thread"));
-  EXPECT_THAT(flags.peers, ElementsAre("gloo", "mpich"));
   EXPECT_THAT(flags.sizes, ElementsAre("4", "8"));
   EXPECT_THAT(flags.collectives, ElementsAre("broadcast"));
 }
@@ -108,7 +108,7 @@ TEST(BenchFlags, HelpHasExamplesAndOnlyWhatIsForPeople) {
   CLI::App app;
   const auto flags = add_bench_flags(app);
   const auto help = app.help();
-  EXPECT_THAT(help, testing::HasSubstr("--peers auto"));
+  EXPECT_THAT(help, testing::HasSubstr("--peers peers.json"));
   EXPECT_THAT(help, testing::Not(testing::HasSubstr("--drive ")));
 }
 

@@ -9,7 +9,7 @@ namespace cohort::test {
 
 /// An all_reduce of 4 ranks in which ours takes `us` and a peer twice that.
 inline bench::Comparison made_up_comparison(std::size_t bytes, double us) {
-  bench::Comparison result{.command = {.operation = bench::Operation::all_reduce, .bytes = bytes},
+  bench::Comparison result{.command = {.operation = measure::Operation::all_reduce, .bytes = bytes},
                            .bytes = bytes,
                            .count = bytes / 4,
                            .ranks = 4};

@@ -74,14 +74,29 @@ TEST(BenchRun, ABackendThatCannotStartIsReportedAtOnce) {
   }
 }
 
-TEST(BenchRun, PeersThatWereLookedForAreNamed) {
+TEST(BenchRun, PeersTakeTurnsWithOurs) {
   const TemporaryFolder folder;
-  const auto outcome = run_cohort(
-      {"bench", "--ranks", "2", "--sizes", "4", "-n", "1", "--peers", "auto", "--peer-drivers", folder / "drivers"});
+  std::ofstream(folder / "peers.json") << R"([{"name": "scripted:slow", "command": ["sh", "-c",
+      "echo ready; while read line; do echo \"$ANSWER\"; done"],
+      "environment": {"ANSWER": "{\"us\": [7000], \"batch\": 1, \"wrong\": 0}"}}])";
+  const auto outcome =
+      run_cohort({"bench", "--ranks", "2", "--sizes", "4", "-n", "1", "--peers", folder / "peers.json"});
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  for (const auto* const library : {"openmpi", "mpich", "gloo"}) {
-    EXPECT_THAT(outcome.err,
-                HasSubstr(std::string("--peers auto: ") + library + ": there is no " + (folder / "drivers")));
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("shm (ordinary)"), HasSubstr("7000"), HasSubstr("scripted:slow")));
+}
+
+TEST(BenchRun, AFileOfPeersThatIsWrongIsNamed) {
+  const TemporaryFolder folder;
+  const auto file = folder / "peers.json";
+  const auto answer_to = [&](const std::string& text) {
+    std::ofstream(file) << text;
+    return run_cohort({"bench", "--ranks", "2", "--peers", file});
+  };
+  for (const auto* const text :
+       {"", "[{}]", R"([{"name": "a", "command": []}])", R"([{"name": "a", "command": ["no_such_driver"]}])"}) {
+    const auto outcome = answer_to(text);
+    EXPECT_EQ(outcome.code, 2) << text;
+    EXPECT_THAT(outcome.err, HasSubstr("--peers " + file)) << text;
   }
 }
 

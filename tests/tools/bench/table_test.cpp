@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "bench/table.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,12 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "bench/json.h"
+#include "bench/output.h"
 #include "results.h"
 
 namespace {
 
 using namespace cohort::bench;
+using namespace cohort::measure;
 using cohort::test::made_up_comparison;
 using testing::ElementsAre;
 using testing::HasSubstr;

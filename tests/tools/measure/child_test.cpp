@@ -10,7 +10,7 @@
 
 namespace {
 
-using namespace cohort::bench;
+using namespace cohort::measure;
 
 TEST(BenchChild, ExchangesValuesWithItsParentAndEndsWithTheChannel) {
   Child child([](Channel& parent) {
@@ -42,8 +42,8 @@ TEST(BenchRankProcesses, AllAnswerTheSameQuestion) {
     };
   });
   const auto answers = ranks.ask(10);
-  EXPECT_DOUBLE_EQ(answers.slowest(), 0.030);
-  EXPECT_DOUBLE_EQ(answers.span(), 0.032);
+  EXPECT_DOUBLE_EQ(slowest(answers), 0.030);
+  EXPECT_DOUBLE_EQ(span(answers), 0.032);
 }
 
 }  // namespace

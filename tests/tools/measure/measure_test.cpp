@@ -3,14 +3,13 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
 #include <chrono>
 #include <numeric>
 #include <set>
 
 namespace {
 
-using namespace cohort::bench;
+using namespace cohort::measure;
 using namespace std::chrono_literals;
 
 /// A system of one rank, whose operations take as long as they are told to and do what they are told to.
@@ -30,8 +29,6 @@ class MadeUpSystem final : public System {
   std::optional<std::string> refusal(const Command& /*command*/) const override {
     return refuses.empty() ? std::nullopt : std::optional(refuses);
   }
-  void* memory(std::size_t number, std::size_t bytes) override { return memory_.at(number).get(bytes); }
-  void release() override {}
   void run(const Job& job) override {
     ++operations;
     const auto end = std::chrono::steady_clock::now() + takes;
@@ -43,9 +40,6 @@ class MadeUpSystem final : public System {
   void finish() override { ++finished; }
   void barrier() override { ++barriers; }
   void max_over_ranks(std::span<double> /*values*/) override {}
-
- private:
-  std::array<OrdinaryMemory, 2> memory_;
 };
 
 Command small() {
@@ -55,7 +49,7 @@ Command small() {
 TEST(BenchMeasure, LongOperationsAreTimedOneByOne) {
   MadeUpSystem system;
   system.takes = 2ms;
-  const auto answer = measure(system, small());
+  const auto answer = answer_to(system, small());
   EXPECT_EQ(answer.batch, 1);
   ASSERT_EQ(answer.microseconds.size(), 5U);
   for (const auto sample : answer.microseconds) EXPECT_GE(sample, 2000);
@@ -66,7 +60,7 @@ TEST(BenchMeasure, LongOperationsAreTimedOneByOne) {
 TEST(BenchMeasure, ShortOperationsAreTimedSeveralAtATime) {
   MadeUpSystem system;
   system.takes = 10us;
-  const auto answer = measure(system, small());
+  const auto answer = answer_to(system, small());
   EXPECT_GT(answer.batch, 1);
   ASSERT_EQ(answer.microseconds.size(), 5U);
   for (const auto sample : answer.microseconds) EXPECT_GE(sample, 10) << "of one operation, not of all";
@@ -77,10 +71,10 @@ TEST(BenchMeasure, LargeArraysAreRewrittenBeforeEachOperation) {
   system.is_right = false;  // each operation changes what it finds, and the next must not find that
   auto command = small();
   command.bytes = 64 << 10;
-  measure(system, command);
+  answer_to(system, command);
   EXPECT_EQ(system.values_found.size(), 1U);
   command.batch = 2;
-  measure(system, command);
+  answer_to(system, command);
   EXPECT_GT(system.values_found.size(), 2U) << "back to back as asked for";
 }
 
@@ -88,7 +82,7 @@ TEST(BenchMeasure, ABatchThatWasAskedForIsKept) {
   MadeUpSystem system;
   auto command = small();
   command.batch = 3;
-  EXPECT_EQ(measure(system, command).batch, 3);
+  EXPECT_EQ(answer_to(system, command).batch, 3);
 }
 
 TEST(BenchMeasure, TheLimitLeavesThreeSamples) {
@@ -98,7 +92,7 @@ TEST(BenchMeasure, TheLimitLeavesThreeSamples) {
   command.iters = 1000;
   command.warmup = 1000;
   command.limit = 5ms;
-  EXPECT_EQ(measure(system, command).microseconds.size(), 3U);
+  EXPECT_EQ(answer_to(system, command).microseconds.size(), 3U);
   EXPECT_LT(system.operations, 20);
 }
 
@@ -109,7 +103,7 @@ TEST(BenchMeasure, HalfARoundTripIsHalf) {
   command.operation = Operation::send_recv;
   command.in_place = false;
   const auto start = std::chrono::steady_clock::now();
-  const auto answer = measure(system, command);
+  const auto answer = answer_to(system, command);
   const std::chrono::duration<double, std::micro> elapsed = std::chrono::steady_clock::now() - start;
   const auto& samples = answer.microseconds;
   for (const auto sample : samples) EXPECT_GE(sample, 1000);
@@ -120,17 +114,17 @@ TEST(BenchMeasure, WrongElementsAreCounted) {
   MadeUpSystem system;
   auto command = small();
   command.check = true;
-  EXPECT_EQ(measure(system, command).wrong, 0U);
+  EXPECT_EQ(answer_to(system, command).wrong, 0U);
   system.is_right = false;
-  EXPECT_EQ(measure(system, command).wrong, 1U);
+  EXPECT_EQ(answer_to(system, command).wrong, 1U);
   command.check = false;
-  EXPECT_EQ(measure(system, command).wrong, 0U) << "not asked for";
+  EXPECT_EQ(answer_to(system, command).wrong, 0U) << "not asked for";
 }
 
 TEST(BenchMeasure, WhatASystemDoesNotDoIsNotTried) {
   MadeUpSystem system;
   system.refuses = "not today";
-  const auto answer = measure(system, small());
+  const auto answer = answer_to(system, small());
   EXPECT_EQ(answer.refusal, "not today");
   EXPECT_EQ(system.operations, 0);
 }

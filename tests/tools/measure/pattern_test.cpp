@@ -10,7 +10,7 @@
 
 namespace {
 
-using namespace cohort::bench;
+using namespace cohort::measure;
 using cohort::DType;
 
 constexpr int ranks = 4;

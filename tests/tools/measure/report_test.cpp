@@ -13,7 +13,7 @@
 
 namespace {
 
-using namespace cohort::bench;
+using namespace cohort::measure;
 using cohort::test::TemporaryFolder;
 using testing::AllOf;
 using testing::HasSubstr;
@@ -36,6 +36,16 @@ TEST(BenchReport, ABarIsForTheRatioThenTheDifferenceThenTheFigure) {
   std::vector<std::string> results;
   for (const auto& row : document.at("rows")) results.push_back(row.at("result"));
   EXPECT_THAT(results, testing::ElementsAre("met", "MISSED: 1.20x", "MISSED: 4.0 us", "met", HasSubstr("not judged")));
+}
+
+TEST(BenchReport, TwoAreComparedRoundByRound) {
+  const std::vector<double> ours{10, 40, 20};
+  const std::vector<double> peer{20, 60, 50};
+  const auto row = compared("what", "us", ours, peer, "peer", at_most(1));
+  EXPECT_EQ(row.ours, 20);
+  EXPECT_EQ(row.peer, 50);
+  EXPECT_EQ(row.ratio, 0.5);
+  EXPECT_EQ(compared("what", "us", ours, peer, "peer", at_least(2)).ratio, 2) << "how many times faster";
 }
 
 TEST(BenchReport, PrintsEachRowOnce) {

@@ -8,7 +8,7 @@
 
 namespace {
 
-using namespace cohort::bench;
+using namespace cohort::measure;
 using cohort::ValueError;
 using testing::ElementsAre;
 

@@ -9,7 +9,7 @@
 
 namespace {
 
-using namespace cohort::bench;
+using namespace cohort::measure;
 using testing::ElementsAre;
 
 TEST(BenchStatistics, PercentilesLieBetweenTheNearestValues) {

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "bench/bench.h"
-
 #include <cohort/env.h>
 #include <cohort/error.h>
 #include <cohort/launch.h>
@@ -9,22 +7,24 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <optional>
 
 #include "bench/comparison.h"
-#include "bench/json.h"
-#include "bench/peers.h"
-#include "bench/plot.h"
+#include "bench/flags.h"
+#include "bench/output.h"
 #include "bench/ranks.h"
-#include "bench/table.h"
+#include "commands.h"
+#include "common/usage.h"
 #include "common/write_file.h"
 #include "core/cpus.h"
 #include "measure/sizes.h"
 
 namespace cohort::bench {
+
+using namespace measure;
 
 namespace {
 
@@ -45,7 +45,7 @@ class Progress {
   bool is_shown_;
 };
 
-/// One run of the program: who takes part, and what comes out.
+/// One run of the command: who takes part, and what comes out.
 class Bench {
  public:
   explicit Bench(const BenchFlags& flags)
@@ -87,24 +87,16 @@ class Bench {
  private:
   void gather_contestants(const std::optional<tool::Guard>& guard) {
     if (launch_) {
-      if (flags_.peers != std::vector<std::string>{"none"}) {
+      if (!flags_.peers.empty()) {
         throw ValueError("--peers cannot be used under a launcher: `cohort bench --ranks N` starts the peers itself");
       }
       contestants_ = join_groups(flags_, plan_, launch_->local_rank.value_or(launch_->rank));
       return;
     }
-    const auto drivers = flags_.peer_drivers.empty() ? peer_drivers_of(std::filesystem::read_symlink("/proc/self/exe"))
-                                                     : std::filesystem::path(flags_.peer_drivers);
-    const PeerPlace place{.ranks = ranks_, .cores = cores_, .drivers = std::filesystem::absolute(drivers)};
-    const auto peers = choose_peers(available_peers(place), flags_.peers);
-    if (std::find(flags_.peers.begin(), flags_.peers.end(), "auto") != flags_.peers.end()) {
-      fmt::print(stderr, "{}", describe_search(place));
-    }
+    const auto peers = read_peers(flags_.peers, plan_.timeout);
     contestants_ = start_groups(flags_, plan_, ranks_, *guard);
-    for (const auto& peer : peers) {
-      contestants_.push_back(std::make_unique<DrivenContestant>(
-          ContestantName{.backend = peer.name, .memory = std::string(to_string(MemoryKind::ordinary)), .is_peer = true},
-          DriverStart{.command = peer.command, .environment = peer.environment, .timeout = plan_.timeout}, *guard));
+    for (const auto& [name, start] : peers) {
+      contestants_.push_back(std::make_unique<DrivenContestant>(name, start, *guard));
     }
     // Now, so that no driver's start disturbs the first measurement of another.
     for (const auto& contestant : contestants_) {
@@ -156,10 +148,11 @@ class Bench {
             .on_progress = [this](const std::string& what) { progress_.show(what); }};
   }
 
-  static bool has_figures_of_ours(const std::vector<Comparison>& comparisons) {
-    return std::any_of(comparisons.begin(), comparisons.end(), [](const Comparison& comparison) {
-      return std::any_of(comparison.rows.begin(), comparison.rows.end(), [](const ComparisonRow& row) {
-        return !row.contestant.is_peer && (row.in_place.has_figures() || row.out_of_place.has_figures());
+  bool has_figures_of_ours(const std::vector<Comparison>& comparisons) const {
+    const bool has_ours = flags_.backends.front() != nobody;
+    return std::any_of(comparisons.begin(), comparisons.end(), [&](const Comparison& comparison) {
+      return std::any_of(comparison.rows.begin(), comparison.rows.end(), [&](const ComparisonRow& row) {
+        return row.contestant.is_peer != has_ours && (row.in_place.has_figures() || row.out_of_place.has_figures());
       });
     });
   }
@@ -182,11 +175,28 @@ class Bench {
   std::vector<Comparison> all_;
 };
 
-}  // namespace
-
 int run_bench(const BenchFlags& flags) {
-  if (flags.drive) return drive_group(flags, make_bench_plan(flags));
-  return Bench(flags).run();
+  try {
+    if (flags.drive) return drive_group(flags, make_bench_plan(flags));
+    return Bench(flags).run();
+  } catch (const ValueError& e) {
+    fmt::print(stderr, "cohort bench: {}\n", e.what());
+    return tool::usage_exit_code;
+  }
 }
 
+}  // namespace
+
 }  // namespace cohort::bench
+
+namespace cohort::tool {
+
+void add_bench_command(CLI::App& app) {
+  auto* const command = app.add_subcommand("bench", "Measure collectives: nccl-tests' flags and table");
+  const auto flags = bench::add_bench_flags(*command);
+  command->callback([flags] {
+    if (const int code = bench::run_bench(*flags); code != 0) throw CLI::RuntimeError(code);
+  });
+}
+
+}  // namespace cohort::tool

@@ -12,6 +12,8 @@
 
 namespace cohort::bench {
 
+using namespace measure;
+
 namespace {
 
 constexpr int rounds_before_dropping = 2;

@@ -17,7 +17,7 @@ namespace cohort::bench {
 
 /// What came out for one contestant, in place or out of place.
 struct Outcome {
-  SampleRounds rounds{};
+  measure::SampleRounds rounds{};
   int batch = 1;
   std::uint64_t wrong = 0;
   bool is_checked = false;
@@ -35,9 +35,9 @@ struct ComparisonRow {
 
 /// One size of one operation, for all contestants.
 struct Comparison {
-  Command command{};      ///< in_place and check vary within it
-  std::size_t bytes = 0;  ///< of the whole array, as it was measured
-  std::size_t count = 0;  ///< elements of a block, or of the array
+  measure::Command command{};  ///< in_place and check vary within it
+  std::size_t bytes = 0;       ///< of the whole array, as it was measured
+  std::size_t count = 0;       ///< elements of a block, or of the array
   int ranks = 0;
   std::vector<ComparisonRow> rows{};
 };
@@ -56,7 +56,7 @@ struct ComparisonOptions {
 };
 
 /// Measures every contestant once in each round, in an order that changes from round to round.
-Comparison compare(const std::vector<std::unique_ptr<Contestant>>& contestants, const Command& command, int ranks,
-                   const ComparisonOptions& options);
+Comparison compare(const std::vector<std::unique_ptr<Contestant>>& contestants, const measure::Command& command,
+                   int ranks, const ComparisonOptions& options);
 
 }  // namespace cohort::bench

@@ -11,6 +11,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "common/environment.h"
 #include "common/program.h"
@@ -18,12 +20,14 @@
 
 namespace cohort::bench {
 
+using namespace measure;
+
 namespace {
 
 /// Long enough for mpirun to end its ranks and clean up.
 constexpr int grace_ms = 2000;
 
-std::vector<std::string> environment_with(const std::vector<std::pair<std::string, std::string>>& more) {
+std::vector<std::string> environment_with(const std::map<std::string, std::string>& more) {
   auto variables = tool::own_environment();
   for (const auto& [name, value] : more) variables.insert_or_assign(name, value);
   return tool::environment_entries(variables);
@@ -44,7 +48,32 @@ std::string ContestantName::label() const {
 }
 
 Answer LocalContestant::ask(const Command& command) {
-  return measure(*system_, command);
+  return answer_to(*system_, command);
+}
+
+std::vector<std::pair<ContestantName, DriverStart>> read_peers(const std::string& file,
+                                                               std::chrono::milliseconds timeout) {
+  const auto refuse = [&](std::string_view why) { throw ValueError(fmt::format("--peers {}: {}", file, why)); };
+  std::vector<std::pair<ContestantName, DriverStart>> peers;
+  if (file.empty()) return peers;
+  try {
+    for (const auto& each : nlohmann::json::parse(std::ifstream(file))) {
+      DriverStart start{.command = each.at("command"),
+                        .environment = each.value("environment", std::map<std::string, std::string>()),
+                        .timeout = timeout};
+      if (start.command.empty()) refuse("a command is empty");
+      tool::find_program(start.command.front());
+      peers.emplace_back(
+          ContestantName{
+              .backend = each.at("name"), .memory = std::string(to_string(MemoryKind::ordinary)), .is_peer = true},
+          std::move(start));
+    }
+  } catch (const nlohmann::json::exception& e) {
+    refuse(e.what());
+  } catch (const tool::ProgramError& e) {
+    refuse(e.message);
+  }
+  return peers;
 }
 
 DrivenContestant::DrivenContestant(ContestantName name, const DriverStart& start, const tool::Guard& guard)

@@ -13,14 +13,15 @@
 
 namespace cohort::bench {
 
+using namespace measure;
+
 namespace {
 
 constexpr auto footer = R"(Examples:
   cohort bench                                           all_reduce over shared memory, one rank per core
   cohort bench all_gather,broadcast -b 8 -e 128M -f 2    sizes and flags as in nccl-tests
   cohort bench --ranks 4 --backends shm,thread --memory both --plot result.svg
-  cohort bench --ranks 2 --peers auto --rounds 9 --json result.json
-                                                         in turn with Open MPI, MPICH and Gloo where they are installed
+  cohort bench --ranks 2 --peers peers.json --rounds 9   in turn with other programs, such as those of bench/peers
   cohort run -n 8 cohort bench -e 64M                    with the ranks and the environment of a launcher
   cohort bench --backends nccl --ranks 4 -b 8 -e 1G      one rank for each of four GPUs
   mpirun -n 4 cohort bench --backends mpi                MPI starts its own ranks
@@ -97,16 +98,16 @@ void add_comparing_flags(CLI::App& app, BenchFlags& flags) {
   app.add_option("--ranks", flags.ranks, "ranks to start; default: one per core, at least two")
       ->check(CLI::Range(1, 4096))
       ->group("Who takes part");
-  who.add_list("--backends", flags.backends, "Cohort's backends, separated by commas");
+  who.add_list("--backends", flags.backends, "Cohort's backends, separated by commas; none: only --peers");
   who.add("--memory", flags.memory, "ordinary, group (memory that all ranks see) or both")
       ->check(CLI::IsMember({"ordinary", "group", "both"}));
   who.add("--device", flags.device,
           "where the arrays are: cpu, cuda (each rank takes a GPU), or auto: cuda for nccl, cpu for other backends")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
-  who.add_list("--peers", flags.peers,
-               "other libraries: auto (all that are found; it says which and where it looked), none, or names "
-               "(openmpi, gloo:hd)");
-  who.add("--peer-drivers", flags.peer_drivers, "folder with the programs that drive the peers");
+  who.add(
+      "--peers", flags.peers,
+      "file that lists other programs that measure the same, with \"name\", \"command\" and \"environment\" of each "
+      "(JSON; bench/peers/settings.py writes one for Open MPI, MPICH and Gloo)");
   who.add("--rounds", flags.rounds, "rounds in which everybody is measured in turn")->check(CLI::PositiveNumber);
   who.add("--drop-peers", flags.drop_peers,
           "after two rounds leave out peers that take this many times as long as the best one; 0: keep all")

@@ -6,6 +6,7 @@
 #include <CLI/App.hpp>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bench/comparison.h"
@@ -13,6 +14,9 @@
 #include "measure/system.h"
 
 namespace cohort::bench {
+
+/// Instead of a backend: only the programs of --peers are measured.
+inline constexpr std::string_view nobody = "none";
 
 /// The flags as they were typed.
 struct BenchFlags {
@@ -40,22 +44,21 @@ struct BenchFlags {
   std::string device = "auto";
   std::string placement = "both";
   int rounds = 1;
-  std::vector<std::string> peers{"none"};
-  std::string peer_drivers{};
+  std::string peers{};
   double drop_peers = 0;
   std::string json{};
   bool csv = false;
   std::string plot{};
-  /// Internal: this process is a driver (measure/driver.h) and rank 0 of so many.
+  /// Internal: this process is a rank of a driver (measure/driver.h), or all of them.
   bool drive = false;
 };
 
 /// The checked flags. Making one throws a ValueError that names the flag and the reason.
 struct BenchPlan {
-  std::vector<Operation> operations{};
+  std::vector<measure::Operation> operations{};
   std::vector<std::size_t> sizes{};
-  Command command{};  ///< operation and bytes are to be filled in
-  std::vector<MemoryKind> memory{};
+  measure::Command command{};  ///< operation and bytes are to be filled in
+  std::vector<measure::MemoryKind> memory{};
   ComparisonOptions::Placements placements = ComparisonOptions::Placements::both;
   std::chrono::milliseconds timeout{};
 };

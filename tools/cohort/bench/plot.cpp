@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "bench/plot.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <functional>
 #include <utility>
 
-#include "bench/table.h"
+#include "bench/output.h"
 #include "common/line_chart.h"
 #include "measure/sizes.h"
 
 namespace cohort::bench {
+
+using namespace measure;
 
 namespace {
 
@@ -55,20 +55,14 @@ tool::ChartRow charts_of(const std::vector<const Comparison*>& comparisons) {
 }  // namespace
 
 std::string to_svg(const std::vector<Comparison>& comparisons) {
-  std::vector<std::vector<const Comparison*>> by_operation;
-  for (const auto& comparison : comparisons) {
-    const auto same = std::find_if(by_operation.begin(), by_operation.end(), [&](const auto& group) {
-      return group.front()->command.operation == comparison.command.operation;
-    });
-    if (same == by_operation.end()) {
-      by_operation.push_back({&comparison});
-    } else {
-      same->push_back(&comparison);
-    }
-  }
   std::vector<tool::ChartRow> rows;
-  rows.reserve(by_operation.size());
-  for (const auto& group : by_operation) rows.push_back(charts_of(group));
+  for (const auto operation : all_operations()) {
+    std::vector<const Comparison*> same;
+    for (const auto& comparison : comparisons) {
+      if (comparison.command.operation == operation) same.push_back(&comparison);
+    }
+    if (!same.empty()) rows.push_back(charts_of(same));
+  }
   return tool::draw_charts(rows);
 }
 

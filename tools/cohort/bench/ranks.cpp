@@ -4,33 +4,22 @@
 #include <cohort/error.h>
 #include <cohort/hash_store.h>
 #include <cohort/new_group.h>
-#include <cohort/secret.h>
-#include <cohort/tcp_store.h>
 
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <filesystem>
 
-#include "bench/device_mirror.h"
-#include "bench/group_system.h"
-#include "common/cpu_share.h"
-#include "measure/forked_store.h"
+#include "measure/device_mirror.h"
+#include "measure/group_system.h"
 
 namespace cohort::bench {
+
+using namespace measure;
 
 namespace {
 
 /// The only backend whose ranks are threads.
 constexpr std::string_view threads = "thread";
-
-/// Binds as `cohort run` does, so that what is measured is what users get.
-void bind_to_cpus(int rank, int ranks) {
-  const auto share = tool::share_cpus(usable_cpus(), ranks, true);
-  if (share.bind.empty()) return;
-  const auto& set = share.bind[static_cast<std::size_t>(rank)];
-  ::sched_setaffinity(0, sizeof(set), &set);
-}
 
 bool is_on_cuda(const BenchFlags& flags, std::string_view backend) {
   return flags.device == "cuda" || (flags.device == "auto" && backend == "nccl");
@@ -44,34 +33,33 @@ ContestantName name_of(const BenchFlags& flags, const std::string& backend, Memo
 
 int drive_group(const BenchFlags& flags, const BenchPlan& plan) {
   const auto& backend = flags.backends.front();
-  const auto memory = plan.memory.front();
-  const auto make_system = [&](int rank, StorePtr store) {
+  const auto make_system = [&](int rank, const GroupMembers& members) {
     const auto device = is_on_cuda(flags, backend) ? device_of(rank) : Device{};
-    auto group =
-        new_group(backend, plan.timeout, device, {}, {.store = std::move(store), .rank = rank, .size = flags.ranks});
-    return std::make_unique<GroupSystem>(std::move(group), memory, device);
+    return std::make_unique<GroupSystem>(new_group(backend, plan.timeout, device, {}, members), plan.memory.front(),
+                                         device);
   };
   if (backend == threads) {
     const auto store = std::make_shared<HashStore>();
-    return drive(flags.ranks, RanksAre::threads, [&](int rank) { return make_system(rank, store); });
+    return drive_threads(flags.ranks, [&](int rank, int size) {
+      return make_system(rank, {.store = store, .rank = rank, .size = size});
+    });
   }
-  const ForkedStore store;
-  return drive(flags.ranks, RanksAre::processes, [&](int rank) {
-    bind_to_cpus(rank, flags.ranks);
-    return make_system(rank, store.open(rank, plan.timeout));
-  });
+  return drive([&](int rank, int /*size*/) { return make_system(rank, {}); });
 }
 
 std::vector<std::unique_ptr<Contestant>> start_groups(const BenchFlags& flags, const BenchPlan& plan, int ranks,
                                                       const tool::Guard& guard) {
   const auto self = std::filesystem::read_symlink("/proc/self/exe").string();
+  const auto size = fmt::to_string(ranks);
   std::vector<std::unique_ptr<Contestant>> contestants;
   for (const auto& backend : flags.backends) {
+    if (backend == nobody) continue;
     for (const auto memory : plan.memory) {
-      const DriverStart start{.command = {self, "bench", "--drive", "--backends", backend, "--memory",
-                                          std::string(to_string(memory)), "--device", flags.device, "--ranks",
-                                          fmt::to_string(ranks), "--timeout", fmt::format("{}", flags.timeout)},
-                              .timeout = plan.timeout};
+      DriverStart start{.timeout = plan.timeout};
+      if (backend != threads) start.command = {self, "run", "-n", size, "--no-prefix", "--no-pty"};
+      start.command.insert(start.command.end(),
+                           {self, "bench", "--drive", "--backends", backend, "--memory", std::string(to_string(memory)),
+                            "--device", flags.device, "--ranks", size, "--timeout", fmt::format("{}", flags.timeout)});
       contestants.push_back(std::make_unique<DrivenContestant>(name_of(flags, backend, memory), start, guard));
     }
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "bench/table.h"
+#include "bench/output.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,6 +10,8 @@
 #include <utility>
 
 namespace cohort::bench {
+
+using namespace measure;
 
 namespace {
 
@@ -86,24 +88,18 @@ Bandwidth bandwidth(const Comparison& comparison, double microseconds) {
 }
 
 std::string table_header(bool shows_backend) {
-  const auto columns = [](const char* time, const char* alg, const char* bus, const char* wrong) {
-    return fmt::format(" {:>9} {:>7} {:>7} {:>6}", time, alg, bus, wrong);
+  using Texts = std::array<const char*, 11>;
+  const auto line = [](const Texts& t, const char* backend) {
+    const auto timings = fmt::format(" {:>9} {:>7} {:>7} {:>6}", t[5], t[6], t[7], t[8]);
+    const auto tails = fmt::format(" {:>9} {:>9}", t[9], t[10]);
+    return fmt::format("# {:>12} {:>12} {:>9} {:>6} {:>5}{}{}{}{}{}\n", t[0], t[1], t[2], t[3], t[4], timings, timings,
+                       tails, tails, backend);
   };
-  const auto line = [&](const std::string& first, const std::string& timings, const std::string& tails,
-                        const char* backend) {
-    return fmt::format("#{}{}{}{}\n", first, timings, tails, shows_backend ? fmt::format("  {}", backend) : "");
-  };
-  const auto first = [](const char* size, const char* count, const char* type, const char* op, const char* root) {
-    return fmt::format(" {:>12} {:>12} {:>9} {:>6} {:>5}", size, count, type, op, root);
-  };
-  const auto twice = [](const std::string& text) { return text + text; };
-  std::string result =
-      fmt::format("#{:49}{:^33}{:^33}{:^20}{:^20}\n", "", "out-of-place", "in-place", "out-of-place", "in-place");
-  result += line(first("size", "count", "type", "redop", "root"), twice(columns("time", "algbw", "busbw", "#wrong")),
-                 twice(fmt::format(" {:>9} {:>9}", "p50", "p99")), "backend");
-  result += line(first("(B)", "(elements)", "", "", ""), twice(columns("(us)", "(GB/s)", "(GB/s)", "")),
-                 twice(fmt::format(" {:>9} {:>9}", "(us)", "(us)")), "");
-  return result;
+  return fmt::format("#{:49}{:^33}{:^33}{:^20}{:^20}\n", "", "out-of-place", "in-place", "out-of-place", "in-place") +
+         line({"size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "p50", "p99"},
+              shows_backend ? "  backend" : "") +
+         line({"(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)", "(us)"},
+              shows_backend ? "  " : "");
 }
 
 std::string table_rows(const Comparison& comparison, bool shows_backend) {
@@ -155,29 +151,6 @@ std::string table_footer(const std::vector<Comparison>& comparisons) {
                           averages.size() > 1 ? fmt::format("   {}", label) : "");
   }
   return result + failures.text();
-}
-
-std::string csv_header() {
-  return "collective,ranks,size,count,type,redop,root,backend,memory,placement,time_us,min_us,p50_us,p99_us,algbw_GBps,"
-         "busbw_GBps,wrong,samples\n";
-}
-
-std::string csv_rows(const Comparison& comparison) {
-  const auto& c = comparison.command;
-  std::string result;
-  for (const auto& row : comparison.rows) {
-    for (const auto& [placement, outcome] : outcomes_of(row)) {
-      if (!outcome->has_figures()) continue;
-      const auto summary = summarize(outcome->rounds);
-      const auto rate = bandwidth(comparison, summary.mean);
-      result += fmt::format("{},{},{},{},{},{},{},{},{},{},{:.4f},{:.4f},{:.4f},{:.4f},{:.4f},{:.4f},{},{}\n",
-                            to_string(c.operation), comparison.ranks, comparison.bytes, comparison.count,
-                            to_string(c.dtype), reduction_name(c), root_of(c), row.contestant.backend,
-                            row.contestant.memory, placement, summary.mean, summary.min, summary.p50, summary.p99,
-                            rate.algorithm, rate.bus, wrong_text(*outcome), summary.samples);
-    }
-  }
-  return result;
 }
 
 }  // namespace cohort::bench

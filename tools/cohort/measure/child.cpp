@@ -18,7 +18,7 @@
 
 #include "common/throw_errno.h"
 
-namespace cohort::bench {
+namespace cohort::measure {
 
 namespace {
 
@@ -93,4 +93,4 @@ tool::ExitStatus Child::end() {
   return tool::wait_for_end(std::exchange(pid_, -1), tool::Reap::collect);
 }
 
-}  // namespace cohort::bench
+}  // namespace cohort::measure

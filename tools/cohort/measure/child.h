@@ -22,7 +22,7 @@
 #include "common/exit_status.h"
 #include "core/file_descriptor.h"
 
-namespace cohort::bench {
+namespace cohort::measure {
 
 /// Plain values to and from the process at the other end. Throws an Error when that process has ended.
 class Channel {
@@ -46,8 +46,6 @@ class Channel {
   /// Returns when the other end has called end().
   void wait_for_end();
   void end();
-  /// For those who exchange lines of text instead.
-  int fd() const { return socket_.get(); }
 
  private:
   void send_bytes(const void* from, std::size_t size);
@@ -78,4 +76,4 @@ class Child {
   pid_t pid_ = -1;  // -1: has ended
 };
 
-}  // namespace cohort::bench
+}  // namespace cohort::measure

@@ -4,124 +4,90 @@
 #include <cohort/error.h>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
-#include <optional>
+#include <nlohmann/json.hpp>
 
-#include "core/parse.h"
-
-namespace cohort::bench {
+namespace cohort::measure {
 
 namespace {
 
-constexpr std::string_view ok = "ok";
-constexpr std::string_view refused = "refused ";
-constexpr std::string_view error = "error ";
+using nlohmann::json;
 
-[[noreturn]] void refuse(std::string_view what, std::string_view line) {
-  throw ValueError(fmt::format("not a line of a benchmark driver ({}): \"{}\"", what, line));
+[[noreturn]] void refuse(std::string_view why, std::string_view line) {
+  throw ValueError(fmt::format("not a line of a benchmark driver ({}): \"{}\"", why, line));
 }
 
-/// The words of "name=value" form behind the fixed ones.
-class Fields {
- public:
-  Fields(const std::vector<std::string_view>& words, std::size_t first, std::string_view line)
-      : words_(words.begin() + static_cast<std::ptrdiff_t>(first), words.end()), line_(line) {}
-
-  std::string_view text(std::string_view name) const {
-    for (const auto word : words_) {
-      if (word.size() > name.size() && word.substr(0, name.size()) == name && word[name.size()] == '=') {
-        return word.substr(name.size() + 1);
-      }
-    }
-    refuse(name, line_);
+/// What `read` makes of the line, with every mistake in it as the same kind of error.
+template <class Read>
+auto parsed(std::string_view line, Read read) {
+  try {
+    return read(json::parse(line));
+  } catch (const json::exception& e) {
+    refuse(e.what(), line);
   }
-
-  template <class T>
-  T number(std::string_view name) const {
-    const auto value = parse_integer<T>(text(name));
-    if (!value || *value < 0) refuse(name, line_);
-    return *value;
-  }
-
- private:
-  std::vector<std::string_view> words_;
-  std::string_view line_;
-};
-
-std::vector<double> parse_list(std::string_view text, std::string_view line) {
-  std::vector<double> values;
-  for (const auto piece : split(text, ',')) {
-    double value = 0;
-    const auto [stop, failed] = std::from_chars(piece.data(), piece.data() + piece.size(), value);
-    if (failed != std::errc{} || stop != piece.data() + piece.size() || !(value >= 0)) refuse("us", line);
-    values.push_back(value);
-  }
-  return values;
 }
 
 }  // namespace
 
 std::string to_line(const Command& command) {
-  return fmt::format(
-      "{} {} {} {} root={} warmup={} iters={} batch={} back_to_back={:d} blocking={:d} in_place={:d} check={:d} "
-      "limit_us={}",
-      to_string(command.operation), to_string(command.dtype), to_string(command.reduction), command.bytes, command.root,
-      command.warmup, command.iters, command.batch, command.back_to_back, command.blocking, command.in_place,
-      command.check, command.limit.count());
+  return json{{"operation", to_string(command.operation)},
+              {"dtype", to_string(command.dtype)},
+              {"reduction", to_string(command.reduction)},
+              {"bytes", command.bytes},
+              {"root", command.root},
+              {"warmup", command.warmup},
+              {"iters", command.iters},
+              {"batch", command.batch},
+              {"back_to_back", command.back_to_back},
+              {"blocking", command.blocking},
+              {"in_place", command.in_place},
+              {"check", command.check},
+              {"limit_us", command.limit.count()}}
+      .dump();
 }
 
 Command parse_command(std::string_view line) {
-  const auto words = split(line, ' ');
-  if (words.size() < 4) refuse("too short", line);
-  const auto bytes = parse_integer<std::size_t>(words[3]);
-  if (!bytes) refuse("bytes", line);
-  const Fields fields(words, 4, line);
-  return {.operation = parse_operation(words[0]),
-          .dtype = parse_dtype(words[1]),
-          .reduction = parse_reduction(words[2]),
-          .bytes = *bytes,
-          .root = fields.number<int>("root"),
-          .warmup = fields.number<int>("warmup"),
-          .iters = std::max(fields.number<int>("iters"), 1),
-          .batch = fields.number<int>("batch"),
-          .back_to_back = fields.number<int>("back_to_back") != 0,
-          .blocking = fields.number<int>("blocking") != 0,
-          .in_place = fields.number<int>("in_place") != 0,
-          .check = fields.number<int>("check") != 0,
-          .limit = std::chrono::microseconds(fields.number<std::int64_t>("limit_us"))};
+  return parsed(line, [](const json& from) {
+    return Command{.operation = parse_operation(from.at("operation").get<std::string>()),
+                   .dtype = parse_dtype(from.at("dtype").get<std::string>()),
+                   .reduction = parse_reduction(from.at("reduction").get<std::string>()),
+                   .bytes = from.at("bytes"),
+                   .root = from.at("root"),
+                   .warmup = from.at("warmup"),
+                   .iters = std::max(from.at("iters").get<int>(), 1),
+                   .batch = from.at("batch"),
+                   .back_to_back = from.at("back_to_back"),
+                   .blocking = from.at("blocking"),
+                   .in_place = from.at("in_place"),
+                   .check = from.at("check"),
+                   .limit = std::chrono::microseconds(from.at("limit_us").get<std::int64_t>())};
+  });
 }
 
 std::string to_line(const Answer& answer) {
-  const auto in_one_line = [](std::string_view kind, std::string text) {
-    std::replace(text.begin(), text.end(), '\n', ' ');
-    return fmt::format("{}{}", kind, text);
-  };
-  if (!answer.refusal.empty()) return in_one_line(refused, answer.refusal);
-  if (!answer.error.empty()) return in_one_line(error, answer.error);
-  return fmt::format("{} batch={} wrong={} us={:.4f}", ok, answer.batch, answer.wrong,
-                     fmt::join(answer.microseconds, ","));
+  json line;
+  if (!answer.refusal.empty()) {
+    line["refusal"] = answer.refusal;
+  } else if (!answer.error.empty()) {
+    line["error"] = answer.error;
+  } else {
+    line = {{"us", answer.microseconds}, {"batch", answer.batch}, {"wrong", answer.wrong}};
+  }
+  // The error text of a library need not be UTF-8.
+  return line.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 Answer parse_answer(std::string_view line) {
-  Answer answer;
-  if (line.substr(0, refused.size()) == refused) {
-    answer.refusal = line.substr(refused.size());
+  return parsed(line, [line](const json& from) {
+    Answer answer{.refusal = from.value("refusal", ""), .error = from.value("error", "")};
+    if (!answer.refusal.empty() || !answer.error.empty()) return answer;
+    answer.microseconds = from.at("us").get<std::vector<double>>();
+    if (answer.microseconds.empty()) refuse("no samples", line);
+    answer.batch = from.at("batch");
+    answer.wrong = from.at("wrong");
     return answer;
-  }
-  if (line.substr(0, error.size()) == error) {
-    answer.error = line.substr(error.size());
-    return answer;
-  }
-  const auto words = split(line, ' ');
-  if (words.front() != ok) refuse("neither ok nor refused nor error", line);
-  const Fields fields(words, 1, line);
-  answer.batch = fields.number<int>("batch");
-  answer.wrong = fields.number<std::uint64_t>("wrong");
-  answer.microseconds = parse_list(fields.text("us"), line);
-  return answer;
+  });
 }
 
-}  // namespace cohort::bench
+}  // namespace cohort::measure

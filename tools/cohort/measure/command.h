@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What a driver is asked and what it answers, each one line of text:
+// What a driver is asked and what it answers, each one line of JSON:
 //
-//   all_reduce f32 sum 65536 root=0 warmup=5 iters=20 batch=0 back_to_back=0 blocking=1 in_place=1 check=0
-//       limit_us=0
-//   ok batch=12 wrong=0 us=1.23,1.24,1.22
-//   refused why it does not do this
-//   error what went wrong
+//   {"operation": "all_reduce", "dtype": "f32", "reduction": "sum", "bytes": 65536, "root": 0, ...}
+//   {"us": [1.23, 1.24, 1.22], "batch": 12, "wrong": 0}
+//   {"refusal": "why it does not do this"}
+//   {"error": "what went wrong"}
 //
 // A sample is the time of `batch` operations back to back, divided by their number. The slowest rank's sample counts,
 // since that is what a program waits for.
@@ -23,7 +22,7 @@
 
 #include "measure/operation.h"
 
-namespace cohort::bench {
+namespace cohort::measure {
 
 struct Command {
   Operation operation = Operation::all_reduce;
@@ -64,4 +63,4 @@ Answer parse_answer(std::string_view line);
 /// Asks a driver to give its memory back to the system.
 inline constexpr std::string_view release_line = "release";
 
-}  // namespace cohort::bench
+}  // namespace cohort::measure

@@ -2,25 +2,25 @@
 #include "measure/driver.h"
 
 #include <cohort/deadline.h>
-#include <cohort/error.h>
+#include <cohort/hash_store.h>
+#include <cohort/prefix_store.h>
+#include <cohort/rendezvous.h>
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <exception>
 #include <thread>
 #include <vector>
 
-#include "common/pipe.h"
-#include "measure/child.h"
 #include "measure/measure.h"
 
-namespace cohort::bench {
+namespace cohort::measure {
 
 std::optional<std::string> LineReader::next() {
   bool timed_out = false;
@@ -72,7 +72,7 @@ void serve(System& system, const NextLine& next) {
         system.release();
         answer(to_line(Answer{.microseconds = {0}}));
       } else {
-        answer(to_line(measure(system, parse_command(*line))));
+        answer(to_line(answer_to(system, parse_command(*line))));
       }
     } catch (const std::exception& e) {
       answer(to_line(Answer{.error = fmt::format("rank {}: {}", system.rank(), e.what())}));
@@ -83,147 +83,69 @@ void serve(System& system, const NextLine& next) {
 
 namespace {
 
-/// Rank 0's lines, passed on to the others.
-NextLine distributing(std::vector<int> others) {
-  return [others = std::move(others), reader = LineReader(STDIN_FILENO)]() mutable {
-    auto line = reader.next();
-    if (line) {
-      for (const int other : others) write_line(other, *line);
-    }
-    return line;
-  };
-}
-
-NextLine reading(int fd) {
-  return [reader = LineReader(fd)]() mutable { return reader.next(); };
-}
-
-/// Throws an Error that names the rank.
-void be_rank(int rank, const MakeSystem& make, const NextLine& next) {
-  try {
-    const auto system = make(rank);
-    serve(*system, next);
-  } catch (const std::exception& e) {
-    throw Error(fmt::format("rank {}: {}", rank, e.what()));
-  }
-}
-
-/// The exit code.
-int report(const std::string& failure) {
-  if (failure.empty()) return 0;
-  fmt::print(stderr, "{}\n", failure);
-  return 1;
-}
-
-std::string failure_of(int rank, const MakeSystem& make, const NextLine& next) {
-  try {
-    be_rank(rank, make, next);
-    return {};
-  } catch (const Error& e) {
-    return e.what();
-  }
-}
-
-int drive_threads(int size, const MakeSystem& make) {
-  std::vector<FileDescriptor> ends;
-  std::vector<std::thread> ranks;
-  std::vector<std::string> failures(static_cast<std::size_t>(size));
-  for (int rank = 1; rank < size; ++rank) {
-    auto pipe = tool::make_pipe();
-    ends.push_back(std::move(pipe.writing));
-    ranks.emplace_back([&failures, &make, rank, end = std::move(pipe.reading)] {
-      failures[static_cast<std::size_t>(rank)] = failure_of(rank, make, reading(end.get()));
-    });
-  }
-  std::vector<int> lines;
-  lines.reserve(ends.size());
-  for (const auto& end : ends) lines.push_back(end.get());
-  failures[0] = failure_of(0, make, distributing(std::move(lines)));
-  ends.clear();
-  for (auto& rank : ranks) rank.join();
-  int code = 0;
-  for (const auto& failure : failures) code |= report(failure);
-  return code;
-}
-
-/// Ends this process, which is rank 0, soon after another rank has failed: rank 0 might wait for it until its deadline.
-class FailureWatch {
+/// Rank 0's input for all ranks. Those who wait for it sleep in the store.
+class SharedInput {
  public:
-  /// `ranks` are those from 1 on.
-  explicit FailureWatch(const std::vector<Child>& ranks) : stop_(tool::make_pipe()) {
-    for (const auto& rank : ranks) {
-      pids_.push_back(rank.pid());
-      ends_.emplace_back(static_cast<int>(::syscall(SYS_pidfd_open, rank.pid(), 0)));
+  SharedInput(StorePtr store, int rank)
+      : store_(std::make_shared<PrefixStore>("bench/input", std::move(store))), rank_(rank) {}
+
+  std::optional<std::string> next() {
+    const auto key = fmt::to_string(number_++);
+    if (rank_ == 0) {
+      auto line = reader_.next();
+      store_->set(key, line.value_or(end));
+      return line;
     }
-    thread_ = std::thread([this] { watch(); });
+    auto line = store_->get(key, std::chrono::hours(24));
+    return line == end ? std::nullopt : std::optional(std::move(line));
   }
-  ~FailureWatch() {
-    stop_.writing.reset();
-    thread_.join();
-  }
-  FailureWatch(const FailureWatch&) = delete;
-  FailureWatch& operator=(const FailureWatch&) = delete;
+  void finish() { store_->set(fmt::to_string(number_), end); }
 
  private:
-  /// For rank 0 to find out by itself, since it may know more.
-  static constexpr int patience_ms = 1000;
+  static constexpr auto end = "end of input";
 
-  void watch() const {
-    std::vector<pollfd> awaited{{stop_.reading.get(), POLLIN, 0}};
-    for (const auto& end : ends_) awaited.push_back({end.get(), POLLIN, 0});
-    for (;;) {
-      while (::poll(awaited.data(), awaited.size(), -1) < 0 && errno == EINTR) {
-      }
-      if (awaited.front().revents != 0) return;
-      for (std::size_t i = 1; i < awaited.size(); ++i) {
-        if (awaited[i].revents == 0) continue;
-        awaited[i].fd = -1;
-        const auto status = tool::wait_for_end(pids_[i - 1], tool::Reap::keep);
-        if (status.is_success()) continue;
-        if (::poll(awaited.data(), 1, patience_ms) > 0) return;
-        report(fmt::format("rank {} {}", i, to_string(status)));
-        ::_exit(1);
-      }
-    }
-  }
-
-  tool::Pipe stop_;
-  std::vector<pid_t> pids_;
-  std::vector<FileDescriptor> ends_;
-  std::thread thread_;
+  StorePtr store_;
+  int rank_;
+  int number_ = 0;
+  LineReader reader_{STDIN_FILENO};
 };
 
-int drive_processes(int size, const MakeSystem& make) {
-  std::vector<Child> others;
-  std::vector<int> lines;
-  for (int rank = 1; rank < size; ++rank) {
-    others.emplace_back([&make, rank](Channel& parent) { be_rank(rank, make, reading(parent.fd())); });
-    lines.push_back(others.back().channel().fd());
+/// The exit code.
+int be_rank(int rank, int size, SharedInput& input, const MakeSystem& make) {
+  try {
+    serve(*make(rank, size), [&] { return input.next(); });
+    return 0;
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "rank {}: {}\n", rank, e.what());
+    return 1;
   }
-  int code = 0;
-  {
-    const FailureWatch watch(others);
-    code = report(failure_of(0, make, distributing(std::move(lines))));
-  }
-  const bool has_failed = code != 0;
-  for (auto& other : others) {
-    other.channel().end();                         // all of them first, so that they end together
-    if (has_failed) ::kill(other.pid(), SIGTERM);  // it may wait for rank 0 until its deadline
-  }
-  for (int rank = 1; rank < size; ++rank) {
-    const auto status = others[static_cast<std::size_t>(rank - 1)].end();
-    // A rank that was killed could not say so itself.
-    if (status.signal != 0 && !has_failed) report(fmt::format("rank {} {}", rank, to_string(status)));
-    if (!status.is_success()) code = 1;
-  }
-  return code;
 }
 
 }  // namespace
 
-int drive(int size, RanksAre kind, const MakeSystem& make) {
+int drive(const MakeSystem& make) {
   (void)::signal(SIGPIPE, SIG_IGN);
-  return kind == RanksAre::threads ? drive_threads(size, make) : drive_processes(size, make);
+  const auto [store, rank, size] = rendezvous("env://");
+  SharedInput input(store->clone(), rank);
+  return be_rank(rank, size, input, make);
 }
 
-}  // namespace cohort::bench
+int drive_threads(int size, const MakeSystem& make) {
+  (void)::signal(SIGPIPE, SIG_IGN);
+  const auto store = std::make_shared<HashStore>();
+  std::atomic<int> code{0};
+  std::vector<std::jthread> others;
+  for (int rank = 1; rank < size; ++rank) {
+    others.emplace_back([&, rank] {
+      SharedInput input(store, rank);
+      code |= be_rank(rank, size, input, make);
+    });
+  }
+  SharedInput input(store, 0);
+  code |= be_rank(0, size, input, make);
+  input.finish();  // where rank 0 has failed
+  others.clear();
+  return code;
+}
+
+}  // namespace cohort::measure

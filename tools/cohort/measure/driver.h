@@ -10,10 +10,9 @@
 #include <optional>
 #include <string>
 
-#include "core/file_descriptor.h"
 #include "measure/system.h"
 
-namespace cohort::bench {
+namespace cohort::measure {
 
 inline constexpr std::string_view ready_line = "ready";
 
@@ -40,11 +39,12 @@ using NextLine = std::function<std::optional<std::string>()>;
 void serve(System& system, const NextLine& next);
 
 /// Makes the system of a rank; may communicate with the other ranks.
-using MakeSystem = std::function<std::unique_ptr<System>(int rank)>;
+using MakeSystem = std::function<std::unique_ptr<System>(int rank, int size)>;
 
-enum class RanksAre { processes, threads };
-/// Starts ranks 1 to size - 1, is rank 0 itself, and passes its input on to them. Processes are forked, so the caller
-/// must not have threads yet. Returns the exit code.
-int drive(int size, RanksAre kind, const MakeSystem& make);
+/// The driver of a job that was started by `cohort run`, as one of its ranks: rank 0 passes its input on to the others
+/// through the job's store. Returns the exit code; the launcher ends a job of which one rank has failed.
+int drive(const MakeSystem& make);
+/// The driver of ranks that are threads of this process.
+int drive_threads(int size, const MakeSystem& make);
 
-}  // namespace cohort::bench
+}  // namespace cohort::measure

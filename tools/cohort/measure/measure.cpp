@@ -8,7 +8,7 @@
 
 #include "measure/pattern.h"
 
-namespace cohort::bench {
+namespace cohort::measure {
 
 namespace {
 
@@ -168,9 +168,9 @@ class Measurement {
 
 }  // namespace
 
-Answer measure(System& system, const Command& command) {
+Answer answer_to(System& system, const Command& command) {
   if (auto why = system.refusal(command)) return {.refusal = std::move(*why)};
   return Measurement(system, command).take();
 }
 
-}  // namespace cohort::bench
+}  // namespace cohort::measure

@@ -19,9 +19,9 @@
 #include "measure/command.h"
 #include "measure/system.h"
 
-namespace cohort::bench {
+namespace cohort::measure {
 
 /// Called by every rank with the same command; all return the same answer. Throws what the system throws.
-Answer measure(System& system, const Command& command);
+Answer answer_to(System& system, const Command& command);
 
-}  // namespace cohort::bench
+}  // namespace cohort::measure

@@ -9,43 +9,52 @@
 #include <algorithm>
 #include <array>
 
-namespace cohort::bench {
+namespace cohort::measure {
 
 namespace {
 
-struct OperationName {
-  Operation operation;
+/// Bus bandwidth over algorithm bandwidth, for n ranks.
+enum class BusFactor : std::uint8_t { none, one, blocks, twice };  // 0, 1, (n - 1) / n, 2 (n - 1) / n
+
+struct Traits {
   std::string_view name;
   std::string_view in_nccl_tests;
+  bool reduces;
+  bool has_root;
+  bool has_blocks;
+  bool in_place;
+  bool out_of_place;
+  BusFactor bus;
 };
 
-constexpr std::array operation_names{
-    OperationName{Operation::all_reduce, "all_reduce", "allreduce"},
-    OperationName{Operation::broadcast, "broadcast", "bcast"},
-    OperationName{Operation::reduce, "reduce", "reduce"},
-    OperationName{Operation::all_gather, "all_gather", "allgather"},
-    OperationName{Operation::reduce_scatter, "reduce_scatter", "reducescatter"},
-    OperationName{Operation::all_to_all, "all_to_all", "alltoall"},
-    OperationName{Operation::barrier, "barrier", "barrier"},
-    OperationName{Operation::send_recv, "send_recv", "sendrecv"},
-};
+// In the order of Operation.
+constexpr std::array<Traits, 8> all_traits{{
+    {"all_reduce", "allreduce", true, false, false, true, true, BusFactor::twice},
+    {"broadcast", "bcast", false, true, false, true, false, BusFactor::one},
+    {"reduce", "reduce", true, true, false, true, true, BusFactor::one},
+    {"all_gather", "allgather", false, false, true, true, true, BusFactor::blocks},
+    {"reduce_scatter", "reducescatter", true, false, true, true, true, BusFactor::blocks},
+    {"all_to_all", "alltoall", false, false, true, false, true, BusFactor::blocks},
+    {"barrier", "barrier", false, false, false, true, false, BusFactor::none},
+    {"send_recv", "sendrecv", false, false, false, false, true, BusFactor::one},
+}};
+
+const Traits& traits(Operation operation) {
+  return all_traits[static_cast<std::size_t>(operation)];
+}
 
 constexpr std::array<std::string_view, 5> reduction_names{"sum", "prod", "min", "max", "avg"};
 
 }  // namespace
 
-const std::vector<Operation>& all_operations() {
-  static const auto operations = [] {
-    std::vector<Operation> result;
-    result.reserve(operation_names.size());
-    for (const auto& entry : operation_names) result.push_back(entry.operation);
-    return result;
-  }();
+std::vector<Operation> all_operations() {
+  std::vector<Operation> operations;
+  for (std::size_t i = 0; i < all_traits.size(); ++i) operations.push_back(static_cast<Operation>(i));
   return operations;
 }
 
 std::string_view to_string(Operation operation) {
-  return operation_names[static_cast<std::size_t>(operation)].name;
+  return traits(operation).name;
 }
 
 std::string_view to_string(Reduction reduction) {
@@ -54,9 +63,9 @@ std::string_view to_string(Reduction reduction) {
 
 Operation parse_operation(std::string_view name) {
   std::vector<std::string_view> known;
-  for (const auto& entry : operation_names) {
-    if (name == entry.name || name == entry.in_nccl_tests) return entry.operation;
-    known.push_back(entry.name);
+  for (const auto operation : all_operations()) {
+    if (name == traits(operation).name || name == traits(operation).in_nccl_tests) return operation;
+    known.push_back(traits(operation).name);
   }
   throw ValueError(fmt::format("\"{}\" is no collective: {} or all", name, fmt::join(known, ", ")));
 }
@@ -70,28 +79,22 @@ Reduction parse_reduction(std::string_view name) {
 }
 
 bool reduces(Operation operation) {
-  return operation == Operation::all_reduce || operation == Operation::reduce || operation == Operation::reduce_scatter;
+  return traits(operation).reduces;
 }
-
 bool has_root(Operation operation) {
-  return operation == Operation::broadcast || operation == Operation::reduce;
+  return traits(operation).has_root;
 }
-
 bool has_blocks(Operation operation) {
-  return operation == Operation::all_gather || operation == Operation::reduce_scatter ||
-         operation == Operation::all_to_all;
+  return traits(operation).has_blocks;
 }
-
 bool has_data(Operation operation) {
   return operation != Operation::barrier;
 }
-
 bool works_in_place(Operation operation) {
-  return operation != Operation::all_to_all && operation != Operation::send_recv;
+  return traits(operation).in_place;
 }
-
 bool works_out_of_place(Operation operation) {
-  return operation != Operation::broadcast && operation != Operation::barrier;
+  return traits(operation).out_of_place;
 }
 
 std::size_t element_count(Operation operation, std::size_t bytes, DType dtype, int ranks) {
@@ -105,22 +108,18 @@ std::size_t total_bytes(Operation operation, std::size_t count, DType dtype, int
 }
 
 double bus_factor(Operation operation, int ranks) {
-  const double n = ranks;
-  switch (operation) {
-    case Operation::all_reduce:
-      return 2 * (n - 1) / n;
-    case Operation::all_gather:
-    case Operation::reduce_scatter:
-    case Operation::all_to_all:
-      return (n - 1) / n;
-    case Operation::broadcast:
-    case Operation::reduce:
-    case Operation::send_recv:
-      return 1;
-    case Operation::barrier:
+  const double share = static_cast<double>(ranks - 1) / ranks;
+  switch (traits(operation).bus) {
+    case BusFactor::none:
       return 0;
+    case BusFactor::one:
+      return 1;
+    case BusFactor::blocks:
+      return share;
+    case BusFactor::twice:
+      return 2 * share;
   }
   return 0;
 }
 
-}  // namespace cohort::bench
+}  // namespace cohort::measure

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-namespace cohort::bench {
+namespace cohort::measure {
 
 enum class Operation : std::uint8_t {
   all_reduce,
@@ -27,7 +27,7 @@ enum class Operation : std::uint8_t {
 
 enum class Reduction : std::uint8_t { sum, prod, min, max, avg };
 
-const std::vector<Operation>& all_operations();
+std::vector<Operation> all_operations();
 
 std::string_view to_string(Operation operation);
 std::string_view to_string(Reduction reduction);
@@ -52,4 +52,4 @@ std::size_t total_bytes(Operation operation, std::size_t count, DType dtype, int
 /// Bus bandwidth over algorithm bandwidth: what the slowest link has to carry of each byte of the array.
 double bus_factor(Operation operation, int ranks);
 
-}  // namespace cohort::bench
+}  // namespace cohort::measure

@@ -5,7 +5,7 @@
 #include <complex>
 #include <cstring>
 
-namespace cohort::bench {
+namespace cohort::measure {
 
 namespace {
 
@@ -46,30 +46,14 @@ void encode(DType dtype, double value, std::byte* to) {
       return put(to, static_cast<float>(value));
     case DType::f64:
       return put(to, value);
-    case DType::i8:
-      return put(to, static_cast<std::int8_t>(static_cast<std::int64_t>(value)));
-    case DType::u8:
-      return put(to, static_cast<std::uint8_t>(static_cast<std::int64_t>(value)));
-    case DType::i16:
-      return put(to, static_cast<std::int16_t>(value));
-    case DType::i32:
-      return put(to, static_cast<std::int32_t>(value));
-    case DType::i64:
-      return put(to, static_cast<std::int64_t>(value));
-    case DType::u16:
-      return put(to, static_cast<std::uint16_t>(value));
-    case DType::u32:
-      return put(to, static_cast<std::uint32_t>(value));
-    case DType::u64:
-      return put(to, static_cast<std::uint64_t>(value));
-    case DType::raw:
-      return put(to, static_cast<std::uint8_t>(static_cast<std::int64_t>(value)));
-    case DType::boolean:
-      return put(to, static_cast<std::uint8_t>(value != 0));
     case DType::complex64:
       return put(to, std::complex<float>(static_cast<float>(value), 0));
     case DType::complex128:
       return put(to, std::complex<double>(value, 0));
+    default: {  // integers: the low bytes come first
+      const auto integer = dtype == DType::boolean ? std::int64_t{value != 0} : static_cast<std::int64_t>(value);
+      std::memcpy(to, &integer, size_of(dtype));
+    }
   }
 }
 
@@ -98,10 +82,6 @@ double combine(Reduction reduction, DType dtype, double a, double b) {
 
 double as_element(DType dtype, double value) {
   return dtype == DType::boolean ? static_cast<double>(value != 0) : value;
-}
-
-std::byte* block(void* memory, std::size_t index, std::size_t bytes) {
-  return static_cast<std::byte*>(memory) + index * bytes;
 }
 
 }  // namespace
@@ -161,63 +141,73 @@ std::uint64_t Pattern::count_wrong(const void* at, std::size_t count) const {
   return wrong;
 }
 
+namespace {
+
+/// The contents of an array, block by block; where there are no blocks it is one. Empty: they do not matter.
+using Blocks = std::vector<Pattern>;
+
+Blocks inputs_of(const Command& command, int ranks, int rank) {
+  if (!has_data(command.operation)) return {};
+  if (command.operation == Operation::broadcast && rank != command.root) return {};
+  const bool has_one_for_each = has_blocks(command.operation) && command.operation != Operation::all_gather;
+  Blocks blocks;
+  for (int i = 0; i < (has_one_for_each ? ranks : 1); ++i) {
+    blocks.push_back(Pattern::of_input(command, ranks, rank, i));
+  }
+  return blocks;
+}
+
+Blocks outputs_of(const Command& command, int ranks, int rank) {
+  switch (command.operation) {
+    case Operation::reduce:
+      if (rank != command.root) return {};
+      [[fallthrough]];
+    case Operation::all_reduce:
+      return {Pattern::of_reduction(command, ranks, 0)};
+    case Operation::reduce_scatter:
+      return {Pattern::of_reduction(command, ranks, rank)};
+    case Operation::broadcast:
+      return {Pattern::of_input(command, ranks, command.root, 0)};
+    case Operation::send_recv:
+      return rank > 1 ? Blocks() : Blocks{Pattern::of_input(command, ranks, 1 - rank, 0)};
+    case Operation::all_gather:
+    case Operation::all_to_all: {
+      const int destination = command.operation == Operation::all_gather ? 0 : rank;
+      Blocks blocks;
+      for (int source = 0; source < ranks; ++source) {
+        blocks.push_back(Pattern::of_input(command, ranks, source, destination));
+      }
+      return blocks;
+    }
+    case Operation::barrier:
+      return {};
+  }
+  return {};
+}
+
+}  // namespace
+
 void fill_inputs(const Command& command, std::size_t count, int ranks, int rank, void* input, void* output) {
   if (!has_data(command.operation)) return;
-  const auto n = static_cast<std::size_t>(ranks);
   const auto bytes = count * size_of(command.dtype);
   // Before the inputs: in place they are the same memory.
-  std::memset(output, 0xa5,
-              command.operation == Operation::reduce_scatter
-                  ? bytes
-                  : total_bytes(command.operation, count, command.dtype, ranks));
-  switch (command.operation) {
-    case Operation::all_reduce:
-    case Operation::reduce:
-    case Operation::all_gather:
-    case Operation::send_recv:
-      return Pattern::of_input(command, ranks, rank, 0).fill(input, count);
-    case Operation::broadcast:
-      if (rank == command.root) Pattern::of_input(command, ranks, rank, 0).fill(input, count);
-      return;
-    case Operation::reduce_scatter:
-    case Operation::all_to_all:
-      for (std::size_t i = 0; i < n; ++i) {
-        Pattern::of_input(command, ranks, rank, static_cast<int>(i)).fill(block(input, i, bytes), count);
-      }
-      return;
-    case Operation::barrier:
-      return;
+  const bool is_block = command.operation == Operation::reduce_scatter;
+  std::memset(output, 0xa5, is_block ? bytes : total_bytes(command.operation, count, command.dtype, ranks));
+  auto* to = static_cast<std::byte*>(input);
+  for (const auto& block : inputs_of(command, ranks, rank)) {
+    block.fill(to, count);
+    to += bytes;
   }
 }
 
 std::uint64_t count_wrong_outputs(const Command& command, std::size_t count, int ranks, int rank, const void* output) {
-  const auto bytes = count * size_of(command.dtype);
-  const auto* const from = static_cast<const std::byte*>(output);
-  switch (command.operation) {
-    case Operation::all_reduce:
-      return Pattern::of_reduction(command, ranks, 0).count_wrong(output, count);
-    case Operation::reduce:
-      return rank == command.root ? Pattern::of_reduction(command, ranks, 0).count_wrong(output, count) : 0;
-    case Operation::broadcast:
-      return Pattern::of_input(command, ranks, command.root, 0).count_wrong(output, count);
-    case Operation::reduce_scatter:
-      return Pattern::of_reduction(command, ranks, rank).count_wrong(output, count);
-    case Operation::all_gather:
-    case Operation::all_to_all: {
-      std::uint64_t wrong = 0;
-      const int destination = command.operation == Operation::all_gather ? 0 : rank;
-      for (int source = 0; source < ranks; ++source) {
-        wrong += Pattern::of_input(command, ranks, source, destination)
-                     .count_wrong(from + static_cast<std::size_t>(source) * bytes, count);
-      }
-      return wrong;
-    }
-    case Operation::send_recv:
-      return rank > 1 ? 0 : Pattern::of_input(command, ranks, 1 - rank, 0).count_wrong(output, count);
-    case Operation::barrier:
-      return 0;
+  std::uint64_t wrong = 0;
+  const auto* from = static_cast<const std::byte*>(output);
+  for (const auto& block : outputs_of(command, ranks, rank)) {
+    wrong += block.count_wrong(from, count);
+    from += count * size_of(command.dtype);
   }
-  return 0;
+  return wrong;
 }
 
-}  // namespace cohort::bench
+}  // namespace cohort::measure

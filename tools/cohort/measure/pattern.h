@@ -12,7 +12,7 @@
 
 #include "measure/command.h"
 
-namespace cohort::bench {
+namespace cohort::measure {
 
 /// One period of a sequence of elements.
 class Pattern {
@@ -37,4 +37,4 @@ void fill_inputs(const Command& command, std::size_t count, int ranks, int rank,
 /// Elements of this rank's output that are not what they must be.
 std::uint64_t count_wrong_outputs(const Command& command, std::size_t count, int ranks, int rank, const void* output);
 
-}  // namespace cohort::bench
+}  // namespace cohort::measure

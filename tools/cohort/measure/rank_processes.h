@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Ranks in processes of their own, which are all asked the same question at once. Each answers with the times at which
-// it began and ended: all processes of a host share the steady clock.
+// Ranks in processes of their own, which are all asked the same question at once. Each answers with a plain value, such
+// as the times at which it began and ended: all processes of a host share the steady clock.
 //
 //   RankProcesses<Question> ranks(8, [](int rank) {
 //     auto group = ...;                                        // in the rank's process
 //     return [group](const Question& question) { return timed([&] { group->barrier(); }); };
 //   });
-//   const Answers answers = ranks.ask({...});
-//   answers.slowest();                                         // in seconds
+//   slowest(ranks.ask({...}));                                 // in seconds
 //
 // What a rank made lives until the last answer has arrived, so that the end of one rank does not disturb another's
 // time.
@@ -23,7 +22,7 @@
 
 #include "measure/child.h"
 
-namespace cohort::bench {
+namespace cohort::measure {
 
 using Clock = std::chrono::steady_clock;
 
@@ -39,36 +38,30 @@ Interval timed(const Action& action) {
   return {begin, Clock::now()};
 }
 
-/// In seconds.
-class Answers {
- public:
-  explicit Answers(std::vector<Interval> intervals) : intervals_(std::move(intervals)) {}
+inline double seconds(Clock::duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+inline double seconds_since(Clock::time_point start) {
+  return seconds(Clock::now() - start);
+}
 
-  /// The longest time that a rank took.
-  double slowest() const {
-    Clock::duration longest{};
-    for (const auto& each : intervals_) longest = std::max(longest, each.end - each.begin);
-    return seconds(longest);
-  }
-  /// From the earliest beginning to the latest end.
-  double span() const {
-    auto whole = intervals_.front();
-    for (const auto& each : intervals_) {
-      whole = {std::min(whole.begin, each.begin), std::max(whole.end, each.end)};
-    }
-    return seconds(whole.end - whole.begin);
-  }
+/// The longest time that a rank took, in seconds.
+inline double slowest(const std::vector<Interval>& intervals) {
+  Clock::duration longest{};
+  for (const auto& each : intervals) longest = std::max(longest, each.end - each.begin);
+  return seconds(longest);
+}
+/// From the earliest beginning to the latest end, in seconds.
+inline double span(const std::vector<Interval>& intervals) {
+  auto whole = intervals.front();
+  for (const auto& each : intervals) whole = {std::min(whole.begin, each.begin), std::max(whole.end, each.end)};
+  return seconds(whole.end - whole.begin);
+}
 
- private:
-  static double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
-
-  std::vector<Interval> intervals_;
-};
-
-template <class Question>
+template <class Question, class Reply = Interval>
 class RankProcesses {
  public:
-  using Answer = std::function<Interval(const Question&)>;
+  using Answer = std::function<Reply(const Question&)>;
 
   /// Returns when every rank is ready to be asked.
   RankProcesses(int count, const std::function<Answer(int rank)>& make) {
@@ -93,18 +86,18 @@ class RankProcesses {
   RankProcesses(const RankProcesses&) = delete;
   RankProcesses& operator=(const RankProcesses&) = delete;
 
-  Answers ask(const Question& question) {
+  std::vector<Reply> ask(const Question& question) {
     for (auto& process : processes_) {
       process.channel().send(true);
       process.channel().send(question);
     }
-    std::vector<Interval> intervals;
-    for (auto& process : processes_) intervals.push_back(process.channel().template receive<Interval>());
-    return Answers(std::move(intervals));
+    std::vector<Reply> replies;
+    for (auto& process : processes_) replies.push_back(process.channel().template receive<Reply>());
+    return replies;
   }
 
  private:
   std::vector<Child> processes_;
 };
 
-}  // namespace cohort::bench
+}  // namespace cohort::measure

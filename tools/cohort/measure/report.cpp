@@ -3,13 +3,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <thread>
+#include <utility>
 
 #include "common/write_file.h"
+#include "measure/statistics.h"
 
-namespace cohort::bench {
+namespace cohort::measure {
 
 namespace {
 
@@ -51,12 +54,26 @@ std::string comparison_text(const Row& row) {
 
 }  // namespace
 
+Row compared(std::string what, std::string unit, const std::vector<double>& ours, const std::vector<double>& peer,
+             std::string peer_name, std::optional<Bar> bar) {
+  const bool is_speedup = bar && bar->kind == Bar::Kind::at_least;
+  return {.what = std::move(what),
+          .unit = std::move(unit),
+          .ours = median(ours),
+          .peer = median(peer),
+          .peer_name = std::move(peer_name),
+          .ratio = is_speedup ? median_ratio(peer, ours) : median_ratio(ours, peer),
+          .bar = bar};
+}
+
 void Report::print(const std::string& title) {
   fmt::print("\n{}\n", title);
-  fmt::print("  {:<34} {:>16} {:>34} {:>10} {:>12}  {}\n", "", "ours", "peer", "ratio", "bar", "result");
+  std::size_t width = 34;
+  for (auto i = printed_; i < rows_.size(); ++i) width = std::max(width, rows_[i].what.size());
+  fmt::print("  {:<{}} {:>16} {:>34} {:>10} {:>12}  {}\n", "", width, "ours", "peer", "ratio", "bar", "result");
   for (; printed_ < rows_.size(); ++printed_) {
     const auto& row = rows_[printed_];
-    fmt::print("  {:<34} {:>16} {:>34} {:>10} {:>12}  {}{}\n", row.what, number(row.ours) + " " + row.unit,
+    fmt::print("  {:<{}} {:>16} {:>34} {:>10} {:>12}  {}{}\n", row.what, width, number(row.ours) + " " + row.unit,
                row.peer ? fmt::format("{}: {} {}", row.peer_name, number(*row.peer), row.unit) : "-",
                comparison_text(row), bar_text(row), result_text(row), row.note.empty() ? "" : " (" + row.note + ")");
   }
@@ -81,4 +98,4 @@ void Report::write_json(const std::string& file) const {
   tool::write_file(file, document.dump(2) + "\n");
 }
 
-}  // namespace cohort::bench
+}  // namespace cohort::measure

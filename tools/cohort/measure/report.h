@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace cohort::bench {
+namespace cohort::measure {
 
 struct Bar {
   enum class Kind { at_most, at_least };
@@ -16,6 +16,12 @@ struct Bar {
   /// The bar is set for a machine with this many cores; a miss on a smaller one means nothing.
   unsigned cores = 1;
 };
+constexpr Bar at_most(double value, unsigned cores = 1) {
+  return {Bar::Kind::at_most, value, cores};
+}
+constexpr Bar at_least(double value, unsigned cores = 1) {
+  return {Bar::Kind::at_least, value, cores};
+}
 
 struct Row {
   std::string what;
@@ -30,6 +36,11 @@ struct Row {
   std::string note{};
 };
 
+/// Medians of the times that two took in the same rounds. The ratio is that of ours to the peer's, or, where the bar is
+/// at least something, how many times faster ours is.
+Row compared(std::string what, std::string unit, const std::vector<double>& ours, const std::vector<double>& peer,
+             std::string peer_name, std::optional<Bar> bar = {});
+
 class Report {
  public:
   void add(Row row) { rows_.push_back(std::move(row)); }
@@ -42,4 +53,4 @@ class Report {
   std::size_t printed_ = 0;
 };
 
-}  // namespace cohort::bench
+}  // namespace cohort::measure

@@ -11,7 +11,7 @@
 
 #include "core/parse.h"
 
-namespace cohort::bench {
+namespace cohort::measure {
 
 namespace {
 
@@ -67,4 +67,4 @@ std::vector<std::size_t> sizes_of(const Sweep& sweep) {
   }
 }
 
-}  // namespace cohort::bench
+}  // namespace cohort::measure

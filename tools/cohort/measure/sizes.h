@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace cohort::bench {
+namespace cohort::measure {
 
 /// "64", "4K", "16M", "1G", also with "B" or "iB" behind: powers of 1024, as nccl-tests reads them. Else a ValueError.
 std::size_t parse_size(std::string_view text);
@@ -23,4 +23,4 @@ struct Sweep {
 /// ValueError: it would not end, or is empty.
 std::vector<std::size_t> sizes_of(const Sweep& sweep);
 
-}  // namespace cohort::bench
+}  // namespace cohort::measure

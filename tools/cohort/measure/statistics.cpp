@@ -8,7 +8,7 @@
 #include <functional>
 #include <numeric>
 
-namespace cohort::bench {
+namespace cohort::measure {
 
 namespace {
 
@@ -60,4 +60,4 @@ Summary summarize(const SampleRounds& rounds) {
           .samples = all.size()};
 }
 
-}  // namespace cohort::bench
+}  // namespace cohort::measure

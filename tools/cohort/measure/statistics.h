@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-namespace cohort::bench {
+namespace cohort::measure {
 
 /// Linearly interpolated between the two nearest values; `p` from 0 to 100. There must be at least one value.
 double percentile(std::vector<double> values, double p);
@@ -39,4 +39,4 @@ struct Summary {
 /// There must be at least one sample.
 Summary summarize(const SampleRounds& rounds);
 
-}  // namespace cohort::bench
+}  // namespace cohort::measure

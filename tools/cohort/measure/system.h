@@ -4,6 +4,7 @@
 // when the clock is read, on which data) is the same code for all of them (measure.h).
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -17,7 +18,7 @@
 
 #include "measure/command.h"
 
-namespace cohort::bench {
+namespace cohort::measure {
 
 enum class MemoryKind : std::uint8_t {
   ordinary,
@@ -36,41 +37,6 @@ struct Job {
   std::size_t count = 0;  ///< elements of a block where there are blocks, of the array otherwise
   void* input = nullptr;
   void* output = nullptr;
-};
-
-class System {
- public:
-  System() = default;
-  virtual ~System() = default;
-  System(const System&) = delete;
-  System& operator=(const System&) = delete;
-
-  virtual int rank() const = 0;
-  virtual int size() const = 0;
-
-  /// Why the system cannot do this; nullopt if it can. The same on all ranks, and known before any of them begins.
-  virtual std::optional<std::string> refusal(const Command& command) const = 0;
-
-  /// Memory number 0 or 1 with room for `bytes`, already touched; kept for the next command where it is large enough.
-  virtual void* memory(std::size_t number, std::size_t bytes) = 0;
-  virtual void release() = 0;
-
-  /// Whether operations work on memory of a device. Then the memory above is on the host and has a counterpart there,
-  /// to and from which these functions copy.
-  virtual bool is_on_device() const { return false; }
-  virtual void upload() {}
-  virtual void download() {}
-
-  /// Not timed; for plans and registrations.
-  virtual void prepare(const Job&) {}
-  /// Runs the operation once; without command.blocking it may return while the operation is under way.
-  virtual void run(const Job& job) = 0;
-  /// Returns when everything that run() started is complete.
-  virtual void finish() {}
-
-  virtual void barrier() = 0;
-  /// Element by element; all ranks get the result.
-  virtual void max_over_ranks(std::span<double> values) = 0;
 };
 
 /// Ordinary memory, as a program gets it from its allocator.
@@ -100,4 +66,55 @@ class OrdinaryMemory {
   std::size_t capacity_ = 0;
 };
 
-}  // namespace cohort::bench
+class System {
+ public:
+  System() = default;
+  virtual ~System() = default;
+  System(const System&) = delete;
+  System& operator=(const System&) = delete;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  /// Why the system cannot do this; nullopt if it can. The same on all ranks, and known before any of them begins.
+  virtual std::optional<std::string> refusal(const Command& command) const = 0;
+
+  /// Memory number 0 or 1 with room for `bytes`, already touched; kept for the next command where it is large enough.
+  virtual void* memory(std::size_t number, std::size_t bytes) { return ordinary_.at(number).get(bytes); }
+  virtual void release() {
+    for (auto& memory : ordinary_) memory.release();
+  }
+
+  /// Whether operations work on memory of a device. Then the memory above is on the host and has a counterpart there,
+  /// to and from which these functions copy.
+  virtual bool is_on_device() const { return false; }
+  virtual void upload() {}
+  virtual void download() {}
+
+  /// Not timed; for plans and registrations.
+  virtual void prepare(const Job&) {}
+  /// Runs the operation once; without command.blocking it may return while the operation is under way.
+  virtual void run(const Job& job) = 0;
+  /// Returns when everything that run() started is complete.
+  virtual void finish() {}
+
+  virtual void barrier() = 0;
+  /// Element by element; all ranks get the result.
+  virtual void max_over_ranks(std::span<double> values) = 0;
+
+ protected:
+  /// A round trip between ranks 0 and 1, whose halves are the given functions of the other rank.
+  template <class Send, class Receive>
+  void ping_pong(Send&& send, Receive&& receive) const {
+    if (rank() > 1) return;
+    const int other = 1 - rank();
+    if (rank() == 0) send(other);
+    receive(other);
+    if (rank() == 1) send(other);
+  }
+
+ private:
+  std::array<OrdinaryMemory, 2> ordinary_;
+};
+
+}  // namespace cohort::measure

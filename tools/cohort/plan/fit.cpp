@@ -68,7 +68,7 @@ Fit fit_here(int ranks, const std::string& backend, Algorithm algorithm) {
   fit.cluster.overlap = usable_cpus().count() >= 2 * ranks ? 1 : 0;
   std::vector<double> errors;
   for (const auto& each : fit.samples) errors.push_back(std::abs(predicted(fit, each) / each.seconds - 1));
-  fit.error = bench::median(std::move(errors));
+  fit.error = measure::median(std::move(errors));
   return fit;
 }
 
@@ -78,7 +78,7 @@ std::string to_text(const Fit& fit) {
   text += fmt::format("  {:>10}  {:>12}  {:>12}  {:>7}\n", "size", "measured us", "fitted us", "error");
   for (const auto& each : fit.samples) {
     const double model = predicted(fit, each);
-    text += fmt::format("  {:>10}  {:>12.1f}  {:>12.1f}  {:>+6.0f}%\n", bench::format_size(each.bytes),
+    text += fmt::format("  {:>10}  {:>12.1f}  {:>12.1f}  {:>+6.0f}%\n", measure::format_size(each.bytes),
                         each.seconds * 1e6, model * 1e6, 100 * (model / each.seconds - 1));
   }
   return text;

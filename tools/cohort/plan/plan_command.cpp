@@ -105,7 +105,7 @@ plan::ForecastOptions options_of(const PlanFlags& flags, const plan::StepModel& 
                                 .parts = flags.parts == "stay" ? plan::Parts::stay : plan::Parts::shrink,
                                 .compute_scale = flags.compute_scale};
   if (options.worlds.empty() && flags.fit > 0) options.worlds = {flags.fit};
-  for (const auto& each : flags.buckets) options.buckets.push_back(bench::parse_size(each));
+  for (const auto& each : flags.buckets) options.buckets.push_back(measure::parse_size(each));
   return options;
 }
 

@@ -182,7 +182,7 @@ std::string forecast_picture(const std::string& name, const std::vector<WorldFor
   }
   if (!forecasts.empty()) {
     for (const auto& each : forecasts.front().buckets) {
-      buckets.ticks.push_back({static_cast<double>(each.bytes), bench::format_size(each.bytes)});
+      buckets.ticks.push_back({static_cast<double>(each.bytes), measure::format_size(each.bytes)});
     }
   }
   worlds.lines = {std::move(step), std::move(best), std::move(communication)};

@@ -8,11 +8,12 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
 #include "backends/cuda/objects.h"
 
-namespace cohort::bench {
+namespace cohort::measure {
 
 /// The GPU of a rank: ranks of a host take them in turn. Throws a ValueError where there is no driver or no GPU.
 Device device_of(int local_rank);
@@ -27,8 +28,8 @@ class DeviceMirror {
   /// The place on the device for a place in one of the host's pieces.
   void* at(const void* host) const;
 
-  void upload() const;
-  void download() const;
+  enum class Direction : std::uint8_t { to_device, to_host };
+  void copy(Direction direction) const;
   /// Returns when the work on the null stream is complete.
   void synchronize() const;
 
@@ -44,4 +45,4 @@ class DeviceMirror {
   cuda::Memory one_byte_;
 };
 
-}  // namespace cohort::bench
+}  // namespace cohort::measure

@@ -1,28 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "bench/group_system.h"
-
-#include <cohort/reduce_op.h>
+#include "measure/group_system.h"
 
 #include <fmt/format.h>
 
-namespace cohort::bench {
+namespace cohort::measure {
 
 namespace {
 
 ReduceOp op_of(Reduction reduction) {
-  switch (reduction) {
-    case Reduction::sum:
-      return ReduceOp::sum();
-    case Reduction::prod:
-      return ReduceOp::product();
-    case Reduction::min:
-      return ReduceOp::min();
-    case Reduction::max:
-      return ReduceOp::max();
-    case Reduction::avg:
-      return ReduceOp::avg();
-  }
-  return ReduceOp::sum();
+  constexpr std::array ops{&ReduceOp::sum, &ReduceOp::product, &ReduceOp::min, &ReduceOp::max, &ReduceOp::avg};
+  return ops.at(static_cast<std::size_t>(reduction))();
 }
 
 }  // namespace
@@ -48,7 +35,7 @@ std::optional<std::string> GroupSystem::refusal(const Command& command) const {
 
 void* GroupSystem::memory(std::size_t number, std::size_t bytes) {
   if (kind_ == MemoryKind::ordinary) {
-    void* const host = ordinary_.at(number).get(bytes);
+    void* const host = System::memory(number, bytes);
     if (is_on_device()) mirror_->mirror(number, static_cast<std::byte*>(host), bytes);
     return host;
   }
@@ -64,16 +51,8 @@ void GroupSystem::release() {
   input_ = {};
   output_ = {};
   if (is_on_device()) mirror_->release();
-  for (auto& memory : ordinary_) memory.release();
+  System::release();
   for (auto& memory : shared_) memory = {};
-}
-
-void GroupSystem::upload() {
-  if (is_on_device()) mirror_->upload();
-}
-
-void GroupSystem::download() {
-  if (is_on_device()) mirror_->download();
 }
 
 void GroupSystem::prepare(const Job& job) {
@@ -105,18 +84,10 @@ Work GroupSystem::start(const Job& job) {
     case Operation::barrier:
       return group_->barrier({.async_op = async});
     case Operation::send_recv:
-      ping_pong(job);
+      ping_pong([&](int other) { group_->send(input_, other); }, [&](int other) { group_->recv(output_, other); });
       return {};
   }
   return {};
-}
-
-void GroupSystem::ping_pong(const Job& /*job*/) {
-  if (rank() > 1) return;
-  const int other = 1 - rank();
-  if (rank() == 0) group_->send(input_, other);
-  group_->recv(output_, other);
-  if (rank() == 1) group_->send(input_, other);
 }
 
 void GroupSystem::run(const Job& job) {
@@ -130,12 +101,4 @@ void GroupSystem::finish() {
   if (is_on_device()) mirror_->synchronize();
 }
 
-void GroupSystem::barrier() {
-  group_->barrier();
-}
-
-void GroupSystem::max_over_ranks(std::span<double> values) {
-  group_->all_reduce(values, {.op = ReduceOp::max()});
-}
-
-}  // namespace cohort::bench
+}  // namespace cohort::measure

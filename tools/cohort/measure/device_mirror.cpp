@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "bench/device_mirror.h"
+#include "measure/device_mirror.h"
 
 #include <cohort/error.h>
 
-namespace cohort::bench {
+#include <utility>
+
+namespace cohort::measure {
 
 namespace {
 
@@ -51,23 +53,15 @@ void* DeviceMirror::at(const void* host) const {
   throw Error("the benchmark uses memory that has no counterpart on the device");
 }
 
-void DeviceMirror::upload() const {
+void DeviceMirror::copy(Direction direction) const {
   const auto& driver = context_->driver();
   const cuda::Current current(*context_);
   for (const auto& piece : pieces_) {
     if (piece.device == nullptr) continue;
-    const auto to = cuda::address_of(piece.device->data());
-    cuda::check(driver, driver.copy(to, cuda::address_of(piece.host), piece.bytes), "cuMemcpy");
-  }
-}
-
-void DeviceMirror::download() const {
-  const auto& driver = context_->driver();
-  const cuda::Current current(*context_);
-  for (const auto& piece : pieces_) {
-    if (piece.device == nullptr) continue;
-    const auto from = cuda::address_of(piece.device->data());
-    cuda::check(driver, driver.copy(cuda::address_of(piece.host), from, piece.bytes), "cuMemcpy");
+    auto to = cuda::address_of(piece.device->data());
+    auto from = cuda::address_of(piece.host);
+    if (direction == Direction::to_host) std::swap(to, from);
+    cuda::check(driver, driver.copy(to, from, piece.bytes), "cuMemcpy");
   }
 }
 
@@ -79,4 +73,4 @@ void DeviceMirror::synchronize() const {
   cuda::check(driver, driver.copy(cuda::address_of(&seen), cuda::address_of(one_byte_.data()), 1), "cuMemcpy");
 }
 
-}  // namespace cohort::bench
+}  // namespace cohort::measure

@@ -5,15 +5,16 @@
 #pragma once
 
 #include <cohort/process_group.h>
+#include <cohort/reduce_op.h>
 
 #include <array>
 #include <memory>
 #include <vector>
 
-#include "bench/device_mirror.h"
+#include "measure/device_mirror.h"
 #include "measure/system.h"
 
-namespace cohort::bench {
+namespace cohort::measure {
 
 class GroupSystem final : public System {
  public:
@@ -25,23 +26,25 @@ class GroupSystem final : public System {
   void* memory(std::size_t number, std::size_t bytes) override;
   void release() override;
   bool is_on_device() const override { return mirror_ != nullptr; }
-  void upload() override;
-  void download() override;
+  void upload() override {
+    if (is_on_device()) mirror_->copy(DeviceMirror::Direction::to_device);
+  }
+  void download() override {
+    if (is_on_device()) mirror_->copy(DeviceMirror::Direction::to_host);
+  }
   void prepare(const Job& job) override;
   void run(const Job& job) override;
   void finish() override;
-  void barrier() override;
-  void max_over_ranks(std::span<double> values) override;
+  void barrier() override { group_->barrier(); }
+  void max_over_ranks(std::span<double> values) override { group_->all_reduce(values, {.op = ReduceOp::max()}); }
 
  private:
   Work start(const Job& job);
-  void ping_pong(const Job& job);
 
   ProcessGroupPtr group_;
   MemoryKind kind_;
   Device device_;
   std::unique_ptr<DeviceMirror> mirror_;  ///< null: operations work on the host's memory
-  std::array<OrdinaryMemory, 2> ordinary_;
   std::array<GroupMemory, 2> shared_;
   // Made once, because the operation is to be measured, not the description of its memory.
   Buffer input_;
@@ -49,4 +52,4 @@ class GroupSystem final : public System {
   std::vector<Work> under_way_;
 };
 
-}  // namespace cohort::bench
+}  // namespace cohort::measure

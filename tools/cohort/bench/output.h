@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Results as text: nccl-tests' table, with p50 and p99 behind it, or comma-separated values.
+// Results: nccl-tests' table with p50 and p99 behind it, comma-separated values, JSON, and a picture.
 #pragma once
 
 #include <string>
@@ -24,10 +24,16 @@ std::string table_rows(const Comparison& comparison, bool shows_backend);
 /// Comment lines below: wrong values, average bandwidths, and what could not be measured and why.
 std::string table_footer(const std::vector<Comparison>& comparisons);
 
-std::string csv_header();
-std::string csv_rows(const Comparison& comparison);
-
 /// Elements that were wrong, of all of it.
 std::uint64_t count_wrong(const std::vector<Comparison>& comparisons);
+
+std::string csv_header();
+std::string csv_rows(const Comparison& comparison);
+/// Everything that was measured, including the median of each round, as one JSON document.
+std::string to_json(const std::vector<Comparison>& comparisons, int cores);
+
+/// A picture (SVG): for each operation the time and the bus bandwidth over the size, both axes logarithmic, a line for
+/// each contestant.
+std::string to_svg(const std::vector<Comparison>& comparisons);
 
 }  // namespace cohort::bench
