@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "backends/shm/failure.h"
+#include "backends/shm/protocol/failure.h"
 
 namespace cohort::test {
 namespace {
