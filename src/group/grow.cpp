@@ -124,7 +124,7 @@ ProcessGroupPtr ProcessGroup::grow(const GrowOptions& options) {
   // After this each member of this group is in the assembly, which notices its death.
   barrier({.timeout = until});
   if (newcomers) {
-    newcomers->seat(plan);
+    newcomers->admit(plan);
     assembly.await_all([&](int place) { return place >= size_ && newcomers->has_died(index_of(place - size_)); });
   }
   auto group = assembly.run(*recipe);

@@ -132,11 +132,6 @@ std::optional<JoinRequest> JoinQueue::examine(std::int64_t ticket, const std::ve
                                               const std::string& backend) {
   JoinRequest request{.ticket = ticket};
   if (has_died(request) || !claim(ticket)) return std::nullopt;
-  // Another group of this name has served it, and its newcomer has deleted what it had claimed.
-  if (store_->add(served_key, 0, store_timeout) >= ticket) {
-    store_->delete_key(claim_key(ticket), store_timeout);
-    return std::nullopt;
-  }
   std::string text;
   try {
     text = store_->get(request_key(ticket), request_timeout);
