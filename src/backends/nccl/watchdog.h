@@ -27,7 +27,7 @@ class Watchdog {
   FailureCoordinator& coordinator();
 
   /// Costs a lock; the thread is woken only if the deadline comes before its next check.
-  void watch(EnqueuedPtr operation);
+  void watch(const EnqueuedPtr& operation);
   /// Waits until everything that is watched has ended, and returns whether it did before the deadline. On the
   /// watchdog's own thread it returns at once.
   bool drain(Deadline deadline);
