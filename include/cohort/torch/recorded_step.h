@@ -12,8 +12,8 @@
 //   std::cout << saved.graph;
 //
 // Without libtorch, `cohort plan ddp.step` says what the step communicates and predicts what it takes on a cluster, and
-// `cohort trace ddp.step` shows where its time went. The file is text, and data alone: nothing in it is executed. It has the shapes of tensors and
-// the constants of operators, but no tensor's values.
+// `cohort trace ddp.step` shows where its time went. The file is text, and data alone: nothing in it is executed. It has
+// the shapes of tensors and the constants of operators, but no tensor's values.
 #pragma once
 
 #include <cohort/export.h>
