@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Where the time of a small collective goes, for an idle group of two processes with a core each and the flight recorder
-// on. Two of the parts need the other rank and are measured with it:
+// Where the time of a small collective goes, for an idle group of two processes with a core each and the flight
+// recorder on. Two of the parts need the other rank and are measured with it:
 //
 //   flags      posts alone: each rank raises the flag of its line and waits for the other's; the floor on these cores
 //   engine     the same operation through the backend: signature, payload, comparison, arithmetic

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// One rank of a job for startup_bench.py: makes a group, passes a barrier and writes into a file of its own when that was
-// (CLOCK_MONOTONIC, which is one for all processes of a host), and how long split_group takes.
+// One rank of a job for startup_bench.py: makes a group, passes a barrier and writes into a file of its own when that
+// was (CLOCK_MONOTONIC, which is one for all processes of a host), and how long split_group takes.
 //
 //   cohort run -n N first_barrier FOLDER
 #include <cohort/new_group.h>

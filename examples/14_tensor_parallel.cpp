@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Tensor parallelism: a small GPT (parallel_gpt.h) whose attention heads and hidden units are shared out among the ranks
-// of a mesh dimension, while the other dimension shares out the batch. The losses are those of the same model in one
-// process, which every rank computes as well.
+// Tensor parallelism: a small GPT (parallel_gpt.h) whose attention heads and hidden units are shared out among the
+// ranks of a mesh dimension, while the other dimension shares out the batch. The losses are those of the same model in
+// one process, which every rank computes as well.
 //
 //   cohort run -n 4 ./tensor_parallel                  2 x 2: data parallel x tensor parallel
 //   cohort run -n 2 ./tensor_parallel                  1 x 2

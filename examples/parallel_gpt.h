@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A small GPT for tensor parallelism: an ordinary libtorch module, which also works on distributed tensors. The one thing
-// that it heeds is the order of the columns of query_key_value.
+// A small GPT for tensor parallelism: an ordinary libtorch module, which also works on distributed tensors. The one
+// thing that it heeds is the order of the columns of query_key_value.
 #pragma once
 
 #include <cohort/torch/dtensor.h>
@@ -43,7 +43,8 @@ struct BlockImpl : torch::nn::Module {
     const auto sequences = x.size(0);
     const auto length = x.size(1);
     const auto head = sizes.width / sizes.heads;
-    // Head by head, so that a rank's share of the columns is whole heads: 3 x sequences x heads x length x width of a head
+    // Head by head, so that a rank's share of the columns is whole heads: 3 x sequences x heads x length x width of a
+    // head
     const auto parts =
         query_key_value->forward(x).view({sequences, length, sizes.heads, 3, head}).permute({3, 0, 2, 1, 4});
     const auto scores = torch::matmul(parts[0], parts[1].transpose(-2, -1)) / std::sqrt(static_cast<double>(head));
@@ -87,8 +88,8 @@ struct Gpt : torch::nn::Module {
   }
 };
 
-/// Where each parameter lies on a mesh of data parallel x tensor parallel ranks: heads and hidden units are shared out over
-/// the second dimension, and so are the letters' scores, so that no rank holds those of the whole alphabet.
+/// Where each parameter lies on a mesh of data parallel x tensor parallel ranks: heads and hidden units are shared out
+/// over the second dimension, and so are the letters' scores, so that no rank holds those of the whole alphabet.
 inline cohort::Placements placements_of_parameter(const std::string& name, const at::Tensor& /*tensor*/) {
   const auto ends_with = [&](std::string_view end) { return std::string_view(name).ends_with(end); };
   const auto is_column = ends_with("query_key_value.weight") || ends_with("query_key_value.bias") ||

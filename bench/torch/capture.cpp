@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Captured steps beside the same steps in eager mode: many tiny layers, where what surrounds the kernels is what counts,
-// alone and under DistributedDataParallel; what recording costs; how much memory a replay needs.
+// Captured steps beside the same steps in eager mode: many tiny layers, where what surrounds the kernels is what
+// counts, alone and under DistributedDataParallel; what recording costs; how much memory a replay needs.
 #include <ATen/Parallel.h>
 #include <cohort/torch/capture.h>
 #include <cohort/torch/ddp.h>
@@ -74,7 +74,8 @@ class Steps {
     return seconds_since(begin) / steps;
   }
 
-  /// Seconds of the first call, which records, or of the second, which also compares, runs the passes and plans the replay.
+  /// Seconds of the first call, which records, or of the second, which also compares, runs the passes and plans the
+  /// replay.
   double time_of_recording(bool is_second) {
     auto fresh = captured();
     if (is_second) fresh(x_, y_);

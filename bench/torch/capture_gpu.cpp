@@ -2,8 +2,8 @@
 //
 // Captured training steps on one GPU, with their optimizer, in DistributedDataParallel on nccl with one rank: eager,
 // replayed by direct calls, and replayed as a CUDA graph. capture_gpu.py measures PyTorch's DDP on the same models. The
-// models are 200 x Linear(256) with SGD and momentum and with AdamW, whose numbers change in each step, and a transformer of
-// about 150 million parameters with AdamW.
+// models are 200 x Linear(256) with SGD and momentum and with AdamW, whose numbers change in each step, and a
+// transformer of about 150 million parameters with AdamW.
 //
 //   capture_gpu_bench [--rounds N] [--memory eager|direct|graph]
 //

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What a replay of a captured step costs before it begins: the guards of models with many small layers, which have a step's
-// gradients, and of their optimizer, alone and under DistributedDataParallel.
+// What a replay of a captured step costs before it begins: the guards of models with many small layers, which have a
+// step's gradients, and of their optimizer, alone and under DistributedDataParallel.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <cohort/hash_store.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // What an operator on a distributed tensor costs beside the same operator on its local part. The mesh has one rank, so
-// that the parts are the tensors themselves and nothing is communicated, and the tensors have 16 elements: what is left is
-// the way from the call to the kernel and back.
+// that the parts are the tensors themselves and nothing is communicated, and the tensors have 16 elements: what is left
+// is the way from the call to the kernel and back.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>

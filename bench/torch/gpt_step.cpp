@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// How much of a training step of a tensor-parallel GPT (examples/parallel_gpt.h) on 2 x 2 ranks is dispatch. An observer
-// adds up the time of the operators on the local parts and of the collectives (operator_clock.h). The rest of the step
-// counts as dispatch, although libtorch's autograd and the observer itself are in it: the true share is smaller.
+// How much of a training step of a tensor-parallel GPT (examples/parallel_gpt.h) on 2 x 2 ranks is dispatch. An
+// observer adds up the time of the operators on the local parts and of the collectives (operator_clock.h). The rest of
+// the step counts as dispatch, although libtorch's autograd and the observer itself are in it: the true share is
+// smaller.
 #include <ATen/Parallel.h>
 
 #include <algorithm>

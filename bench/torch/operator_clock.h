@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// How much of a step is spent in operators on plain tensors: while it exists, an observer of libtorch's dispatcher adds up
-// the time of every such operator, those that rules for distributed tensors run on the local parts among them. The
-// collectives are operators as well. What is left of a step is the way to these: rules, autograd, and the observer itself.
+// How much of a step is spent in operators on plain tensors: while it exists, an observer of libtorch's dispatcher adds
+// up the time of every such operator, those that rules for distributed tensors run on the local parts among them. The
+// collectives are operators as well. What is left of a step is the way to these: rules, autograd, and the observer
+// itself.
 #pragma once
 
 #include <ATen/record_function.h>

@@ -98,10 +98,10 @@ class Call {
   /// of what the ranks must agree on as a whole, which the parts compare together with their own operations. 0: none.
   std::uint32_t whole() const noexcept { return whole_; }
   void set_whole(std::uint32_t digest) noexcept { whole_ = digest; }
-  /// Called by a backend that has told the peers of the operation and is about to wait for them, or to work for more than
-  /// a moment: the group then records the operation, which costs no time while the answers are on their way. An operation
-  /// that ends without this call is recorded as a whole, when it has ended. Only for backends that have declared it
-  /// (Backend::will_say_when_it_waits); for all others the operation is recorded before it is performed.
+  /// Called by a backend that has told the peers of the operation and is about to wait for them, or to work for more
+  /// than a moment: the group then records the operation, which costs no time while the answers are on their way. An
+  /// operation that ends without this call is recorded as a whole, when it has ended. Only for backends that have
+  /// declared it (Backend::will_say_when_it_waits); for all others the operation is recorded before it is performed.
   void waits() noexcept {
     if (on_wait_ != nullptr) std::exchange(on_wait_, nullptr)->waits();
   }
@@ -212,7 +212,8 @@ class COHORT_API Backend {
   /// Waits until every operation that was enqueued has ended, which their deadlines bound. Returns false if this one
   /// passes first.
   virtual bool drain(Deadline deadline);
-  /// No operation follows this call. Waits for nothing longer than until the deadline, and does not throw because of it.
+  /// No operation follows this call. Waits for nothing longer than until the deadline, and does not throw because of
+  /// it.
   virtual void shutdown(Deadline deadline);
 
   /// What the other ranks are doing, for error messages, as in "rank 2 is in broadcast #6; ...". Empty if the backend

@@ -209,7 +209,8 @@ class COHORT_API ConstBuffer {
  protected:
   template <class T>
   struct RangeTag {};
-  /// The memory of a range of so many objects of type T. Inline, because most buffers are made here, for each call anew.
+  /// The memory of a range of so many objects of type T. Inline, because most buffers are made here, for each call
+  /// anew.
   template <class T>
   ConstBuffer(RangeTag<T> /*type*/, const void* data, std::size_t objects)
       : data_(data),

@@ -6,8 +6,8 @@
 //   static_assert(cohort::dtype_of<float> == cohort::DType::f32);
 //   static_assert(cohort::dtype_of<std::uint32_t> == cohort::DType::u32);
 //
-// Objects of any other trivially copyable type (a struct of numbers) are moved as bytes of the dtype `raw`, which has no
-// arithmetic: only a reduction of your own (reduction.h) combines them.
+// Objects of any other trivially copyable type (a struct of numbers) are moved as bytes of the dtype `raw`, which has
+// no arithmetic: only a reduction of your own (reduction.h) combines them.
 #pragma once
 
 #include <cohort/export.h>

@@ -190,8 +190,8 @@ class Future {
     });
     return Future<Result>(std::move(next));
   }
-  /// Calls `f` with this future once it is done, with a value or with an error. With an executor, `f` runs there instead
-  /// of on the group's thread for continuations, unless the future is already done.
+  /// Calls `f` with this future once it is done, with a value or with an error. With an executor, `f` runs there
+  /// instead of on the group's thread for continuations, unless the future is already done.
   template <class F>
   void on_done(F f, const std::shared_ptr<Executor>& executor = nullptr) const {
     state_->when_done([self = *this, f = std::move(f)]() mutable { f(self); }, executor);

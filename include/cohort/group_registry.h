@@ -30,8 +30,8 @@ COHORT_API ProcessGroupPtr resolve_group(std::string_view name);
 COHORT_API bool unregister_group(std::string_view name);
 COHORT_API void unregister_all_groups();
 /// The group of this process whose global_ranks() are these: the current group of this thread, else one that is
-/// registered by name, else any. Null if there is none. Throws Error if several that are not registered have these ranks,
-/// as the ranks that are threads of one process do.
+/// registered by name, else any. Null if there is none. Throws Error if several that are not registered have these
+/// ranks, as the ranks that are threads of one process do.
 COHORT_API ProcessGroupPtr find_group_of_ranks(std::span<const int> ranks);
 
 namespace detail {

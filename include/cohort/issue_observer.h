@@ -40,13 +40,13 @@ struct Issue {
   const Operation& op;
   const IssueOptions& options;
   const Work& work;
-  /// The function whose result is not in memory of the caller ("all_gather_bytes", "split_group"): the operation has a type
-  /// alone, and issue_again() cannot perform it. Empty for all others.
+  /// The function whose result is not in memory of the caller ("all_gather_bytes", "split_group"): the operation has a
+  /// type alone, and issue_again() cannot perform it. Empty for all others.
   std::string_view host_function{};
 };
 
-/// Performs the operation as if the function for its type had been called with this memory. The operation is one that an
-/// observer has seen, perhaps with other memory of the same sizes.
+/// Performs the operation as if the function for its type had been called with this memory. The operation is one that
+/// an observer has seen, perhaps with other memory of the same sizes.
 COHORT_API Work issue_again(ProcessGroup& group, const Operation& op, const IssueOptions& options);
 
 class COHORT_API IssueObserver {
@@ -55,8 +55,8 @@ class COHORT_API IssueObserver {
   /// throws, the call that issued throws; the operation goes on.
   using Function = std::function<void(const Issue&)>;
 
-  /// Called when this thread has waited for an asynchronous operation, with success; Work::is_same_operation() tells for
-  /// which. Work::future() and Work::then() wait as well then.
+  /// Called when this thread has waited for an asynchronous operation, with success; Work::is_same_operation() tells
+  /// for which. Work::future() and Work::then() wait as well then.
   using WaitFunction = std::function<void(const Work&)>;
 
   /// An empty function: nothing is called, as outside of all scopes.

@@ -71,11 +71,11 @@ COHORT_API ProcessGroupPtr new_group(std::string_view backend, std::chrono::mill
                                      const Options& options = {}, const GroupMembers& members = {});
 
 /// Joins a group that other processes have made with new_group() and with the same arguments. Returns when they have
-/// called ProcessGroup::grow(), or throws OperationTimeoutError after `timeout`. The rank (RANK, or members.rank) is the
-/// global rank that the new member asks for, usually that of a lost one; it is refused with a ValueError if a member of
-/// the group holds it. members.size is not used. members.name, "" by default, is that of the group; if several groups
-/// of one name exist, the first to call grow() takes the newcomer. In a replacement that "cohort run" has started for a
-/// rank that died before there was any group, it is new_group().
+/// called ProcessGroup::grow(), or throws OperationTimeoutError after `timeout`. The rank (RANK, or members.rank) is
+/// the global rank that the new member asks for, usually that of a lost one; it is refused with a ValueError if a
+/// member of the group holds it. members.size is not used. members.name, "" by default, is that of the group; if
+/// several groups of one name exist, the first to call grow() takes the newcomer. In a replacement that "cohort run"
+/// has started for a rank that died before there was any group, it is new_group().
 COHORT_API ProcessGroupPtr join_group(std::string_view backend, std::chrono::milliseconds timeout, const Device& device,
                                       const Options& options = {}, const GroupMembers& members = {});
 

@@ -23,10 +23,10 @@
 // within its timeout), and a thread that waits for one runs it if it has not begun.
 //
 // Failures: every operation ends within its timeout, with a result or with an error that says what happened and which
-// rank caused it (error.h). Mpi cannot always tell which, nor can ranks that have lost the job's store, or nccl without a
-// TcpStore. After a lost peer, a timeout of a collective, a mismatch or abort(), the group is broken: later operations
-// fail with the same cause and say since when. The surviving ranks can continue with shrink(), and take in processes that
-// replace the lost ones with grow():
+// rank caused it (error.h). Mpi cannot always tell which, nor can ranks that have lost the job's store, or nccl without
+// a TcpStore. After a lost peer, a timeout of a collective, a mismatch or abort(), the group is broken: later
+// operations fail with the same cause and say since when. The surviving ranks can continue with shrink(), and take in
+// processes that replace the lost ones with grow():
 //
 //   try {
 //     train_step(*pg);
@@ -35,9 +35,10 @@
 //   }
 //   if (step % 100 == 0) pg = pg->grow();                          // admits those that wait in join_group()
 //
-// Thread safety: all member functions may be called from several threads. A group must not be used in a forked child, and
-// not in a signal handler: the handler may have interrupted an operation of the group, or an allocation, which could then
-// never go on, whatever the timeout. Let the handler set a flag, and call the group where the program looks at it.
+// Thread safety: all member functions may be called from several threads. A group must not be used in a forked child,
+// and not in a signal handler: the handler may have interrupted an operation of the group, or an allocation, which
+// could then never go on, whatever the timeout. Let the handler set a flag, and call the group where the program looks
+// at it.
 #pragma once
 
 #include <cohort/capabilities.h>
@@ -222,10 +223,10 @@ class COHORT_API ProcessGroup : public Operations, public std::enable_shared_fro
   /// member's position in it is its new rank. Throws ValueError if the list is empty or contains a duplicate or unknown
   /// rank.
   ProcessGroupPtr split_group(std::vector<int> ranks, const SplitOptions& options = {});
-  /// Makes several groups in one step, all at the same time. Called by all ranks with the same parts, which have no rank
-  /// in common. Returns the group of the part that this rank is in, or null if it is in none. A member's position in its
-  /// part, which may be in any order, is its new rank. Throws ValueError if there is no part, if a part is empty, or if
-  /// a rank is given twice or is unknown.
+  /// Makes several groups in one step, all at the same time. Called by all ranks with the same parts, which have no
+  /// rank in common. Returns the group of the part that this rank is in, or null if it is in none. A member's position
+  /// in its part, which may be in any order, is its new rank. Throws ValueError if there is no part, if a part is
+  /// empty, or if a rank is given twice or is unknown.
   ProcessGroupPtr partition(const std::vector<std::vector<int>>& parts, const PartitionOptions& options = {});
   /// Called by every process of the groups to be merged, with a store that all of them can reach and that is used for
   /// nothing else. Ranks are assigned in order of arrival.
@@ -257,11 +258,11 @@ class COHORT_API ProcessGroup : public Operations, public std::enable_shared_fro
   void shutdown(Timeout timeout = {});
   /// Ends the group at once, from any thread, but no process. Whatever is pending or begins on this rank then throws
   /// AbortedError, always. What waits on peers does so when they are told, unless it completes before: within 100 ms if
-  /// they get a processor. On mpi, and on nccl without a TcpStore, nobody tells them, and it ends at its deadline at the
-  /// latest.
+  /// they get a processor. On mpi, and on nccl without a TcpStore, nobody tells them, and it ends at its deadline at
+  /// the latest.
   void abort(std::string_view reason = {});
-  /// Why this group takes no operations any more ("the group was shut down", or aborted, released, shrunk); empty as long as
-  /// it does. A group whose peers are lost is not closed by that: its operations fail.
+  /// Why this group takes no operations any more ("the group was shut down", or aborted, released, shrunk); empty as
+  /// long as it does. A group whose peers are lost is not closed by that: its operations fail.
   std::string_view why_closed() const noexcept;
 
   // --- watching -----------------------------------------------------------------------------------------------------

@@ -17,7 +17,8 @@
 //   raw (structs)           none of these
 // ```
 //
-// A reduction of your own, of any of these types and of structs, is a Reduction (reduction.h). If any value is NaN, min and max are NaN. f16 and bf16 are accumulated in f32 and rounded once, at the end.
+// A reduction of your own, of any of these types and of structs, is a Reduction (reduction.h). If any value is NaN, min
+// and max are NaN. f16 and bf16 are accumulated in f32 and rounded once, at the end.
 #pragma once
 
 #include <cohort/buffer.h>

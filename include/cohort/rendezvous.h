@@ -52,8 +52,8 @@ struct RendezvousResult {
 };
 
 /// Throws ValueError if a part of the URL or a variable is missing, empty or malformed, Error if the scheme is unknown,
-/// TimeoutError if there is no store in time, StoreTimeoutError, which names the missing ranks, if not all ranks arrived
-/// in time, and PeerLostError if one of them has died before.
+/// TimeoutError if there is no store in time, StoreTimeoutError, which names the missing ranks, if not all ranks
+/// arrived in time, and PeerLostError if one of them has died before.
 COHORT_API RendezvousResult rendezvous(std::string_view url, RendezvousOptions options = {});
 
 /// What the handler of a scheme is given. It returns the rank, the size and a store; rendezvous() then adds the prefix

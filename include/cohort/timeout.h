@@ -58,8 +58,8 @@ class COHORT_API Timeout {
 
   Deadline deadline() const { return Deadline::at(Deadline::Clock::time_point(Deadline::Clock::duration(value_))); }
 
-  // Two words rather than a variant, which is written byte by byte and then copied by words: options are made and copied
-  // for every operation, and the copy would wait for the bytes.
+  // Two words rather than a variant, which is written byte by byte and then copied by words: options are made and
+  // copied for every operation, and the copy would wait for the bytes.
   enum class Kind : std::int64_t { none, duration, deadline };
   Kind kind_ = Kind::none;
   std::int64_t value_ = 0;

@@ -76,8 +76,8 @@ class COHORT_API Work {
   /// The outputs in order: the buffers that were reduced or broadcast, or the gathered pieces. Empty for a barrier, for
   /// a send, and for a gather on ranks other than the root. Throws Error before completion.
   std::vector<Buffer> result() const;
-  /// In a step that is being captured (torch/capture.h), and under every other IssueObserver that sees waits, this waits
-  /// until the operation has ended, so that continuations run on this thread and are seen as well.
+  /// In a step that is being captured (torch/capture.h), and under every other IssueObserver that sees waits, this
+  /// waits until the operation has ended, so that continuations run on this thread and are seen as well.
   Future<std::vector<Buffer>> future() const;
   /// Same as future().then(f). See future.h for the thread that `f` runs on.
   template <class F>

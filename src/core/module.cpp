@@ -32,9 +32,9 @@ bool has_another(std::string_view library, const char* symbol) {
   return !file.substr(file.rfind('/') + 1).starts_with(library);
 }
 
-/// Where the loader would look for a library on behalf of this object: its RUNPATH, which the build and the installation
-/// set, LD_LIBRARY_PATH and the system's folders. dlopen() itself looks there only if it is called from here, and both
-/// sanitizers and UCX, which Debian's newer MPIs load, put a function of their own in between.
+/// Where the loader would look for a library on behalf of this object: its RUNPATH, which the build and the
+/// installation set, LD_LIBRARY_PATH and the system's folders. dlopen() itself looks there only if it is called from
+/// here, and both sanitizers and UCX, which Debian's newer MPIs load, put a function of their own in between.
 std::vector<std::string> search_path() {
   Dl_info own{};
   link_map* map = nullptr;

@@ -14,8 +14,8 @@ namespace cohort {
 class Module {
  public:
   /// Loads a module of Cohort by the name of its engine ("gloo" is libcohort_gloo.so). It is searched for in the
-  /// folders of `path` (COHORT_MODULE_PATH, separated by colons), then where the loader would look for a library that this
-  /// one needs, then where it was installed.
+  /// folders of `path` (COHORT_MODULE_PATH, separated by colons), then where the loader would look for a library that
+  /// this one needs, then where it was installed.
   ///
   /// `library` is what the engine is made of ("libgloo"), and `symbol` one of its symbols. A program may contain
   /// another version inside a library of its own, as PyTorch's libtorch does; the loader must not bind the engine to

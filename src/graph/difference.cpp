@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Two recordings of one step number their values differently if one of them has seen a tensor more. Values are therefore
-// paired where the graphs first use them, and compared by what they are paired with.
+// Two recordings of one step number their values differently if one of them has seen a tensor more. Values are
+// therefore paired where the graphs first use them, and compared by what they are paired with.
 #include <cohort/torch/graph.h>
 
 #include <fmt/format.h>

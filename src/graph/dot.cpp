@@ -54,8 +54,9 @@ class GraphPicture {
     fmt::format_to(std::back_inserter(text_), format, std::forward<Arguments>(arguments)...);
   }
 
-  /// The picture's name for what made the value last; draws the value itself if it is an argument. Empty for other inputs:
-  /// they are named where they are used, as lines from each parameter to all its uses would hide everything else.
+  /// The picture's name for what made the value last; draws the value itself if it is an argument. Empty for other
+  /// inputs: they are named where they are used, as lines from each parameter to all its uses would hide everything
+  /// else.
   const std::string& maker_of(std::size_t value) {
     auto& maker = maker_[value];
     if (maker.empty() && graph_.values[value].origin == GraphValue::Origin::argument) {
@@ -128,8 +129,8 @@ class GraphPicture {
     for (const auto value : node.writes) maker_[value] = name;
   }
 
-  /// A collective works on memory that others may write under another name, such as a bucket of gradients: then a dotted
-  /// line says when it is issued or awaited.
+  /// A collective works on memory that others may write under another name, such as a bucket of gradients: then a
+  /// dotted line says when it is issued or awaited.
   void add_order(std::size_t index, const std::set<std::pair<std::string, std::string>>& edges) {
     if (index == 0) return;
     const auto before = fmt::format("node{}", index - 1);

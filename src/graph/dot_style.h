@@ -45,8 +45,8 @@ class Styles {
   std::vector<std::string> groups_;
 };
 
-/// The parts of a training step, as far as operators tell them. Backward begins with the first operator that is named so,
-/// or the gradient of the loss before it, the optimizer where parameters begin to be written after that.
+/// The parts of a training step, as far as operators tell them. Backward begins with the first operator that is named
+/// so, or the gradient of the loss before it, the optimizer where parameters begin to be written after that.
 struct Phases {
   std::size_t backward;   ///< the first node of it; the number of nodes if there is none
   std::size_t optimizer;  ///< likewise
@@ -56,8 +56,8 @@ struct Phases {
 };
 Phases phases_of(const Graph& graph);
 
-/// Frames around the phases, if there are several. `names` are those of the picture's boxes, and `nodes` the first node of
-/// each.
+/// Frames around the phases, if there are several. `names` are those of the picture's boxes, and `nodes` the first node
+/// of each.
 std::string frames(const Phases& phases, const std::vector<std::string>& names, const std::vector<std::size_t>& nodes);
 
 /// As to_dot() with folding.

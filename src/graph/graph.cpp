@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The printed form of a graph. Each line can be understood alone, so that a search in a graph of thousands of nodes shows
-// what is needed: operands have their types, and a value that is written stands before the equals sign of each node that
-// writes it.
+// The printed form of a graph. Each line can be understood alone, so that a search in a graph of thousands of nodes
+// shows what is needed: operands have their types, and a value that is written stands before the equals sign of each
+// node that writes it.
 #include <cohort/torch/graph.h>
 
 #include <fmt/format.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Timelines as text: a line for each replay, with its end, followed by one for each node, with begin, end and, where it is
-// known, the time at which an asynchronous collective was complete.
+// Timelines as text: a line for each replay, with its end, followed by one for each node, with begin, end and, where it
+// is known, the time at which an asynchronous collective was complete.
 //
 //   cohort timeline 1
 //   replay 5300

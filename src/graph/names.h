@@ -44,8 +44,8 @@ std::string_view name_of_group(const Graph& graph, std::string_view group);
 /// A collective's reduction, or null.
 const GraphOperand* reduction_of(const GraphNode& node);
 
-/// A collective as groups name it (op_type.h): what a functional collective is on the group, since on other ranks the same
-/// collective may have been called there.
+/// A collective as groups name it (op_type.h): what a functional collective is on the group, since on other ranks the
+/// same collective may have been called there.
 std::string_view operation_of(const GraphNode& node);
 
 /// Whether it only repeats the node's group, which is shown in another place.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A first line, then the text of the graph, then that of the timeline. The line "end" ends the graph: texts in it are in
-// quotes and have no line breaks.
+// A first line, then the text of the graph, then that of the timeline. The line "end" ends the graph: texts in it are
+// in quotes and have no line breaks.
 #include <cohort/error.h>
 #include <cohort/torch/recorded_step.h>
 

@@ -39,8 +39,8 @@ std::uint64_t CollectiveQueue::enqueue(Task task) {
 
 Worker::Next CollectiveQueue::Core::step(Worker::Lock& lock) {
   if (tasks.empty()) return Worker::Next::idle();
-  // While `queued` is set no other thread can enter, and those that help hold the mutex when they begin: once the running
-  // operation has left, it is this thread's turn.
+  // While `queued` is set no other thread can enter, and those that help hold the mutex when they begin: once the
+  // running operation has left, it is this thread's turn.
   if ((word.load(std::memory_order_acquire) & running) != 0) return Worker::Next::when_woken();
   run_first(lock);
   return Worker::Next::again();

@@ -29,7 +29,8 @@ namespace cohort {
 class QueueHelper {
  public:
   virtual ~QueueHelper() = default;
-  /// Runs queued operations on this thread, in order, up to the one with this number, as long as no other thread runs one.
+  /// Runs queued operations on this thread, in order, up to the one with this number, as long as no other thread runs
+  /// one.
   virtual void help_until(std::uint64_t sequence) = 0;
 };
 

@@ -6,9 +6,10 @@
 
 namespace cohort {
 
-/// What is called on threads that have no observer of their own, for those that work on behalf of another thread: autograd
-/// computes gradients on CUDA with threads of its engine, to which libtorch carries its own thread-local state and nobody
-/// else's. The first function finds out by that state whether the thread is one of them; the others are called if so.
+/// What is called on threads that have no observer of their own, for those that work on behalf of another thread:
+/// autograd computes gradients on CUDA with threads of its engine, to which libtorch carries its own thread-local state
+/// and nobody else's. The first function finds out by that state whether the thread is one of them; the others are
+/// called if so.
 struct OtherThreads {
   bool (*are_observed)() noexcept;
   void (*issued)(const Issue& issue);

@@ -3,9 +3,9 @@
 // Where processes wait that want to join a group (join_group), and where rank 0 of the group finds them (grow). It is a
 // few keys in the job's store.
 //
-// A newcomer draws a ticket, says which rank it wants, and waits for admission. Rank 0 takes the tickets that it admits;
-// a newcomer that gives up withdraws its ticket; compare_set decides which of the two came first. Last wills tell rank
-// 0 that a newcomer has died, and the newcomers whose tickets it has that rank 0 has, so that they ask again.
+// A newcomer draws a ticket, says which rank it wants, and waits for admission. Rank 0 takes the tickets that it
+// admits; a newcomer that gives up withdraws its ticket; compare_set decides which of the two came first. Last wills
+// tell rank 0 that a newcomer has died, and the newcomers whose tickets it has that rank 0 has, so that they ask again.
 #pragma once
 
 #include <cohort/deadline.h>
@@ -49,8 +49,8 @@ class JoinQueue {
   StorePtr assembly_keys(std::int64_t growth);
 
   // --- for a newcomer
-  /// Waits until the deadline for admission; nullopt if there was none. Until the object is destroyed, rank 0 notices that
-  /// this process has died. Throws ValueError if the request was refused.
+  /// Waits until the deadline for admission; nullopt if there was none. Until the object is destroyed, rank 0 notices
+  /// that this process has died. Throws ValueError if the request was refused.
   std::optional<GrowthPlan> ask(int global_rank, const std::string& backend, Deadline deadline);
 
   // --- for rank 0 of the group

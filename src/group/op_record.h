@@ -28,8 +28,8 @@ class OpRecord {
       : state_(state) {
     begin(op, sequence, timeout, start);
   }
-  /// Called once, by the thread that issues the operation. Copies everything it needs from the operation, which need not
-  /// exist afterwards.
+  /// Called once, by the thread that issues the operation. Copies everything it needs from the operation, which need
+  /// not exist afterwards.
   void begin(const Operation& op, std::uint64_t sequence, std::chrono::milliseconds timeout, Start start);
   void started();
   void succeeded();

@@ -160,8 +160,8 @@ class GroupAccess {
   /// For a group that takes the place of an older one: it gets its global ranks and the older one's timeout, names and
   /// recipe, and can be found by its id.
   static void inherit(const ProcessGroupPtr& heir, const ProcessGroup& older, std::vector<int> global_ranks);
-  /// A group of these ranks of `parent`, in this order, made as the parent was. Only they have to call it; others get null.
-  /// No other group uses the keys. Throws NotSupportedError if the parent was not made by new_group().
+  /// A group of these ranks of `parent`, in this order, made as the parent was. Only they have to call it; others get
+  /// null. No other group uses the keys. Throws NotSupportedError if the parent was not made by new_group().
   COHORT_API static ProcessGroupPtr make_of(ProcessGroup& parent, const StorePtr& keys, const std::vector<int>& ranks,
                                             const SplitOptions& options);
 };

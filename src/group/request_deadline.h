@@ -7,8 +7,8 @@
 
 namespace cohort {
 
-/// For a request to a store that waits for nobody: until the deadline, but with time for the answer even if the deadline
-/// has passed, because others depend on how an agreement is settled.
+/// For a request to a store that waits for nobody: until the deadline, but with time for the answer even if the
+/// deadline has passed, because others depend on how an agreement is settled.
 inline Deadline request_deadline(Deadline deadline) {
   constexpr std::chrono::milliseconds enough{2000};
   return deadline.remaining() > enough ? deadline : Deadline::after(enough);

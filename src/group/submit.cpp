@@ -72,9 +72,9 @@ int detail::perform(Backend& backend, const Operation& op, Call& call) {
 
 namespace {
 
-/// The record of a blocking operation. It is begun before the operation, or, where the backend says when it waits, while
-/// the peers' answers are on their way. An operation that did not wait is recorded as a whole, when it has ended. Hooks
-/// are called before the operation in any case.
+/// The record of a blocking operation. It is begun before the operation, or, where the backend says when it waits,
+/// while the peers' answers are on their way. An operation that did not wait is recorded as a whole, when it has ended.
+/// Hooks are called before the operation in any case.
 class BlockingRecord final : public OnWait {
  public:
   BlockingRecord(detail::GroupState& state, const Backend& backend, const Operation& op, Call& call)

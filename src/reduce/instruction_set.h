@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The instruction set that the vector kernels use. Highway compiles them for each (targets.h). Its own way to choose one
-// (HWY_DYNAMIC_DISPATCH) is not used, because it is in Highway's shared library, whose initialiser calibrates a timer for
-// 4 ms in every process that loads it: more than all else that a rank does to start. Only Highway's headers are used.
+// The instruction set that the vector kernels use. Highway compiles them for each (targets.h). Its own way to choose
+// one (HWY_DYNAMIC_DISPATCH) is not used, because it is in Highway's shared library, whose initialiser calibrates a
+// timer for 4 ms in every process that loads it: more than all else that a rank does to start. Only Highway's headers
+// are used.
 #pragma once
 
 namespace cohort::reduce {

@@ -33,8 +33,8 @@ using Kernel = void (*)(const Sources&, const Outputs&, std::size_t elements, do
 /// A table look-up, which is done once per operation. Not null if is_reducible().
 Kernel find_kernel(DType dtype, ReduceOp::Kind kind);
 
-/// The same for up to `short_bytes` of the usual types, one element after another; null for other reductions. Starting a
-/// vector kernel takes longer than so little arithmetic: masks, and loads that wait for stores of another width.
+/// The same for up to `short_bytes` of the usual types, one element after another; null for other reductions. Starting
+/// a vector kernel takes longer than so little arithmetic: masks, and loads that wait for stores of another width.
 inline constexpr std::size_t short_bytes = 32;
 Kernel find_short_kernel(DType dtype, ReduceOp::Kind kind);
 
@@ -44,9 +44,10 @@ inline Kernel find_kernel_for(DType dtype, ReduceOp::Kind kind, std::size_t byte
   return found != nullptr ? found : find_kernel(dtype, kind);
 }
 
-/// The same as find_kernel() with stores that bypass the caches, for outputs that are too large to be read from the caches later. The
-/// stores are visible to every thread that synchronises with this one after the call. These kernels exist for sums and
-/// averages of the usual types of gradients and counters; otherwise this is the same as find_kernel().
+/// The same as find_kernel() with stores that bypass the caches, for outputs that are too large to be read from the
+/// caches later. The stores are visible to every thread that synchronises with this one after the call. These kernels
+/// exist for sums and averages of the usual types of gradients and counters; otherwise this is the same as
+/// find_kernel().
 Kernel find_streaming_kernel(DType dtype, ReduceOp::Kind kind);
 
 }  // namespace cohort::reduce

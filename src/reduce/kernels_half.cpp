@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Kernels for f16 and bf16, which are widened to float, reduced as float, and rounded once to nearest even. Highway's own
-// conversions do not: 1.0.3 truncates, always for bf16, and for f16 if the CPU has no instruction for it; then it also
-// treats infinity and NaN as numbers, and 1.3 makes an infinity of a NaN.
+// Kernels for f16 and bf16, which are widened to float, reduced as float, and rounded once to nearest even. Highway's
+// own conversions do not: 1.0.3 truncates, always for bf16, and for f16 if the CPU has no instruction for it; then it
+// also treats infinity and NaN as numbers, and 1.3 makes an infinity of a NaN.
 #include "reduce/instruction_set.h"
 #include "reduce/targets.h"
 
@@ -110,8 +110,8 @@ struct Float16s {
  private:
   static constexpr std::size_t half = hn::MaxLanes(HalfBytes());
 
-  // Whether the instruction set converts f16. Of two targets of x86 the lesser number is the better one, and AVX2 is the
-  // first with F16C; the baseline is EMU128 or, since Highway 1.0.4, SSE2.
+  // Whether the instruction set converts f16. Of two targets of x86 the lesser number is the better one, and AVX2 is
+  // the first with F16C; the baseline is EMU128 or, since Highway 1.0.4, SSE2.
 #if HWY_TARGET == HWY_EMU128 || (HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2)
   using Shorts = hn::Rebind<std::uint16_t, Floats>;
 

@@ -22,8 +22,8 @@ namespace cohort {
 
 namespace {
 
-/// What the launcher set; nullopt if the process was started alone. A rank or size that the caller gave replaces RANK or
-/// WORLD_SIZE.
+/// What the launcher set; nullopt if the process was started alone. A rank or size that the caller gave replaces RANK
+/// or WORLD_SIZE.
 std::optional<Launch> launch_of(const RendezvousRequest& request) {
   auto env = request.env;
   if (request.rank) env = env.with("RANK", std::to_string(*request.rank));

@@ -9,8 +9,8 @@
 
 namespace cohort {
 
-/// Connects to the server at options.endpoint, which this process hosts, and starts it unless an earlier rendezvous did.
-/// When the process exits with status 0, it waits until the other processes have left the server, at most
+/// Connects to the server at options.endpoint, which this process hosts, and starts it unless an earlier rendezvous
+/// did. When the process exits with status 0, it waits until the other processes have left the server, at most
 /// options.timeout.
 StorePtr join_as_host(const TcpStoreOptions& options);
 

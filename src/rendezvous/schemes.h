@@ -16,8 +16,8 @@ RendezvousResult file_scheme(const RendezvousRequest& request);
 
 /// rendezvous() without tell_launcher().
 RendezvousResult meet(std::string_view url, const RendezvousOptions& options);
-/// Tells the launcher, if it has the store, that the ranks have met: from then on it replaces those that are lost. Before,
-/// it can only start all of them again.
+/// Tells the launcher, if it has the store, that the ranks have met: from then on it replaces those that are lost.
+/// Before, it can only start all of them again.
 void tell_launcher(const RendezvousResult& met, const Env& env);
 
 /// Throws a ValueError that names what is missing unless the URL or the options give both rank and size.

@@ -193,8 +193,8 @@ bool same_file(int fd, const std::string& path) {
 
 }  // namespace
 
-/// One user of the file. It joins on construction, lives as long as the store and its clones, and removes the file if it
-/// was the last user.
+/// One user of the file. It joins on construction, lives as long as the store and its clones, and removes the file if
+/// it was the last user.
 class FileStore::Membership {
  public:
   Membership(std::string path, int world_size, Deadline deadline) : path_(std::move(path)), world_size_(world_size) {

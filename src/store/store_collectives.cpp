@@ -34,8 +34,9 @@ std::vector<std::string> StoreCollectives::keys_of_all(std::string_view key) con
   return keys;
 }
 
-/// Each rank adds to the count, and the last one opens the gate, so that all ranks wait for a single key. Its own key is
-/// for the error of wait_for_all(); it comes last, so that it is missing if the last rank died before it opened the gate.
+/// Each rank adds to the count, and the last one opens the gate, so that all ranks wait for a single key. Its own key
+/// is for the error of wait_for_all(); it comes last, so that it is missing if the last rank died before it opened the
+/// gate.
 void StoreCollectives::arrive(const std::string& key, Deadline deadline) {
   if (store_->add(key + "/count", 1, deadline) == world_size_) store_->set(key + "/gate", "", deadline);
   store_->set(key_of_rank(key, rank_), "", deadline);

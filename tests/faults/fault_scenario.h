@@ -112,8 +112,8 @@ class FaultScenario {
       HasFailure();  ///< before the fork: the ranks inherit it and would report it as their own failure
 };
 
-/// Checks at the end of each test that nothing is left behind: no process, and so no abstract socket of one, no abstract
-/// socket in this process, no name in /dev/shm.
+/// Checks at the end of each test that nothing is left behind: no process, and so no abstract socket of one, no
+/// abstract socket in this process, no name in /dev/shm.
 class FaultTest : public ::testing::Test {
  protected:
   FaultTest();

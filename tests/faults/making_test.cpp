@@ -50,8 +50,8 @@ TEST_F(MakingTest, ARankThatNeverComesIsNamedAtTheDeadline) {
   }
 }
 
-/// A rank that is lost while a part is made, after the parts were told apart: the ranks of other parts are at their next
-/// operation then, and all of the part's ranks are late to them.
+/// A rank that is lost while a part is made, after the parts were told apart: the ranks of other parts are at their
+/// next operation then, and all of the part's ranks are late to them.
 TEST_F(MakingTest, ARankMissingInOnePartIsNamedInTheOthersToo) {
   constexpr int victim = 1;
   for (const std::string backend : {"shm", "hybrid", "gloo"}) {

@@ -133,8 +133,8 @@ TEST_F(AbsenceTest, OfALivingRankEndsAtTheDeadlineAndIsNamed) {
   }
 }
 
-/// Parts are not compared, which a mesh does before (mesh.h). Ranks wait for members that do not come, or notice that these
-/// do something else.
+/// Parts are not compared, which a mesh does before (mesh.h). Ranks wait for members that do not come, or notice that
+/// these do something else.
 class OtherParts : public FaultTest, public ::testing::WithParamInterface<Where> {};
 
 TEST_P(OtherParts, EndAtTheDeadlineForRanksThatWaitForOneAnother) {

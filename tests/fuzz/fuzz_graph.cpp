@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A text that claims to be a captured graph: it is refused, or it can be printed, drawn and compared, and writing it gives
-// the same graph again.
+// A text that claims to be a captured graph: it is refused, or it can be printed, drawn and compared, and writing it
+// gives the same graph again.
 #include <cohort/error.h>
 #include <cohort/torch/graph.h>
 

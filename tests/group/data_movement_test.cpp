@@ -345,8 +345,8 @@ TEST_P(DataMovement, ReduceScatterInEveryForm) {
 
 INSTANTIATE_TEST_SUITE_P(Groups, DataMovement, every_arrangement(), arrangement_name);
 
-/// Pieces of several chunks, for which the AutoTuner tries staging and reading in turn, with enough rounds that both are
-/// used.
+/// Pieces of several chunks, for which the AutoTuner tries staging and reading in turn, with enough rounds that both
+/// are used.
 class LargePieces : public OnEveryArrangement {
  protected:
   static constexpr std::size_t count = (std::size_t{1} << 20U) / sizeof(int) + 1001;

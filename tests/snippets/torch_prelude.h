@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The same for examples that need libtorch; see prelude.h. Models and data sets are defined, since wrappers look inside.
+// The same for examples that need libtorch; see prelude.h. Models and data sets are defined, since wrappers look
+// inside.
 #pragma once
 
 #include <torch/torch.h>

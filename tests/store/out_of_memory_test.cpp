@@ -76,8 +76,8 @@ void use(const TcpStoreOptions& options) {
       EXPECT_EQ(store.add("n", 1), 1);
     } catch (const Error&) {  // NOLINT(bugprone-empty-catch): its connection was the one
     }
-    // The waiter is owed an answer, or its connection's end, by now; but if the one that should have set its keys did not
-    // come to it, they are still to be set. Keys that are there are not set again: that would hide a lost wake-up.
+    // The waiter is owed an answer, or its connection's end, by now; but if the one that should have set its keys did
+    // not come to it, they are still to be set. Keys that are there are not set again: that would hide a lost wake-up.
     successes_left = -1;
     TcpStore rescue(options);
     for (const auto* const key : {"go", "further"}) {

@@ -186,8 +186,8 @@ void run_history(const TcpStoreOptions& host_options, unsigned seed) {
         return 0;
       });
     }
-    // After the forks: a process that is forked while the store's thread holds a lock of the memory allocator waits for it
-    // for ever, and address sanitizer's allocator of GCC 12 does not take its locks for a fork.
+    // After the forks: a process that is forked while the store's thread holds a lock of the memory allocator waits for
+    // it for ever, and address sanitizer's allocator of GCC 12 does not take its locks for a fork.
     const TcpStore host(host_options);
     history->port = host.port() == 0 ? 1 : host.port();
     // Two are killed somewhere in the middle.

@@ -220,7 +220,8 @@ TEST_F(Intruders, AServerThatCannotProveTheSecretIsRefused) {
 }
 
 TEST_F(Intruders, HalfOpenConnectionsOfMembersHoldNothing) {
-  // An authenticated client closes its half and goes on reading: the server closes the other half, and the rank is free.
+  // An authenticated client closes its half and goes on reading: the server closes the other half, and the rank is
+  // free.
   const auto fd = connect();
   const auto hello = read_hello(fd.get());
   handshake::Claim claim;
@@ -257,8 +258,8 @@ TEST_F(Intruders, AStormOfConnectionsIsBounded) {
   TcpStore one_more({.endpoint = small.endpoint(), .timeout = 10s, .secret = secret});
 }
 
-// Not with the fixture, whose server has threads: the other user's process is forked before there are any, because thread
-// sanitizer ends a process that starts threads after it was forked from one with several.
+// Not with the fixture, whose server has threads: the other user's process is forked before there are any, because
+// thread sanitizer ends a process that starts threads after it was forked from one with several.
 
 TEST(OtherUsers, AListenerOfTheirsIsRefused) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root to act as another user";

@@ -104,8 +104,8 @@ inline bool is_asleep(pid_t thread) {
   return name_ends != std::string::npos && name_ends + 2 < text.size() && text[name_ends + 2] == 'S';
 }
 
-/// Calls `fn` on a thread of its own, and returns when that thread sleeps, or has ended. So a test knows that what it does
-/// next comes after the beginning of the wait.
+/// Calls `fn` on a thread of its own, and returns when that thread sleeps, or has ended. So a test knows that what it
+/// does next comes after the beginning of the wait.
 template <class Fn>
 auto start_waiting(Fn fn) -> std::future<std::invoke_result_t<Fn&>> {
   std::atomic<pid_t> thread{0};

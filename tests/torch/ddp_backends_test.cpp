@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Training with DDP on backends whose ranks are processes: what the other tests of this folder show in detail for threads
-// holds on each of them.
+// Training with DDP on backends whose ranks are processes: what the other tests of this folder show in detail for
+// threads holds on each of them.
 #include <cohort/torch/ddp.h>
 #include <cohort/torch/hooks.h>
 #include <cohort/torch/join.h>

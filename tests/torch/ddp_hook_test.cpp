@@ -134,8 +134,8 @@ TEST(DdpZeroStep, StepsBucketByBucket) {
 }
 
 TEST(DdpZeroStep, SharesABucketWhileLaterOnesAreReduced) {
-  // The group does not go on to the last reduction of a backward before parameters of the first bucket have been shared,
-  // which happens only if sharing does not queue behind that reduction.
+  // The group does not go on to the last reduction of a backward before parameters of the first bucket have been
+  // shared, which happens only if sharing does not queue behind that reduction.
   with_torch_threads(2, [](const ProcessGroupPtr& group) {
     Mlp net;
     fill(*net, 1);

@@ -94,8 +94,8 @@ TEST(Join, AccumulatesInNoSyncAndNotOverAverages) {
           seen.push_back(grad_of(net->weight));
         }
       });
-      // Two batches of 1 and of 2, averaged over 2 ranks; then those of 2 alone. Over averages, rank 1 adds 2 to the first
-      // average of 1 and divides both by 2.
+      // Two batches of 1 and of 2, averaged over 2 ranks; then those of 2 alone. Over averages, rank 1 adds 2 to the
+      // first average of 1 and divides both by 2.
       if (group->rank() == 0) {
         EXPECT_EQ(seen, std::vector<double>({3}));
       } else {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Tests that run on every backend whose ranks are processes: shm, gloo and hybrid, whose ranks the test starts, or that of
-// the launcher which has started this program (tests/backends/mpi).
+// Tests that run on every backend whose ranks are processes: shm, gloo and hybrid, whose ranks the test starts, or that
+// of the launcher which has started this program (tests/backends/mpi).
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Captured steps, meshes, distributed tensors and functional collectives on backends whose ranks are processes: what other
-// tests show in detail for threads holds on each of them.
+// Captured steps, meshes, distributed tensors and functional collectives on backends whose ranks are processes: what
+// other tests show in detail for threads holds on each of them.
 #include <cohort/torch/capture.h>
 #include <cohort/torch/ddp.h>
 #include <cohort/torch/functional.h>

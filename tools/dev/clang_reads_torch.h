@@ -2,8 +2,8 @@
 //
 // Included before everything else when clang-tidy reads the torch layer. libtorch 1.13 has vectors of a type that is
 // incomplete at that point (c10::IValue). In C++20 libstdc++ 12 makes the members of vector constexpr, and clang
-// instantiates constexpr functions as soon as they are named, so that it rejects those headers; GCC waits. Here vector is
-// read once as in C++17, where its members are not constexpr.
+// instantiates constexpr functions as soon as they are named, so that it rejects those headers; GCC waits. Here vector
+// is read once as in C++17, where its members are not constexpr.
 #pragma once
 
 #include <bits/ranges_uninitialized.h>

@@ -66,9 +66,9 @@ struct CaptureOptions {
   /// ranks do not compare their collectives then, because one of them may not be capturing.
   bool allow_eager = false;
   /// If not 0: every so many calls the step is run and recorded again instead of being replayed, and compared with its
-  /// recording. If they differ, something that the callable refers to has changed, and replays went on with what it was:
-  /// a CaptureError names the operator and the argument. All ranks of the step's groups throw it at the same call, so the
-  /// option must be equal on them. The step has run to its end then, and the next call records it as it is.
+  /// recording. If they differ, something that the callable refers to has changed, and replays went on with what it
+  /// was: a CaptureError names the operator and the argument. All ranks of the step's groups throw it at the same call,
+  /// so the option must be equal on them. The step has run to its end then, and the next call records it as it is.
   std::size_t verify_every = 0;
   /// Let the graph show the line of your code that called each operator, where the program has debug information and
   /// the library was built by GCC with its libbacktrace. Recording then takes several times as long, a replay does not.

@@ -5,8 +5,8 @@
 //   auto step = cohort::capture([&](torch::Tensor x) { return net->forward(x); },
 //                               {.watch = {net}, .passes = {.merge_common = false}});
 //
-// No pass changes a bit of a result. None moves one collective, send, receive or host action across another, on whichever
-// groups, and none reorders random numbers. What each pass has done is in explain().
+// No pass changes a bit of a result. None moves one collective, send, receive or host action across another, on
+// whichever groups, and none reorders random numbers. What each pass has done is in explain().
 #pragma once
 
 #include <cstddef>
@@ -29,10 +29,10 @@ struct PassOptions {
 
   /// Makes one coalesced operation of neighbours in the order of collectives that have the same group, operation and
   /// dtype and do not depend on each other, while they are at most `fuse_cap` bytes together. Its members are performed
-  /// one after another, each as it would be by itself. This changes which collectives a step issues. All ranks of a group
-  /// must switch it alike, and record and replay at the same calls: a rank that records while the others replay issues
-  /// the recorded collectives, which do not match. Before the first replay the ranks compare what they are going to issue
-  /// (CaptureError if it differs).
+  /// one after another, each as it would be by itself. This changes which collectives a step issues. All ranks of a
+  /// group must switch it alike, and record and replay at the same calls: a rank that records while the others replay
+  /// issues the recorded collectives, which do not match. Before the first replay the ranks compare what they are going
+  /// to issue (CaptureError if it differs).
   bool fuse_collectives = false;
   std::size_t fuse_cap = std::size_t{1} << 20;
 };

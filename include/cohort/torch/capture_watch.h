@@ -8,8 +8,8 @@
 // A module is guarded by which submodules, parameters and buffers are registered in it, by their memory, sizes, dtype
 // and requires_grad, and by whether each submodule is in training mode. A DDP wrapper adds its group, no_sync(), its
 // hooks and its buckets. An optimizer is guarded by its groups with their parameters and hyper-parameters, and by its
-// state's tensors, which loading replaces. Optimizers of libtorch compute with the learning rate of the recording, so a new one
-// is a new recording; those of cohort::optim take it at each replay, and it is no guard.
+// state's tensors, which loading replaces. Optimizers of libtorch compute with the learning rate of the recording, so a
+// new one is a new recording; those of cohort::optim take it at each replay, and it is no guard.
 //
 // Gradients are guarded too: whether there is one when the step begins, and how it lies in memory. A gradient that the
 // step replaces without using it may be anything.

@@ -33,10 +33,10 @@
 //   if (auto last = cohort::Checkpoint::latest("run")) parallel.load(*last, pg);       // saved on 4 x 1, say
 //   parallel.save("run/step-100", pg, {.sharded = true});
 //
-// No rank holds a whole distributed tensor for this, except when a ZeroOptimizer or an object of your own is loaded, which
-// get whole tensors and take their part themselves. While DistributedDataParallel wraps the module, its parameters and
-// their optimizer's state are saved as what they are, distributed. A Partial tensor is a CheckpointError: no rank has its
-// values.
+// No rank holds a whole distributed tensor for this, except when a ZeroOptimizer or an object of your own is loaded,
+// which get whole tensors and take their part themselves. While DistributedDataParallel wraps the module, its
+// parameters and their optimizer's state are saved as what they are, distributed. A Partial tensor is a
+// CheckpointError: no rank has its values.
 //
 // Format. A checkpoint is a safetensors file: a JSON header and bytes. Python's safetensors opens it, with tensors
 // named "model.layer1.weight" and numbers in the metadata; and a safetensors file from elsewhere can be loaded into a

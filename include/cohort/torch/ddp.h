@@ -144,10 +144,10 @@ class COHORT_API Wrapper : public ::torch::nn::Module, public Joinable {
   /// To be called before the first forward; a model can have one hook.
   void register_comm_hook(CommHook hook);
   /// Steps in backward with an optimizer whose state is sharded over the ranks (zero_optimizer.h) and that has the same
-  /// parameters: the owners of a bucket's parameters step them while later buckets are still under way, and share them at
-  /// once, over a group of their own (ZeroOptimizer::share_over_own_group), so that they do not queue behind those
-  /// buckets. Collective. There is no step() to call; gradients can be accumulated with no_sync only, and there can be no
-  /// communication hook beside it. For all other optimizers see optimizer_in_backward.h.
+  /// parameters: the owners of a bucket's parameters step them while later buckets are still under way, and share them
+  /// at once, over a group of their own (ZeroOptimizer::share_over_own_group), so that they do not queue behind those
+  /// buckets. Collective. There is no step() to call; gradients can be accumulated with no_sync only, and there can be
+  /// no communication hook beside it. For all other optimizers see optimizer_in_backward.h.
   void register_zero_step(std::shared_ptr<ZeroOptimizerBase> optimizer);
   void register_buffer_hook(BufferHook hook, BufferSync when = BufferSync::after_forward);
   /// Sets the option of this name; to be called before the first forward.

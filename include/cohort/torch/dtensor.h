@@ -60,13 +60,14 @@ struct RedistributeOptions {
   /// collective fails, that use throws its error. Of a redistribution in several steps only the last collective is
   /// asynchronous.
   bool async_op = false;
-  /// The dtype to convert to before communicating forward, and in which to communicate backward; the gradient is converted back.
+  /// The dtype to convert to before communicating forward, and in which to communicate backward; the gradient is
+  /// converted back.
   std::optional<at::ScalarType> forward_dtype{};
   std::optional<at::ScalarType> backward_dtype{};
 };
 
-/// A tensor that is known to be distributed. It adds no state: a DTensor can be passed as an at::Tensor, and back. So also
-/// to torch::autograd::Function::apply().
+/// A tensor that is known to be distributed. It adds no state: a DTensor can be passed as an at::Tensor, and back. So
+/// also to torch::autograd::Function::apply().
 class COHORT_API DTensor : public at::Tensor {
  public:
   /// Throws TypeError if the tensor is not distributed.
@@ -103,14 +104,14 @@ struct DistributeOptions {
 COHORT_API DTensor distribute_tensor(const at::Tensor& tensor, const DeviceMesh& mesh, Placements placements = {},
                                      const DistributeOptions& options = {});
 
-/// redistribute() for tensors that are distributed; plain tensors are returned as they are. With it one source of a model
-/// works on both: it says how its intermediate results should lie.
+/// redistribute() for tensors that are distributed; plain tensors are returned as they are. With it one source of a
+/// model works on both: it says how its intermediate results should lie.
 COHORT_API at::Tensor constrain(const at::Tensor& tensor, Placements placements);
 
-/// While it exists, plain tensors count as replicated ones in operators that this thread calls with distributed tensors.
-/// They must then be equal on all ranks, which is not checked. For masks and positions that a model makes in forward. A
-/// plain tensor that requires gradients is still refused: its gradient would be a distributed tensor. Call backward within
-/// it as well, since masks are used there again.
+/// While it exists, plain tensors count as replicated ones in operators that this thread calls with distributed
+/// tensors. They must then be equal on all ranks, which is not checked. For masks and positions that a model makes in
+/// forward. A plain tensor that requires gradients is still refused: its gradient would be a distributed tensor. Call
+/// backward within it as well, since masks are used there again.
 class COHORT_API ImplicitReplication {
  public:
   ImplicitReplication();
@@ -122,8 +123,8 @@ class COHORT_API ImplicitReplication {
   c10::DebugInfoGuard scope_;
 };
 
-/// "[S(0), R] on DeviceMesh(...), this rank's part:" and the part. Printing an at::Tensor that is distributed is an error of
-/// libtorch, which finds no data in it.
+/// "[S(0), R] on DeviceMesh(...), this rank's part:" and the part. Printing an at::Tensor that is distributed is an
+/// error of libtorch, which finds no data in it.
 COHORT_API std::ostream& operator<<(std::ostream& out, const DTensor& tensor);
 
 /// Factories: no rank makes more than its part.
@@ -141,16 +142,16 @@ COHORT_API DTensor rand(at::IntArrayRef sizes, const DeviceMesh& mesh, Placement
 COHORT_API DTensor randn(at::IntArrayRef sizes, const DeviceMesh& mesh, Placements placements = {},
                          const at::TensorOptions& options = {});
 
-/// Random numbers (rand, randn, dropout, uniform_, ...) are equal on ranks that hold the same elements and independent on
-/// the others. The seed of a mesh is taken from the default generator of its first rank at the first draw; this sets
+/// Random numbers (rand, randn, dropout, uniform_, ...) are equal on ranks that hold the same elements and independent
+/// on the others. The seed of a mesh is taken from the default generator of its first rank at the first draw; this sets
 /// another one, equal on all ranks, and begins the sequence anew. Nothing is communicated.
 COHORT_API void manual_seed(std::uint64_t seed, const DeviceMesh& mesh);
 }  // namespace dtensor
 
 }  // namespace cohort
 
-/// What Function::apply() finds its variables with: by itself it takes at::Tensor alone, and an argument of a derived type
-/// would have no gradient.
+/// What Function::apply() finds its variables with: by itself it takes at::Tensor alone, and an argument of a derived
+/// type would have no gradient.
 template <>
 inline void torch::autograd::ExtractVariables::operator()(const cohort::DTensor& x) {
   (*this)(static_cast<const at::Tensor&>(x));

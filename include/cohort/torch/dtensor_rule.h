@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Rules for operators of your own on distributed tensors. A rule lists, for one dimension of a mesh, how the arguments may
-// lie so that the operator can run on the local parts, and how the result lies then. For an operator scale(x, rows) that
-// multiplies each row of a matrix by a number:
+// Rules for operators of your own on distributed tensors. A rule lists, for one dimension of a mesh, how the arguments
+// may lie so that the operator can run on the local parts, and how the result lies then. For an operator scale(x, rows)
+// that multiplies each row of a matrix by a number:
 //
 //   cohort::register_dtensor_rule("mine::scale", {
 //       .strategies = [](const cohort::RuleCall& call) -> std::vector<cohort::ShardingStrategy> {

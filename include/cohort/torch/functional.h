@@ -14,9 +14,9 @@
 //   auto wide = functional::all_gather_tensor(mine, 1, mesh["tp"]);  // a mesh of one dimension
 //   auto grown = functional::all_gather_tensor_autograd(x, 0, pg);   // with a gradient
 //
-// What waits: every operator that uses the elements, item(), printing, copies to other devices or dtypes, data_ptr() and
-// accessors, saving. What does not: sizes and other metadata, and views (view, narrow, transpose, split, detach and so
-// on), which are in flight like their base. wait_tensor() waits and returns a plain tensor, on which operators cost
+// What waits: every operator that uses the elements, item(), printing, copies to other devices or dtypes, data_ptr()
+// and accessors, saving. What does not: sizes and other metadata, and views (view, narrow, transpose, split, detach and
+// so on), which are in flight like their base. wait_tensor() waits and returns a plain tensor, on which operators cost
 // less: those on a tensor in flight pass through a check, even later on. For device memory, waiting means that the
 // current stream waits; the host does not.
 //
@@ -27,9 +27,9 @@
 // Gradients: only the functions that end in _autograd have one. Backward through a result of the others throws
 // NotSupportedError; call detach() on their input if no gradient is wanted.
 //
-// The functions call operators of libtorch (cohort::all_reduce and so on, with the group's id as a string), which appear
-// in recordings and in TorchScript, whose optimiser neither removes nor merges them. They also take tensors on the meta
-// device, for which they compute sizes and communicate nothing.
+// The functions call operators of libtorch (cohort::all_reduce and so on, with the group's id as a string), which
+// appear in recordings and in TorchScript, whose optimiser neither removes nor merges them. They also take tensors on
+// the meta device, for which they compute sizes and communicate nothing.
 //
 // Collectives of one group must be called in the same order on all ranks (process_group.h). docs/functional.md is the
 // guide.
@@ -100,8 +100,8 @@ COHORT_API at::Tensor all_reduce(const at::Tensor& tensor, std::string_view redu
 COHORT_API Tensors all_reduce_coalesced(const Tensors& tensors, std::string_view reduce_op, const GroupArgument& group);
 
 /// The inputs of all ranks, in rank order, concatenated in dimension `dim`; those of scalars become a vector. The input
-/// must be contiguous (AssertionError). The elements arrive rank by rank: for another dimension than 0 the function waits
-/// and puts them in place.
+/// must be contiguous (AssertionError). The elements arrive rank by rank: for another dimension than 0 the function
+/// waits and puts them in place.
 COHORT_API at::Tensor all_gather_tensor(const at::Tensor& tensor, std::int64_t dim, const GroupArgument& group);
 /// Along dimension 0.
 COHORT_API Tensors all_gather_into_tensor_coalesced(const Tensors& tensors, const GroupArgument& group);
@@ -133,8 +133,9 @@ COHORT_API at::Tensor permute_tensor(const at::Tensor& tensor, const std::vector
 COHORT_API at::Tensor shard_dim_alltoall(const at::Tensor& tensor, std::int64_t gather_dim, std::int64_t shard_dim,
                                          const GroupArgument& group);
 
-/// Waits for everything in flight on the tensor's storage, and returns a plain tensor over it: the tensor itself, unless
-/// it is a result in flight. Returns at once if there is nothing to wait for. With gradients, if the tensor has some.
+/// Waits for everything in flight on the tensor's storage, and returns a plain tensor over it: the tensor itself,
+/// unless it is a result in flight. Returns at once if there is nothing to wait for. With gradients, if the tensor has
+/// some.
 COHORT_API at::Tensor wait_tensor(const at::Tensor& tensor);
 
 // --- with a gradient ------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The graph of a captured step (capture.h), to be read: one node for each operator, collective and action of the host, in
-// the order in which they are replayed.
+// The graph of a captured step (capture.h), to be read: one node for each operator, collective and action of the host,
+// in the order in which they are replayed.
 //
 //   auto captured = cohort::capture([](torch::Tensor x) { return x * 2; });
 //   captured(x);
@@ -31,8 +31,8 @@
 // ```
 //
 // Numbers in front are those of the nodes, %3 is the value 3, %arg0 the first argument, @name what existed before the
-// call. What stands before the equals sign is made, or with an exclamation mark written in place. Strides are shown where
-// a tensor is not row-major. Lines with a bar belong to the body of the node above.
+// call. What stands before the equals sign is made, or with an exclamation mark written in place. Strides are shown
+// where a tensor is not row-major. Lines with a bar belong to the body of the node above.
 //
 // Groups, meshes and placements are no values of the graph: a collective names its group by the id.
 //
@@ -78,8 +78,8 @@ struct GraphOperand {
 };
 
 /// A collective on a group has operands "in" and "out" (lists), "dtype", "op" (the reduction) and "root", as far as it
-/// uses them; a functional one those of its schema. from_local, to_local and redistribute of distributed tensors are one
-/// node each, whose body says what they consist of.
+/// uses them; a functional one those of its schema. from_local, to_local and redistribute of distributed tensors are
+/// one node each, whose body says what they consist of.
 struct GraphNode {
   enum class Kind : std::uint8_t { op, collective, wait, host, distributed };
   Kind kind = Kind::op;
@@ -126,14 +126,14 @@ COHORT_API std::string to_string(const GraphValue& value);
 COHORT_API std::ostream& operator<<(std::ostream& out, const Graph& graph);
 COHORT_API std::string to_string(const Graph& graph);
 
-/// Where two graphs differ first, in words ("node 12: aten::mul has other = 0.1 in one and 0.09 in the other"). Empty if
-/// they compute the same, however their values are numbered and whatever inputs no node uses; only the arguments must
-/// agree even then.
+/// Where two graphs differ first, in words ("node 12: aten::mul has other = 0.1 in one and 0.09 in the other"). Empty
+/// if they compute the same, however their values are numbered and whatever inputs no node uses; only the arguments
+/// must agree even then.
 COHORT_API std::string first_difference(const Graph& a, const Graph& b);
 
-/// As text that read_graph() reads again: for comparing ranks and for tools. read_graph() throws a ValueError that names
-/// the line if the text is no graph. The text may come from anywhere: what is read refers to values that exist, has sizes
-/// whose product is a number, and takes memory in proportion to the text.
+/// As text that read_graph() reads again: for comparing ranks and for tools. read_graph() throws a ValueError that
+/// names the line if the text is no graph. The text may come from anywhere: what is read refers to values that exist,
+/// has sizes whose product is a number, and takes memory in proportion to the text.
 COHORT_API std::string serialize(const Graph& graph);
 COHORT_API Graph read_graph(std::string_view text);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Cuts the forward part of a step's graph into pieces whose backward parts fill DDP's buckets: what compiles or schedules
-// the pieces separately can start the all_reduce of a bucket while the backward of the next piece runs.
+// Cuts the forward part of a step's graph into pieces whose backward parts fill DDP's buckets: what compiles or
+// schedules the pieces separately can start the all_reduce of a bucket while the backward of the next piece runs.
 //
 //   void show_pieces(const cohort::Graph& graph, const std::vector<std::size_t>& parameters, std::size_t forward) {
 //     const auto partition = cohort::partition_by_buckets(graph, {.parameters = parameters, .nodes = forward});
@@ -9,9 +9,9 @@
 //   }
 //
 // Backward goes through the nodes in reverse, so the buckets are filled from the last node on. A node belongs to the
-// bucket that is open; when the bucket's parameters have reached the cap, the next node opens another one, provided that
-// something outside uses what the bucket makes. Otherwise a piece would be cut off that has no output: the bucket is
-// extended, and a warning says so.
+// bucket that is open; when the bucket's parameters have reached the cap, the next node opens another one, provided
+// that something outside uses what the bucket makes. Otherwise a piece would be cut off that has no output: the bucket
+// is extended, and a warning says so.
 #pragma once
 
 #include <cohort/export.h>
@@ -47,7 +47,8 @@ struct GraphPartition {
   std::vector<std::string> warnings{};
 };
 
-/// Throws AssertionError if the first cap is larger than the cap, and ValueError if a parameter is no value of the graph.
+/// Throws AssertionError if the first cap is larger than the cap, and ValueError if a parameter is no value of the
+/// graph.
 COHORT_API GraphPartition partition_by_buckets(const Graph& graph, const BucketPartitionOptions& options);
 
 }  // namespace cohort

@@ -12,9 +12,9 @@
 //     std::cout << nodes[i]->name << ": " << replay.nodes[i].end - replay.nodes[i].begin << " ns\n";
 //   }
 //
-// The times are those of the thread that replays. An asynchronous collective ends there as soon as it is issued, and runs
-// beside the nodes that follow; the node that waits for it lasts as long as the thread waited. If the step is on a device,
-// a measured replay waits for the device after each node, so that a node's time is that of its kernels.
+// The times are those of the thread that replays. An asynchronous collective ends there as soon as it is issued, and
+// runs beside the nodes that follow; the node that waits for it lasts as long as the thread waited. If the step is on a
+// device, a measured replay waits for the device after each node, so that a node's time is that of its kernels.
 //
 // `cohort trace FILE` shows the timeline of a saved step (recorded_step.h) as a table, and writes it for Perfetto.
 #pragma once

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Learning-rate schedules: libtorch's schedulers whose step() counts in replays of a captured step (capture.h) too, so it
-// may be called inside of the step or after it.
+// Learning-rate schedules: libtorch's schedulers whose step() counts in replays of a captured step (capture.h) too, so
+// it may be called inside of the step or after it.
 //
 //   using namespace cohort::optim;
 //   AdamW optimizer(ddp.parameters());
@@ -35,16 +35,16 @@ class COHORT_API StepLR : public torch::optim::StepLR {
 /// The factor by which a learning rate is multiplied in a step. The first step is number 0.
 using LrFactor = std::function<double(std::int64_t step)>;
 
-/// From 1 to `floor` along half a cosine wave in this many steps, and then `floor` (Loshchilov, Hutter, "SGDR: Stochastic
-/// Gradient Descent with Warm Restarts", ICLR 2017, without the restarts).
+/// From 1 to `floor` along half a cosine wave in this many steps, and then `floor` (Loshchilov, Hutter, "SGDR:
+/// Stochastic Gradient Descent with Warm Restarts", ICLR 2017, without the restarts).
 COHORT_API LrFactor cosine(std::int64_t steps, double floor = 0);
 
-/// Rises in equal parts to what `after` begins with, which the last of these steps has; then follows `after`, whose steps
-/// begin at 0.
+/// Rises in equal parts to what `after` begins with, which the last of these steps has; then follows `after`, whose
+/// steps begin at 0.
 COHORT_API LrFactor warm_up(std::int64_t steps, LrFactor after);
 
-/// The rates that the groups had when the schedule was made, times a factor. The factor of step 0 is set at once, and each
-/// step() sets the next one. A group that is added later starts from the rate that it has then.
+/// The rates that the groups had when the schedule was made, times a factor. The factor of step 0 is set at once, and
+/// each step() sets the next one. A group that is added later starts from the rate that it has then.
 class COHORT_API LambdaLR : public torch::optim::LRScheduler {
  public:
   LambdaLR(torch::optim::Optimizer& optimizer, LrFactor factor);

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Optimizers for steps that are captured (capture.h) or taken in backward (optimizer_in_backward.h), and for every other
-// use. SGD, Adam, AdamW, Adagrad and RMSprop are libtorch's, with their options, groups and state, and step to the same
-// bits; Adadelta, Adamax and Rprop are PyTorch's, which libtorch does not have in C++:
+// Optimizers for steps that are captured (capture.h) or taken in backward (optimizer_in_backward.h), and for every
+// other use. SGD, Adam, AdamW, Adagrad and RMSprop are libtorch's, with their options, groups and state, and step to
+// the same bits; Adadelta, Adamax and Rprop are PyTorch's, which libtorch does not have in C++:
 //
 //   cohort::optim::AdamW optimizer(ddp.parameters(), torch::optim::AdamWOptions(1e-3).weight_decay(0.1));
 //   optimizer.zero_grad();                                          // no gradients; zero_grad(false): gradients of zero
 //   loss_of(ddp.forward(x)).backward();
 //   optimizer.step();
 //
-// libtorch's own would compute with the learning rate and the bias correction of the recorded step in every replay. These
-// say which numbers change: the learning rate is read from param_groups() and the step counts go on in each replay, so a
-// schedule (lr_schedule.h) or a program sets a learning rate between two replays as it always does, without a new
-// recording. All other options (weight decay, betas, momentum) are the step's own and are guarded: when they change, the
-// step is recorded again.
+// libtorch's own would compute with the learning rate and the bias correction of the recorded step in every replay.
+// These say which numbers change: the learning rate is read from param_groups() and the step counts go on in each
+// replay, so a schedule (lr_schedule.h) or a program sets a learning rate between two replays as it always does,
+// without a new recording. All other options (weight decay, betas, momentum) are the step's own and are guarded: when
+// they change, the step is recorded again.
 //
 // Groups have their own options, as in libtorch:
 //
@@ -29,8 +29,8 @@
 // before anything has changed. Parameters without a gradient are left as they are.
 //
 // A captured step refers to its optimizer, which must stay alive and where it is. If its state is replaced (load,
-// Checkpoint::load), a step that watches the optimizer is recorded again; a replay of one that does not is an Error instead
-// of a step with the old state.
+// Checkpoint::load), a step that watches the optimizer is recorded again; a replay of one that does not is an Error
+// instead of a step with the old state.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -10,7 +10,8 @@
 //
 // In DistributedDataParallel the parameters of a bucket are stepped together once the bucket is reduced, with the
 // averaged gradients. Other parameters are stepped as soon as backward has accumulated their gradient. Either way the
-// gradient is dropped then, unless it is to be kept. The parameters become what step() after backward would make of them, to the bit.
+// gradient is dropped then, unless it is to be kept. The parameters become what step() after backward would make of
+// them, to the bit.
 //
 // The optimizer is any of libtorch's but LBFGS, one of optim.h, or one of your own whose step() treats each parameter
 // by itself and does not communicate. Several optimizers step parameters of their own. Learning rates and checkpoints

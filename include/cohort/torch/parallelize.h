@@ -12,21 +12,21 @@
 //   auto x = cohort::distribute_tensor(tokens, mesh["tp"]);          // replicated
 //   auto y = net->forward(x);                                        // the module's own forward, on distributed tensors
 //
-// A linear layer computes x W^T + b. Column-parallel, every rank holds some of the columns of W^T, that is of the outputs: its
-// result is sharded in the last dimension. Row-parallel, every rank holds some of the inputs: its result is Partial, and
-// the next operator that needs its values sums them up. In between, activations, attention heads and dropout work on their
-// part. So one pair costs one all-reduce forward, and one backward.
+// A linear layer computes x W^T + b. Column-parallel, every rank holds some of the columns of W^T, that is of the
+// outputs: its result is sharded in the last dimension. Row-parallel, every rank holds some of the inputs: its result
+// is Partial, and the next operator that needs its values sums them up. In between, activations, attention heads and
+// dropout work on their part. So one pair costs one all-reduce forward, and one backward.
 //
-// Modules of libtorch have no hooks around forward, so where the result should lie otherwise a model says so itself, with
-// constrain() (dtensor.h): in sequence parallelism, constrain(x, {Shard(1)}) after a row-parallel layer makes the sum a
-// reduce-scatter, and the norm that follows works on a part of the sequence.
+// Modules of libtorch have no hooks around forward, so where the result should lie otherwise a model says so itself,
+// with constrain() (dtensor.h): in sequence parallelism, constrain(x, {Shard(1)}) after a row-parallel layer makes the
+// sum a reduce-scatter, and the norm that follows works on a part of the sequence.
 //
 // Buffers stay plain tensors, which count as replicated within an ImplicitReplication (dtensor.h).
 //
 // Make optimizers afterwards: the parameters are other tensors then. For copies of the model that train on different
-// data, either DistributedDataParallel with {.device_mesh = mesh["dp"]}, which averages the ranks' parts in buckets while
-// backward computes; or give distribute_module a mesh with a dimension for the copies, on which parameters are replicated
-// and the batch is sharded (docs/dtensor.md).
+// data, either DistributedDataParallel with {.device_mesh = mesh["dp"]}, which averages the ranks' parts in buckets
+// while backward computes; or give distribute_module a mesh with a dimension for the copies, on which parameters are
+// replicated and the batch is sharded (docs/dtensor.md).
 #pragma once
 
 #include <cohort/export.h>
@@ -56,8 +56,8 @@ inline ParallelStyle SequenceParallel() {
   return ParallelStyle::replicate;
 }
 
-/// Names of modules, as named_modules() has them, with the style for each. "*" stands for any one part of a name between
-/// dots, and "" for the module itself. The first entry that matches counts.
+/// Names of modules, as named_modules() has them, with the style for each. "*" stands for any one part of a name
+/// between dots, and "" for the module itself. The first entry that matches counts.
 using ParallelPlan = std::vector<std::pair<std::string, ParallelStyle>>;
 
 struct ParallelizeOptions {
@@ -69,8 +69,8 @@ struct ParallelizeOptions {
 
 /// Replaces all parameters of the module by distributed ones, as the plan says and otherwise replicated, with
 /// the values of the mesh's first rank. The mesh has one dimension. Nothing is changed if it throws: ValueError if an
-/// entry of the plan matches no module, or one that has no such style; Error if the module is distributed already, or if
-/// a member cannot be reached (see ParallelizeOptions).
+/// entry of the plan matches no module, or one that has no such style; Error if the module is distributed already, or
+/// if a member cannot be reached (see ParallelizeOptions).
 COHORT_API void parallelize_module(torch::nn::Module& module, const DeviceMesh& mesh, const ParallelPlan& plan = {},
                                    const ParallelizeOptions& options = {});
 

@@ -46,7 +46,8 @@ class COHORT_API Placement {
 
   /// The tensor dimension of a shard; throws Error for the others.
   std::int64_t dim() const;
-  /// The number of parts that other mesh dimensions will cut or have cut the dimension into; 1 unless this is a strided shard.
+  /// The number of parts that other mesh dimensions will cut or have cut the dimension into; 1 unless this is a strided
+  /// shard.
   std::int64_t split_factor() const noexcept { return split_factor_; }
   /// The reduction of a Partial; throws Error for the others.
   Reduction reduction() const;

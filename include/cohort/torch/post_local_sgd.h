@@ -120,8 +120,8 @@ struct HierarchicalModelAveragerOptions {
   std::int64_t warmup_steps = 0;
 };
 
-/// Averages often over few ranks and rarely over all of them: after the warm-up, in each step whose number, counted from
-/// 0 and with the warm-up, is divisible by a period. If several periods divide it, the largest one counts.
+/// Averages often over few ranks and rarely over all of them: after the warm-up, in each step whose number, counted
+/// from 0 and with the warm-up, is divisible by a period. If several periods divide it, the largest one counts.
 class COHORT_API HierarchicalModelAverager final : public ModelAverager {
  public:
   /// Collective: makes the groups. A ValueError if there are no periods, if periods or sizes do not ascend or are below

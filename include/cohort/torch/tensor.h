@@ -10,8 +10,8 @@
 //   pg->all_reduce_coalesced({x.narrow(0, 0, 10), x.narrow(0, 10, 20)});
 //   at::Tensor fast = cohort::empty_in_group(*pg, {1024, 1024});       // collectives on it copy nothing
 //
-// A tensor is a handle, so a temporary will do as long as it is a view: the result of x.contiguous() or x.to(...) that is
-// a copy is lost with the copy.
+// A tensor is a handle, so a temporary will do as long as it is a view: the result of x.contiguous() or x.to(...) that
+// is a copy is lost with the copy.
 //
 // The buffer keeps the tensor's storage alive until the operation has ended.
 //
@@ -24,8 +24,8 @@
 //
 // A tensor that an operation may write (every Buffer, on all ranks, a broadcast's root included) has its autograd
 // version raised when the operation is called, as by an in-place function of its own. A backward that has saved the
-// tensor before is then an error of libtorch ("modified by an inplace operation") and not a wrong gradient. Tensors that
-// are only read (ConstBuffer) keep their version.
+// tensor before is then an error of libtorch ("modified by an inplace operation") and not a wrong gradient. Tensors
+// that are only read (ConstBuffer) keep their version.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -57,8 +57,8 @@ struct BufferTraits<at::Tensor> {
   static ConstBuffer const_buffer(const at::Tensor& tensor) { return const_buffer_of(tensor); }
 };
 
-/// A tensor in memory of the group (memory.h), zeroed; collectives on it copy nothing. An ordinary tensor, not zeroed, where
-/// the group has no such memory for the device or the tensor has no elements. Not a collective call.
+/// A tensor in memory of the group (memory.h), zeroed; collectives on it copy nothing. An ordinary tensor, not zeroed,
+/// where the group has no such memory for the device or the tensor has no elements. Not a collective call.
 COHORT_API at::Tensor empty_in_group(ProcessGroup& group, at::IntArrayRef sizes, const at::TensorOptions& options = {});
 
 /// The current stream of this thread for the tensor's device (a cudaStream_t); null for the host.

@@ -110,8 +110,8 @@ class COHORT_API ZeroOptimizerBase : public torch::optim::Optimizer {
   void step_parameters(std::span<const at::Tensor> parameters);
   /// Collective, with the same list on all ranks. Sends the parameters from their owners to all ranks.
   void share_parameters(std::span<const at::Tensor> parameters);
-  /// Collective. From now on share_parameters() sends over a group of its own, with the same ranks: a group performs its
-  /// operations in order, and these would queue behind whatever was launched on it before, as DDP's reductions are.
+  /// Collective. From now on share_parameters() sends over a group of its own, with the same ranks: a group performs
+  /// its operations in order, and these would queue behind whatever was launched on it before, as DDP's reductions are.
   /// DistributedDataParallel::register_zero_step calls it. Does nothing if the backend cannot be split.
   void share_over_own_group();
 

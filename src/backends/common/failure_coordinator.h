@@ -76,7 +76,8 @@ class FailureCoordinator {
   void await_news(const Call& call);
   /// Why the group has failed, if it has.
   std::optional<Failure> failure();
-  /// The same with what the other ranks were doing, where that matters: asking them takes a moment. The group has failed.
+  /// The same with what the other ranks were doing, where that matters: asking them takes a moment. The group has
+  /// failed.
   Failure explain();
   /// The ranks that left the group in good order, as far as the store knows. Asks the store, which may take a moment.
   std::vector<Departure> departures();

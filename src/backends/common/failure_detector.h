@@ -4,8 +4,8 @@
 // job's store. An engine only sees that a connection was closed, and if a host was cut off not even that.
 //
 // Each rank holds one connection to the store whose end, for whatever reason, the server publishes ("last will"), and
-// another on which it waits for such news. The kernel closes connections to a host that is silent for `keepalive_timeout`. The
-// cost is two connections and a sleeping thread per group, and nothing in the path of an operation.
+// another on which it waits for such news. The kernel closes connections to a host that is silent for
+// `keepalive_timeout`. The cost is two connections and a sleeping thread per group, and nothing in the path of an operation.
 //
 // A rank that leaves in good order, also by exit(), withdraws its last will and adds itself to the list of those that
 // left, which a rank reads that misses it. The last one to leave deletes the keys of the group; if a rank never leaves,

@@ -46,11 +46,11 @@ auto ask_store(Deadline deadline, const FailureCheck& failure_check, const Ask& 
   }
 }
 
-/// Every rank's value, in rank order. The keys begin with `what`. Throws OperationTimeoutError that names a rank whose value
-/// did not come.
+/// Every rank's value, in rank order. The keys begin with `what`. Throws OperationTimeoutError that names a rank whose
+/// value did not come.
 ///
-/// Each rank asks for all values at once. Where a store is asked for one key at a time, rank 0 alone does so and puts them
-/// together for the others: as many requests as there are ranks, and not their square.
+/// Each rank asks for all values at once. Where a store is asked for one key at a time, rank 0 alone does so and puts
+/// them together for the others: as many requests as there are ranks, and not their square.
 std::vector<std::string> exchange_values(Store& store, std::string_view what, const std::string& mine, int rank,
                                          int size, Deadline deadline, const FailureCheck& failure_check);
 
@@ -104,8 +104,8 @@ class Joining {
   StorePtr store_;        ///< likewise
 };
 
-/// Calls `stop` on a thread of its own once there is a failure or the deadline has passed, unless it is destroyed before:
-/// for calls that wait for other ranks without asking.
+/// Calls `stop` on a thread of its own once there is a failure or the deadline has passed, unless it is destroyed
+/// before: for calls that wait for other ranks without asking.
 class FailureWatch {
  public:
   FailureWatch(Deadline deadline, FailureCheck failure_check, std::function<void()> stop);

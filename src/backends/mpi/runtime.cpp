@@ -120,8 +120,8 @@ LoadedMpi loaded_mpi() {
 Runtime& Runtime::of_process(Deadline deadline) {
   static Immortal<Runtime> runtime(load_library());  // if this throws, the next call tries again
   runtime->start(deadline);
-  // Made when MPI has been initialised, and so destroyed before MPI's own exit handlers run. After those, MPICH 5 does not
-  // tell its launcher any more that the process has finalised, and the launcher kills the others.
+  // Made when MPI has been initialised, and so destroyed before MPI's own exit handlers run. After those, MPICH 5 does
+  // not tell its launcher any more that the process has finalised, and the launcher kills the others.
   static const struct AtExit {
     ~AtExit() { runtime->finish(); }
   } at_exit;

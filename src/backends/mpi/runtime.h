@@ -22,8 +22,8 @@
 
 namespace cohort::mpi {
 
-/// Which MPI this process uses. There is no choice: it is the one that the program has initialised or, if it has not, the
-/// one whose launcher started the process, since no MPI understands the launcher of another.
+/// Which MPI this process uses. There is no choice: it is the one that the program has initialised or, if it has not,
+/// the one whose launcher started the process, since no MPI understands the launcher of another.
 enum class Flavour { openmpi, mpich };
 
 /// "openmpi", "mpich": as in COHORT_MPI and in the names of the modules.
@@ -37,8 +37,8 @@ std::string_view package_of(Flavour flavour);
 /// count as MPICH.
 std::optional<Flavour> flavour_of_version(std::string_view version);
 
-/// The MPI that the program was linked with, as far as the dynamic loader can tell. That alone says little: libtorch may be
-/// linked with an MPI that the program does not use.
+/// The MPI that the program was linked with, as far as the dynamic loader can tell. That alone says little: libtorch
+/// may be linked with an MPI that the program does not use.
 struct LoadedMpi {
   std::string version{};  ///< empty: there is none
   bool is_initialized = false;

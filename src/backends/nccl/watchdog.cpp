@@ -75,7 +75,8 @@ FailureCoordinator& Watchdog::coordinator() {
 
 void Watchdog::watch(const EnqueuedPtr& operation) {
   worker_.submit([&] { core_->watched.push_back(operation); }, operation->deadline().when());
-  // end() may have looked for operations before, and the abort that follows makes this one return as if it had succeeded.
+  // end() may have looked for operations before, and the abort that follows makes this one return as if it had
+  // succeeded.
   if (!core_->communicator->is_broken()) return;
   if (const auto error = core_->error_for(operation->call())) operation->end(error);
 }

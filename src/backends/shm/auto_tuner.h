@@ -14,11 +14,11 @@ namespace cohort::shm {
 
 /// Finds by measurement which way moves ordinary memory fastest on this machine. No fixed table can tell: copies by the
 /// kernel take the same time always, but staging passes the data from cache to cache, which on virtual machines took
-/// anything from half of that time to five times as long, and changed from second to second; and whether chunks had better
-/// stay in two places or move on depends on how the processor's caches work together (docs/performance.md).
+/// anything from half of that time to five times as long, and changed from second to second; and whether chunks had
+/// better stay in two places or move on depends on how the processor's caches work together (docs/performance.md).
 ///
-/// The first operations of a given size use all ways in turn; after that the fastest one is used, and the others are tried
-/// again occasionally. One rank decides and tells the others, so that all use the same way.
+/// The first operations of a given size use all ways in turn; after that the fastest one is used, and the others are
+/// tried again occasionally. One rank decides and tells the others, so that all use the same way.
 class AutoTuner {
  public:
   enum class Way : std::uint8_t {

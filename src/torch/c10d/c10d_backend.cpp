@@ -361,7 +361,8 @@ BackendPtr C10dGroupBackend::partition(std::span<const BackendSplit> parts, Dead
   }
   const auto has_own_rank = [this](const BackendSplit& part) { return std::ranges::count(part.ranks, rank()) > 0; };
   const auto own = std::ranges::find_if(parts, has_own_rank);
-  // c10d wants one call of every rank, with the ranks of its own group; with those of another one on ranks that get none.
+  // c10d wants one call of every rank, with the ranks of its own group; with those of another one on ranks that get
+  // none.
   const auto& part = own == parts.end() ? parts.front() : *own;
   C10dGroupPtr child;
   try {

@@ -20,8 +20,8 @@ namespace cohort {
 
 namespace {
 
-/// Never destroyed: the threads of one process, and of the processes that it was forked from, whose threads do not exist
-/// here and which must not be touched.
+/// Never destroyed: the threads of one process, and of the processes that it was forked from, whose threads do not
+/// exist here and which must not be touched.
 struct Threads {
   std::mutex mutex;
   pid_t process = 0;

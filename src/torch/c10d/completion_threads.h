@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // The threads that complete c10d's futures. A future's callbacks run on the thread that completes it, and callbacks of
-// communication hooks wait for further operations (PowerSGD's do). One thread for all would wait for itself then, so there
-// are as many as callbacks that are running.
+// communication hooks wait for further operations (PowerSGD's do). One thread for all would wait for itself then, so
+// there are as many as callbacks that are running.
 #pragma once
 
 #include <cohort/deadline.h>

@@ -35,8 +35,8 @@ Timeout timeout_of(std::chrono::milliseconds timeout) {
   return timeout > std::chrono::milliseconds::zero() ? Timeout(timeout) : Timeout();
 }
 
-/// Versions that do not tell whether the caller waits for the operation at once wait for its Work then, and it runs on the
-/// caller's thread all the same.
+/// Versions that do not tell whether the caller waits for the operation at once wait for its Work then, and it runs on
+/// the caller's thread all the same.
 template <class C10dOptions>
 ExportedGroup::How how_of(const C10dOptions& options) {
   ExportedGroup::How how{.timeout = timeout_of(options.timeout)};
@@ -121,7 +121,8 @@ ExportedGroup::WorkPtr ExportedGroup::allreduce(Tensors& tensors, const c10d::Al
              });
 }
 
-/// Several collectives in a row, which have to be issued in the same order on all ranks: so it is done when this returns.
+/// Several collectives in a row, which have to be issued in the same order on all ranks: so it is done when this
+/// returns.
 ExportedGroup::WorkPtr ExportedGroup::sum_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) {
   auto& tensor = only(tensors, "all_reduce of sparse tensors");
   if (scope_) throw NotSupportedError("all_reduce of sparse tensors in a coalescing scope");

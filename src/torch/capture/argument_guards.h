@@ -14,19 +14,20 @@
 
 namespace cohort::recording {
 
-/// The arguments of the recorded call: everything but the tensors' values and addresses. Tensors that shared memory share it
-/// again, and those that did not do not: a recording has one place for each of them.
+/// The arguments of the recorded call: everything but the tensors' values and addresses. Tensors that shared memory
+/// share it again, and those that did not do not: a recording has one place for each of them.
 class ArgumentGuards {
  public:
   explicit ArgumentGuards(const detail::CapturedCall& call);
-  /// What the recording of this call knows of the arguments' memory: one that lies in memory of another tensor of the step
-  /// must lie there again, and the others must not come to lie in memory that the recording keeps.
+  /// What the recording of this call knows of the arguments' memory: one that lies in memory of another tensor of the
+  /// step must lie there again, and the others must not come to lie in memory that the recording keeps.
   void add_memory(const Program& program, const std::vector<bool>& are_shared);
   /// The first difference, in words, or nullopt.
   std::optional<std::string> failure(const detail::CapturedCall& call) const;
 
  private:
-  /// The first tensor of the call in the same memory, which may be the tensor itself, and how far behind it this one begins.
+  /// The first tensor of the call in the same memory, which may be the tensor itself, and how far behind it this one
+  /// begins.
   struct Sharing {
     std::size_t first = 0;
     std::ptrdiff_t bytes = 0;

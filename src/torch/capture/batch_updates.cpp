@@ -28,8 +28,8 @@ struct Batchable {
   const char* list_overload;
 };
 
-// Of these the bits were seen to be equal on a GPU. With div, add_ of a number and addcdiv_, which end Adam's update, those
-// of its parameters were not, on an H200 with libtorch 2.11: on lists one of them rounds otherwise.
+// Of these the bits were seen to be equal on a GPU. With div, add_ of a number and addcdiv_, which end Adam's update,
+// those of its parameters were not, on an H200 with libtorch 2.11: on lists one of them rounds otherwise.
 constexpr std::array batchables{
     Batchable{"aten::mul_", "Scalar", "aten::_foreach_mul_", "Scalar"},
     Batchable{"aten::add_", "Tensor", "aten::_foreach_add_", "List"},
@@ -48,8 +48,8 @@ const Batchable* batchable(const Instruction& instruction) {
   return found == batchables.end() ? nullptr : &*found;
 }
 
-/// A larger tensor keeps the GPU busy for longer than a launch takes, and stays in its cache from one update to the next if
-/// they follow each other.
+/// A larger tensor keeps the GPU busy for longer than a launch takes, and stays in its cache from one update to the
+/// next if they follow each other.
 constexpr std::int64_t most_elements = 1 << 18;
 
 std::int64_t elements_of(const GraphValue& value) {

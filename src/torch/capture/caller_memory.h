@@ -12,8 +12,8 @@
 
 namespace cohort::recording {
 
-/// What of its caller's memory a step writes: arguments, gradients, parameters and other tensors that existed before it,
-/// itself or through views. A replay calls kernels below autograd, so it has to tell autograd.
+/// What of its caller's memory a step writes: arguments, gradients, parameters and other tensors that existed before
+/// it, itself or through views. A replay calls kernels below autograd, so it has to tell autograd.
 class CallerMemory {
  public:
   CallerMemory(const Program& program, std::span<const WatchedTensor> parameters);

@@ -20,7 +20,8 @@ struct RecordingDifference {
   std::string what;       ///< in words
 };
 
-/// Whether two constants among arguments are the same: numbers to the bit, tensors (which are no constants) by their count.
+/// Whether two constants among arguments are the same: numbers to the bit, tensors (which are no constants) by their
+/// count.
 bool is_same_constant(const c10::IValue& a, const c10::IValue& b);
 
 /// Where the recordings differ first.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Work on a GPU that was captured once and is launched as a whole: a CUDA graph, of at::cuda::CUDAGraph. Only the file that
-// implements this is compiled against libtorch's CUDA headers, and only where libtorch has them.
+// Work on a GPU that was captured once and is launched as a whole: a CUDA graph, of at::cuda::CUDAGraph. Only the file
+// that implements this is compiled against libtorch's CUDA headers, and only where libtorch has them.
 //
 //   if (has_device_graphs()) graph = capture_device_graph(device, generators, [&] { y = x.mm(w); });
 //   graph->launch();                                 // writes y
@@ -31,9 +31,9 @@ class DeviceGraph {
 bool has_device_graphs() noexcept;
 
 /// Captures what `work` does on the device, on a stream beside the current one; nothing of it runs. Memory that it
-/// allocates belongs to the graph: tensors that `work` keeps are written anew by each launch. `generators` are those that it
-/// draws from besides the default one. Throws what `work` throws, and libtorch's error for what a graph cannot contain;
-/// everything is as before then.
+/// allocates belongs to the graph: tensors that `work` keeps are written anew by each launch. `generators` are those
+/// that it draws from besides the default one. Throws what `work` throws, and libtorch's error for what a graph cannot
+/// contain; everything is as before then.
 std::unique_ptr<DeviceGraph> capture_device_graph(c10::Device device, std::span<const at::Generator> generators,
                                                   const std::function<void()>& work);
 

@@ -351,8 +351,8 @@ std::vector<at::Tensor> GraphReplayer::launch(std::span<const at::Tensor> argume
   return use.leave();
 }
 
-/// What a graph contains is not watched when it is captured. Something behind the launch, on the same stream, is: if it does
-/// not end in time, or the group is aborted, its communicator ends what it has on the device.
+/// What a graph contains is not watched when it is captured. Something behind the launch, on the same stream, is: if it
+/// does not end in time, or the group is aborted, its communicator ends what it has on the device.
 void GraphReplayer::watch_groups() {
   watched_.clear();
   for (const auto& each : order_->groups) {

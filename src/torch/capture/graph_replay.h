@@ -8,8 +8,9 @@
 //   launches the graph,
 //   calls what is not in it: the tail.                     (graph_partition.h)
 //
-// A number is part of the graph as long as it does not change. When it does, its instruction goes to the tail, and the graph
-// is captured anew. Results are copies. Gradients stay in the memory of the graph, which the next replay overwrites.
+// A number is part of the graph as long as it does not change. When it does, its instruction goes to the tail, and the
+// graph is captured anew. Results are copies. Gradients stay in the memory of the graph, which the next replay
+// overwrites.
 //
 // What cannot be captured is replayed by direct calls instead, and explain() says why.
 #pragma once

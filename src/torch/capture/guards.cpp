@@ -119,8 +119,8 @@ std::optional<std::string> Guards::gradient_memory_failure(std::size_t i, const 
   return std::nullopt;
 }
 
-/// The tensors of a model are all over the memory, and each is looked at for some nanoseconds: waiting for memory is most
-/// of the time unless what comes later is asked for early.
+/// The tensors of a model are all over the memory, and each is looked at for some nanoseconds: waiting for memory is
+/// most of the time unless what comes later is asked for early.
 void Guards::prefetch_behind(std::size_t i) const {
   constexpr std::size_t far = 8;   // what the guard knows the address of
   constexpr std::size_t near = 4;  // the gradient, whose address is there by now

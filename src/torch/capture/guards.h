@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What must be as it was for a recording to be replayed: the call's arguments (for tensors dtype, device, sizes, strides,
-// requires_grad and, if they are distributed, mesh and placements; other arguments by value, groups by identity), what the
-// step watches, and what the thread has set (grad mode, inference mode, autocast, default dtype, deterministic algorithms,
-// the current group and mesh). Of groups also what their user may set: timeout, names, bound device, default backend. Those
-// of recorded collectives must not have been aborted or shut down.
+// What must be as it was for a recording to be replayed: the call's arguments (for tensors dtype, device, sizes,
+// strides, requires_grad and, if they are distributed, mesh and placements; other arguments by value, groups by
+// identity), what the step watches, and what the thread has set (grad mode, inference mode, autocast, default dtype,
+// deterministic algorithms, the current group and mesh). Of groups also what their user may set: timeout, names, bound
+// device, default backend. Those of recorded collectives must not have been aborted or shut down.
 //
 //   Guards guards(call, options.watch);              // before the step runs and is recorded
 //   if (const auto why = guards.failure(call)) ...   // "fc1 was in training mode and is in evaluation mode"
@@ -34,8 +34,9 @@ class Guards {
   /// A group on which the recording has collectives.
   void add_group(const ProcessGroupPtr& group);
 
-  /// What the recording knows of the memory of arguments and gradients (ArgumentGuards::add_memory()): a gradient that lies
-  /// in a bucket of DDP when the step begins is not copied into it, and one that the step sets to none first may be anything.
+  /// What the recording knows of the memory of arguments and gradients (ArgumentGuards::add_memory()): a gradient that
+  /// lies in a bucket of DDP when the step begins is not copied into it, and one that the step sets to none first may
+  /// be anything.
   void add_memory(const Program& program);
 
   /// The first guard that fails, in words, or nullopt. Under 20 us for a thousand parameters.

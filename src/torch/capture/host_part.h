@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What the host does in a step, all at once and before the GPU does its part: its actions (on_host) and the numbers that it
-// gives to operators (HostArgument), in the order of the program.
+// What the host does in a step, all at once and before the GPU does its part: its actions (on_host) and the numbers
+// that it gives to operators (HostArgument), in the order of the program.
 #pragma once
 
 #include <c10/core/Scalar.h>

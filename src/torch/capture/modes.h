@@ -15,8 +15,8 @@
 
 namespace cohort::recording {
 
-/// What a thread has set around a step and decides what it computes: modes of libtorch, the current group and the current
-/// mesh.
+/// What a thread has set around a step and decides what it computes: modes of libtorch, the current group and the
+/// current mesh.
 class Modes {
  public:
   /// As they are now.

@@ -12,7 +12,8 @@
 
 namespace cohort::recording {
 
-/// Calls the function as from the user's own code: nothing is recorded, and operators are dispatched as outside of a replay.
+/// Calls the function as from the user's own code: nothing is recorded, and operators are dispatched as outside of a
+/// replay.
 std::vector<at::Tensor> call_outside(const OpaqueCall& call, const std::vector<at::Tensor>& inputs);
 
 /// What the function returned in each place.

@@ -31,8 +31,8 @@ bool has_mask(CallArguments arguments) {
   return std::any_of(indices.begin(), indices.end(), is_mask);
 }
 
-/// Whether there must be as many values as the mask selects. One value for all of them can be written by a replay, however
-/// many there are then, since it calls the operator again.
+/// Whether there must be as many values as the mask selects. One value for all of them can be written by a replay,
+/// however many there are then, since it calls the operator again.
 bool writes_as_many_as_mask_selects(CallArguments arguments) {
   if (!has_mask(arguments) || arguments.size() < 3 || !arguments[2].isTensor()) return false;
   const auto& values = arguments[2].toTensor();
@@ -53,8 +53,8 @@ bool has_no_class_count(CallArguments arguments) {
   return arguments.size() < 2 || !arguments[1].isInt() || arguments[1].toInt() < 0;
 }
 
-/// Whether elements decide. A tensor equals itself, and none of other sizes, as multi-head attention asks for its query,
-/// key and value.
+/// Whether elements decide. A tensor equals itself, and none of other sizes, as multi-head attention asks for its
+/// query, key and value.
 bool compares_elements(CallArguments arguments) {
   if (arguments.size() < 2 || !arguments[0].isTensor() || !arguments[1].isTensor()) return true;
   const auto& a = arguments[0].toTensor();

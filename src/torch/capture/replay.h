@@ -21,15 +21,16 @@ class Replayer {
   explicit Replayer(std::shared_ptr<const Program> program);
 
   /// `gradients` are those of the watched parameters, at the beginning. Returns the step's results, without autograd
-  /// history; left_gradients() are then what the step has left as gradients. If a collective fails, throws its error, as
-  /// the step would; tensors are then as far as the step had come.
+  /// history; left_gradients() are then what the step has left as gradients. If a collective fails, throws its error,
+  /// as the step would; tensors are then as far as the step had come.
   /// A clock is told the end of each instruction.
   std::vector<at::Tensor> run(std::span<const at::Tensor> arguments, std::span<const at::Tensor> gradients,
                               ReplayClock* clock = nullptr);
   /// In the order of Program::final_gradients.
   std::vector<at::Tensor> take_left_gradients();
 
-  /// One replay in parts, for those who do something else between them. When it ends, all values of the replay are let go.
+  /// One replay in parts, for those who do something else between them. When it ends, all values of the replay are let
+  /// go.
   class Use {
    public:
     Use(Replayer& replayer, std::span<const at::Tensor> arguments, std::span<const at::Tensor> gradients);

@@ -16,13 +16,14 @@
 
 namespace cohort::recording {
 
-/// Notes when the instructions of one replay begin and end, and when the asynchronous collectives are complete that this
-/// thread issues as long as the clock exists.
+/// Notes when the instructions of one replay begin and end, and when the asynchronous collectives are complete that
+/// this thread issues as long as the clock exists.
 class ReplayClock {
  public:
   explicit ReplayClock(const Program& program);
 
-  /// The instruction that began when the one before ended has ended. Waits for the device before, if the step is on one.
+  /// The instruction that began when the one before ended has ended. Waits for the device before, if the step is on
+  /// one.
   void end_instruction();
   /// After the last instruction.
   ReplayTimes finish();

@@ -19,8 +19,8 @@ bool can_find_source_lines() noexcept;
 /// Of this thread. Takes microseconds: some 30 calls lie between a line of the user's and a kernel.
 CallStack call_stack();
 
-/// "train.cpp:41": the innermost call from code that is neither libtorch's nor this library's. Empty if that code has no
-/// debug information.
+/// "train.cpp:41": the innermost call from code that is neither libtorch's nor this library's. Empty if that code has
+/// no debug information.
 std::string source_line(const CallStack& stack);
 
 }  // namespace cohort::recording

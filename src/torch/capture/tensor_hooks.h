@@ -8,8 +8,8 @@
 
 namespace cohort::recording {
 
-/// Which hooks a tensor has (at::Tensor::register_hook): a replay runs those of the recording, so others are a reason to
-/// record anew.
+/// Which hooks a tensor has (at::Tensor::register_hook): a replay runs those of the recording, so others are a reason
+/// to record anew.
 struct TensorHooks {
   const void* list = nullptr;  ///< null if there are none
   std::size_t registered = 0;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What kernels and collectives were chosen by: everything about a tensor but its values. Comparing costs some nanoseconds,
-// because it is done for every parameter and gradient at every replay; the words for a difference are found afterwards.
+// What kernels and collectives were chosen by: everything about a tensor but its values. Comparing costs some
+// nanoseconds, because it is done for every parameter and gradient at every replay; the words for a difference are
+// found afterwards.
 #pragma once
 
 #include <ATen/core/Tensor.h>

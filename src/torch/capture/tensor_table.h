@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Which value of the graph a tensor is. Tensors are told apart by the memory they show (storage, offset, sizes, strides,
-// dtype) and not by their objects: what autograd saved for backward comes back as a new object, without an operator.
+// Which value of the graph a tensor is. Tensors are told apart by the memory they show (storage, offset, sizes,
+// strides, dtype) and not by their objects: what autograd saved for backward comes back as a new object, without an
+// operator.
 //
-// A storage that is freed while a step is recorded leaves an address that another one may get. Each storage is therefore
-// held weakly, which keeps the address but not the memory.
+// A storage that is freed while a step is recorded leaves an address that another one may get. Each storage is
+// therefore held weakly, which keeps the address but not the memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -43,11 +44,11 @@ class TensorTable {
   void mark_written(const std::byte* memory);
   bool is_uninitialized(const at::Tensor& tensor) const;
 
-  /// A number for the storage. Permanent storages that are the same memory have the same number: a bucket of DDP may be one
-  /// storage to libtorch, and another one to us, who saw its memory in a collective.
+  /// A number for the storage. Permanent storages that are the same memory have the same number: a bucket of DDP may be
+  /// one storage to libtorch, and another one to us, who saw its memory in a collective.
   std::size_t storage_of(const at::Tensor& tensor) const;
-  /// The number that a storage has now, by the one that it had when fewer storages were known: one may turn out to contain
-  /// several.
+  /// The number that a storage has now, by the one that it had when fewer storages were known: one may turn out to
+  /// contain several.
   std::size_t current_number(std::size_t number) const;
 
   /// A value that contains this memory, and how many bytes behind its first element the memory begins.

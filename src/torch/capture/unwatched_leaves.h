@@ -9,8 +9,9 @@
 
 namespace cohort::recording {
 
-/// Tensors that may get a gradient in the step, although nothing watches them: arguments, and parameters of modules that
-/// the step uses without naming them. autograd gives a leaf its gradient without an operator, so that a replay would not.
+/// Tensors that may get a gradient in the step, although nothing watches them: arguments, and parameters of modules
+/// that the step uses without naming them. autograd gives a leaf its gradient without an operator, so that a replay
+/// would not.
 class UnwatchedLeaves {
  public:
   /// The tensor and the gradient that it has now. `name`: "tensor 2 of the arguments".

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What some versions of libtorch lack, from 1.13 to 2.14. Only this folder knows versions: other code asks for a feature by
-// these names, or uses the types and functions of the other headers here. docs/libtorch.md says what a new version needs.
+// What some versions of libtorch lack, from 1.13 to 2.14. Only this folder knows versions: other code asks for a
+// feature by these names, or uses the types and functions of the other headers here. docs/libtorch.md says what a new
+// version needs.
 #pragma once
 
 #include <torch/version.h>
@@ -20,11 +21,12 @@
 /// c10::Stream::native_handle(), without which no stream of an accelerator can be passed on.
 #define COHORT_TORCH_HAS_STREAM_HANDLES COHORT_TORCH_SINCE(2, 11)
 
-/// c10d's splitGroup() numbers the members in the order in which they are given. Before (2.11 seen), in ascending order.
+/// c10d's splitGroup() numbers the members in the order in which they are given. Before (2.11 seen), in ascending
+/// order.
 #define COHORT_TORCH_SPLIT_KEEPS_ORDER COHORT_TORCH_SINCE(2, 14)
 
-/// FakeTensor in C++, which takes DispatchKey::Fake for itself: since 2.14, and the version that registers a fallback on the
-/// key is not yet released, so the header says it.
+/// FakeTensor in C++, which takes DispatchKey::Fake for itself: since 2.14, and the version that registers a fallback
+/// on the key is not yet released, so the header says it.
 #if __has_include(<c10/core/impl/FakeTensorModeTLS.h>)
 #define COHORT_TORCH_HAS_FAKE_TENSORS 1
 #else

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The dictionaries of a torch::nn::Module, in every version of libtorch from 1.13 to 2.14. Its public functions copy them
-// with all names, and do not let anybody replace what is registered.
+// The dictionaries of a torch::nn::Module, in every version of libtorch from 1.13 to 2.14. Its public functions copy
+// them with all names, and do not let anybody replace what is registered.
 #pragma once
 
 #include <torch/nn/module.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Places in libtorch that it keeps for its own tests and uses nowhere else, from 1.13 to 2.14. They carry what belongs to a
-// thread's work from thread to thread, and a kind of tensor of ours through the dispatcher; libtorch offers nothing else
-// for that. A new version is checked by docs/libtorch.md, "What a new version needs".
+// Places in libtorch that it keeps for its own tests and uses nowhere else, from 1.13 to 2.14. They carry what belongs
+// to a thread's work from thread to thread, and a kind of tensor of ours through the dispatcher; libtorch offers
+// nothing else for that. A new version is checked by docs/libtorch.md, "What a new version needs".
 #pragma once
 
 #include <c10/core/DispatchKey.h>

@@ -14,9 +14,9 @@ namespace cohort {
 
 namespace {
 
-// The dispatcher replaces kernels, but not fallbacks: those it removes for whoever holds the registration, here libtorch
-// itself. Its function for that is private, and an explicit instantiation may name what is private ([temp.spec.general]).
-// If it is renamed, this does not compile.
+// The dispatcher replaces kernels, but not fallbacks: those it removes for whoever holds the registration, here
+// libtorch itself. Its function for that is private, and an explicit instantiation may name what is private
+// ([temp.spec.general]). If it is renamed, this does not compile.
 template <class Tag, auto Member>
 struct Opened {
   friend auto member_of(Tag /*tag*/) { return Member; }

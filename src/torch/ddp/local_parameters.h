@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Parameters that are distributed tensors, beside data parallelism: DistributedDataParallel works on plain tensors, so the
-// module's parameters are the local parts, except during forward, which sees the distributed tensors. Gradients come
-// back through DTensor::from_local and are those of the parts.
+// Parameters that are distributed tensors, beside data parallelism: DistributedDataParallel works on plain tensors, so
+// the module's parameters are the local parts, except during forward, which sees the distributed tensors. Gradients
+// come back through DTensor::from_local and are those of the parts.
 #pragma once
 
 #include <cohort/torch/ddp.h>
@@ -16,8 +16,8 @@ namespace cohort::ddp {
 
 class LocalParameters {
  public:
-  /// Null if no parameter is distributed. Otherwise replaces them by their parts. Throws Error if the group shares other
-  /// ranks than this one with the mesh of a parameter, or if one cannot be replaced (DdpOptions::members).
+  /// Null if no parameter is distributed. Otherwise replaces them by their parts. Throws Error if the group shares
+  /// other ranks than this one with the mesh of a parameter, or if one cannot be replaced (DdpOptions::members).
   static std::unique_ptr<LocalParameters> make(::torch::nn::Module& module, const DdpOptions& options);
   /// The module has its distributed parameters again, with the values that were trained.
   ~LocalParameters();

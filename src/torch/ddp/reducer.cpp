@@ -286,8 +286,8 @@ void Reducer::launch(Bucket& bucket, std::size_t index) {
     bucket.flat = all_reduce_sparse(bucket.parameters.front(), bucket.flat);
     return;
   }
-  // Nothing is left to overlap the last bucket with, unless earlier buckets' parameters are stepped meanwhile: the thread
-  // that waits for it reduces it in finish().
+  // Nothing is left to overlap the last bucket with, unless earlier buckets' parameters are stepped meanwhile: the
+  // thread that waits for it reduces it in finish().
   const bool is_last = index + 1 == buckets_.size() && usage_.mode() != UsageMode::searched;
   if (is_last && !after_bucket_) return;
   bucket.work = all_reduce(bucket, true);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Operators that libtorch composes of others. Autograd normally takes them apart above the wrappers' key; below autograd
-// and in inference mode they arrive there whole.
+// Operators that libtorch composes of others. Autograd normally takes them apart above the wrappers' key; below
+// autograd and in inference mode they arrive there whole.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

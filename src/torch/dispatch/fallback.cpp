@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Runs for every operator on a distributed tensor, so looking at the arguments must cost nanoseconds: it compares tags and
-// bits of key sets, and touches no reference count.
+// Runs for every operator on a distributed tensor, so looking at the arguments must cost nanoseconds: it compares tags
+// and bits of key sets, and touches no reference count.
 #include "torch/dispatch/fallback.h"
 
 #include <c10/core/TensorImpl.h>

@@ -48,8 +48,8 @@ at::Tensor alias_of(const at::Tensor& tensor, const c10::VariableVersion& versio
   return alias;
 }
 
-/// Where a gradient goes on its way to a tensor that lies as `layout`. Every summand of a Partial has the gradient of the
-/// sum, so there it is replicated; a distributed tensor that is that Partial already may remain it.
+/// Where a gradient goes on its way to a tensor that lies as `layout`. Every summand of a Partial has the gradient of
+/// the sum, so there it is replicated; a distributed tensor that is that Partial already may remain it.
 LayoutPtr gradient_target(const LayoutPtr& layout, const Layout& gradient, bool may_stay_partial) {
   auto placements = layout->placements;
   bool is_changed = false;

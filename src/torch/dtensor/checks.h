@@ -11,9 +11,9 @@
 
 namespace cohort::dtensor {
 
-/// A layout for a tensor of `dims` dimensions: missing placements are Replicate, and negative dimensions are counted from
-/// the last. Throws ValueError unless there is one placement for each mesh dimension, and IndexError for a dimension that
-/// the tensor does not have. `who` is the function for the message.
+/// A layout for a tensor of `dims` dimensions: missing placements are Replicate, and negative dimensions are counted
+/// from the last. Throws ValueError unless there is one placement for each mesh dimension, and IndexError for a
+/// dimension that the tensor does not have. `who` is the function for the message.
 LayoutPtr checked_layout(const DeviceMesh& mesh, Placements placements, std::int64_t dims, std::string_view who);
 
 }  // namespace cohort::dtensor

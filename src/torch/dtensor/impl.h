@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The TensorImpl of a distributed tensor: global sizes, this rank's part, and how it lies on the mesh. It has no storage,
-// so that a kernel that is not meant for it throws instead of reading wrong memory.
+// The TensorImpl of a distributed tensor: global sizes, this rank's part, and how it lies on the mesh. It has no
+// storage, so that a kernel that is not meant for it throws instead of reading wrong memory.
 //
-// Its key set contains Fake, whose fallback (torch/dispatch/fallback.h) sits below autograd and above all kernels: every
-// operator on it, in forward, backward and optimizers, arrives there.
+// Its key set contains Fake, whose fallback (torch/dispatch/fallback.h) sits below autograd and above all kernels:
+// every operator on it, in forward, backward and optimizers, arrives there.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,8 +21,8 @@ namespace cohort::dtensor {
 class DTensorImpl final : public c10::TensorImpl {
  public:
   /// `local` has no autograd history. The strides are those that the whole tensor would have. libtorch decides by them
-  /// whether a view is possible and a copy needed, so they must be the same on all ranks, and never follow from the local
-  /// part: if it is empty or has sizes of 1, its strides say something else there.
+  /// whether a view is possible and a copy needed, so they must be the same on all ranks, and never follow from the
+  /// local part: if it is empty or has sizes of 1, its strides say something else there.
   DTensorImpl(at::Tensor local, LayoutPtr layout, at::IntArrayRef sizes, at::IntArrayRef strides);
 
   const at::Tensor& local() const noexcept { return local_; }
@@ -51,8 +51,8 @@ class DTensorImpl final : public c10::TensorImpl {
   mutable bool has_gradient_hook_ = false;
 };
 
-/// Strides of a dense tensor of these sizes, in row-major order or with the dimensions in the order of `like` in memory. An
-/// expanded dimension (stride 0) stays one.
+/// Strides of a dense tensor of these sizes, in row-major order or with the dimensions in the order of `like` in
+/// memory. An expanded dimension (stride 0) stays one.
 c10::DimVector dense_strides(at::IntArrayRef sizes);
 c10::DimVector dense_strides(at::IntArrayRef sizes, at::IntArrayRef like);
 

@@ -34,7 +34,8 @@ inline bool is_even(const Placement& shard, std::int64_t elements, std::int64_t 
   return is_consecutive(shard) && elements % ranks == 0;
 }
 
-/// The order of dimensions in which the one at `from` comes to `to`: movedim() in one step of the dispatcher instead of three.
+/// The order of dimensions in which the one at `from` comes to `to`: movedim() in one step of the dispatcher instead of
+/// three.
 inline c10::DimVector moved_order(std::int64_t dims, std::int64_t from, std::int64_t to) {
   c10::DimVector order;
   for (std::int64_t d = 0; d < dims; ++d) {
@@ -54,7 +55,8 @@ inline at::Tensor pack_evenly(const at::Tensor& whole, std::int64_t dim, std::in
   return whole.view(sizes).permute(moved_order(whole.dim() + 1, dim, 0)).contiguous();
 }
 
-/// The reverse: `parts` is contiguous and has the elements of a tensor of `sizes`. If it is in flight, so is the result.
+/// The reverse: `parts` is contiguous and has the elements of a tensor of `sizes`. If it is in flight, so is the
+/// result.
 inline at::Tensor unpack_evenly(const at::Tensor& parts, at::IntArrayRef sizes, std::int64_t dim, std::int64_t ranks) {
   if (is_outermost(sizes, dim)) return parts.view(sizes);
   c10::DimVector split(sizes);

@@ -52,8 +52,8 @@ struct Transition {
   bool operator==(const Transition&) const = default;
 };
 
-/// Whether the order does not matter in which two mesh dimensions are reduced. Otherwise a tensor that is Partial on both is
-/// reduced from the last to the first.
+/// Whether the order does not matter in which two mesh dimensions are reduced. Otherwise a tensor that is Partial on
+/// both is reduced from the last to the first.
 bool commute(Placement::Reduction a, Placement::Reduction b);
 
 /// The steps, in order; none for mesh dimensions of one rank.

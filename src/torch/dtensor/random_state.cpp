@@ -17,8 +17,8 @@ namespace cohort::dtensor {
 
 namespace {
 
-/// By the groups' ids and this rank's place: equal meshes that are made anew continue the sequence, ranks that are threads
-/// of one process have their own, and no mesh is kept alive.
+/// By the groups' ids and this rank's place: equal meshes that are made anew continue the sequence, ranks that are
+/// threads of one process have their own, and no mesh is kept alive.
 struct RandomStates {
   std::mutex mutex;
   std::unordered_map<std::string, RandomState> states;
@@ -45,8 +45,9 @@ std::uint64_t mixed(std::uint64_t x) {
   return x ^ (x >> 31U);
 }
 
-/// This thread's generator for a device, which is seeded anew for each draw. It is kept because making one is slow on the
-/// host (a state of 5 KB), and because libtorch 1.13 never frees a clone, which is how one is made without CUDA's headers.
+/// This thread's generator for a device, which is seeded anew for each draw. It is kept because making one is slow on
+/// the host (a state of 5 KB), and because libtorch 1.13 never frees a clone, which is how one is made without CUDA's
+/// headers.
 at::Generator& own_generator(at::Device device) {
   thread_local std::unordered_map<at::Device, at::Generator> generators;
   auto& generator = generators[device];

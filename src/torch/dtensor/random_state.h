@@ -2,8 +2,8 @@
 //
 // Random numbers of distributed tensors. Ranks that hold the same elements must draw the same numbers, and ranks that
 // hold different ones different numbers, without communication at every draw: each mesh has a seed, which the first
-// draw takes from the first rank's default generator and broadcasts, and a counter of draws, which is equal on all ranks
-// because they make the same calls. A draw's own seed is a hash of seed, counter and the index of the part.
+// draw takes from the first rank's default generator and broadcasts, and a counter of draws, which is equal on all
+// ranks because they make the same calls. A draw's own seed is a hash of seed, counter and the index of the part.
 #pragma once
 
 #include <ATen/core/Generator.h>

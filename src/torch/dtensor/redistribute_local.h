@@ -16,9 +16,9 @@
 namespace cohort::dtensor {
 
 /// The result is contiguous and never shares memory with `local`, unless the layouts are equal or this rank is not in
-/// the mesh: then it is `local`. Blocks until it is there, unless asked otherwise; on a device, orders the current stream. `sizes` are the
-/// global ones. The layouts have the same mesh. Throws Error if a Partial is asked for that cannot be (plan.h). Not
-/// differentiable: to be called below autograd.
+/// the mesh: then it is `local`. Blocks until it is there, unless asked otherwise; on a device, orders the current
+/// stream. `sizes` are the global ones. The layouts have the same mesh. Throws Error if a Partial is asked for that
+/// cannot be (plan.h). Not differentiable: to be called below autograd.
 ///
 /// With Completion::async the last collective of the plan is only begun, and the result may be a tensor in flight.
 ///

@@ -104,11 +104,12 @@ class OpCall {
   void localize(std::span<const LayoutPtr> targets);
   /// The same without any redistribution.
   void localize_as_they_are();
-  /// Runs the operator on what is on the stack. On a rank outside the mesh the results are empty tensors; their dtypes are
-  /// found by running the operator on tensors of one element, unless it is a view, in place or of a rule of the user's.
+  /// Runs the operator on what is on the stack. On a rank outside the mesh the results are empty tensors; their dtypes
+  /// are found by running the operator on tensors of one element, unless it is a view, in place or of a rule of the
+  /// user's.
   void run_local();
-  /// On a rank outside the mesh: runs the operator on zeros of these sizes, one list for each tensor. Where the sizes of the
-  /// results follow from what the operator computes, it says so.
+  /// On a rank outside the mesh: runs the operator on zeros of these sizes, one list for each tensor. Where the sizes
+  /// of the results follow from what the operator computes, it says so.
   void run_on_zeros(std::span<const c10::DimVector> sizes);
   /// Outside the mesh: makes the results empty.
   void empty_results();
@@ -128,8 +129,8 @@ class OpCall {
   at::Tensor take_result();
   c10::List<at::Tensor> take_list_result();
 
-  /// After a view: a view of a copied view (impl.h) must not be written either. What is detached from one may be: autograd
-  /// keeps gradients so, and adds to them.
+  /// After a view: a view of a copied view (impl.h) must not be written either. What is detached from one may be:
+  /// autograd keeps gradients so, and adds to them.
   void mark_views_of_copies();
 
   at::Tensor local_of(const TensorArgument& argument, const LayoutPtr& target) const;
@@ -176,9 +177,9 @@ struct Decision {
   c10::SmallVector<LayoutPtr, 4> arguments;
   c10::SmallVector<LayoutPtr, 2> results;
 };
-/// Chooses among the strategies, for each mesh dimension. Refuses if none applies. Each strategy shards one dimension of what
-/// is computed, and is taken to hold for strided shards as well, unless `takes_strided` is false because the rule needs
-/// to know where a part begins.
+/// Chooses among the strategies, for each mesh dimension. Refuses if none applies. Each strategy shards one dimension
+/// of what is computed, and is taken to hold for strided shards as well, unless `takes_strided` is false because the
+/// rule needs to know where a part begins.
 Decision choose(const OpCall& call, const Strategies& strategies, bool takes_strided = true);
 
 /// Chooses, localizes, runs and wraps.

@@ -16,8 +16,8 @@
 // ```
 //
 // Results are contiguous, except those of R -> S(i). Parts that are empty on all ranks are not communicated. With
-// Completion::async the result is a tensor in flight, and a copy that belongs behind the collective is made at its first
-// use.
+// Completion::async the result is a tensor in flight, and a copy that belongs behind the collective is made at its
+// first use.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -55,7 +55,8 @@ void AsyncResult::wait() {
 
 namespace {
 
-/// An inference tensor if the plain one is, whatever the mode now: in inference mode views of normal tensors are normal.
+/// An inference tensor if the plain one is, whatever the mode now: in inference mode views of normal tensors are
+/// normal.
 c10::intrusive_ptr<AsyncTensorImpl> make_async(const at::Tensor& plain, const std::shared_ptr<AsyncResult>& result) {
   const c10::InferenceMode mode(plain.is_inference());
   return c10::make_intrusive<AsyncTensorImpl>(plain, result);

@@ -7,9 +7,9 @@
 //   sum.view(-1);                      // does not wait
 //   sum + 1;                           // waits
 //
-// Its key set contains Fake, so every operator on it arrives in the fallback (torch/dispatch/fallback.h) below autograd,
-// which puts the plain tensor in its place. Code that reads memory without an operator (data_ptr(), accessors, printing)
-// asks the TensorImpl for its storage, which waits too.
+// Its key set contains Fake, so every operator on it arrives in the fallback (torch/dispatch/fallback.h) below
+// autograd, which puts the plain tensor in its place. Code that reads memory without an operator (data_ptr(),
+// accessors, printing) asks the TensorImpl for its storage, which waits too.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -118,7 +118,8 @@ at::Tensor filled_from(const at::Tensor& source, const at::Tensor& result, std::
 /// A contiguous copy of `source`, made at once or likewise.
 at::Tensor copy_of(const at::Tensor& source);
 
-/// The plain tensor if the collective is known to have ended: operators on it do not pass through the fallback any more.
+/// The plain tensor if the collective is known to have ended: operators on it do not pass through the fallback any
+/// more.
 inline const at::Tensor& plain_if_done(const at::Tensor& tensor) noexcept {
   const auto* const async = find_async(tensor);
   return async != nullptr && async->is_done() ? async->plain_in_flight() : tensor;

@@ -58,7 +58,8 @@ at::Tensor to_rows(const at::Tensor& tensor, std::int64_t parts, std::int64_t di
   return at::cat(tensor.chunk(parts, dim), 0);
 }
 
-/// The input of a reduce-scatter along dimension 0. chunk() gives fewer parts if they are not equal, so that is checked.
+/// The input of a reduce-scatter along dimension 0. chunk() gives fewer parts if they are not equal, so that is
+/// checked.
 at::Tensor scatter_input(const at::Tensor& tensor, std::int64_t dim, std::int64_t ranks) {
   const auto wrapped = wrap_dim(tensor, dim, "reduce_scatter_tensor");
   scattered_sizes(tensor, wrapped, ranks, "reduce_scatter_tensor");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Which group an operator of src/torch/functional/operators.h means. Operators name it by its id, since a graph can hold
-// a string but no object. The id alone does not say which rank is meant if the ranks are threads of one process, and
-// looking it up takes a lock; callers that have the group say so for the time of the call:
+// Which group an operator of src/torch/functional/operators.h means. Operators name it by its id, since a graph can
+// hold a string but no object. The id alone does not say which rank is meant if the ranks are threads of one process,
+// and looking it up takes a lock; callers that have the group say so for the time of the call:
 //
 //   const IssuingGroup scope(group, {.is_blocking = true});
 //   ops::all_reduce(x, "sum", group->id());
@@ -45,8 +45,8 @@ struct Issuer {
   ProcessGroupPtr held;  ///< null if a scope's caller holds the group
 };
 
-/// From the innermost scope of this thread whose group has this id; otherwise from the registry (group_registry.h), which
-/// throws an Error if it has none.
+/// From the innermost scope of this thread whose group has this id; otherwise from the registry (group_registry.h),
+/// which throws an Error if it has none.
 Issuer issuer_named(std::string_view id);
 
 }  // namespace cohort::functional

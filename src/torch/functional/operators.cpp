@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // The schemas have no aliasing annotations and the kind CONSERVATIVE, which tells TorchScript's optimiser that an
-// operator may have any side effect: it is neither removed when its result is unused, nor merged with an equal call, nor
-// moved across another operator. With annotations the kind would be FROM_SCHEMA, and a collective whose result this rank
-// does not use would disappear here while the other ranks wait in it: dead-code elimination removes writes, too, to
-// tensors that nobody reads. (libtorch refuses annotations together with CONSERVATIVE.) The price is that the schema does
-// not say what the forms in "_" and the `out` form write, nor that they and wait_tensor return their argument.
+// operator may have any side effect: it is neither removed when its result is unused, nor merged with an equal call,
+// nor moved across another operator. With annotations the kind would be FROM_SCHEMA, and a collective whose result this
+// rank does not use would disappear here while the other ranks wait in it: dead-code elimination removes writes, too,
+// to tensors that nobody reads. (libtorch refuses annotations together with CONSERVATIVE.) The price is that the schema
+// does not say what the forms in "_" and the `out` form write, nor that they and wait_tensor return their argument.
 #include "torch/functional/operators.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -3,9 +3,9 @@
 // Collectives as operators of libtorch ("cohort::all_reduce", ...), so that whatever sees operators sees them: the
 // dispatcher, recorders of graphs, TorchScript. These functions call them through the dispatcher.
 //
-// The group is named by its id (issuing_group.h). Results are plain tensors whose elements are there after wait_tensor(),
-// unless a scope says that the operator blocks. Inputs are not modified, except by the forms that end in "_" and by
-// the `out` of all_gather_into_tensor_out.
+// The group is named by its id (issuing_group.h). Results are plain tensors whose elements are there after
+// wait_tensor(), unless a scope says that the operator blocks. Inputs are not modified, except by the forms that end in
+// "_" and by the `out` of all_gather_into_tensor_out.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -10,8 +10,8 @@
 // write, since groups know memory and no tensors. They leave the registry when they have ended with success, because
 // their callers hold the Work and wait for it themselves.
 //
-// Process-wide and thread-safe: a storage belongs to one rank, also if ranks are threads, and the thread that waits (one
-// of autograd's, for example) need not be the one that issued.
+// Process-wide and thread-safe: a storage belongs to one rank, also if ranks are threads, and the thread that waits
+// (one of autograd's, for example) need not be the one that issued.
 #pragma once
 
 #include <ATen/core/Tensor.h>

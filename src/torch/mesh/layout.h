@@ -3,9 +3,9 @@
 // Where the ranks of a mesh lie in the flat, row-major list of ranks of the mesh that it was made from (its root).
 //
 // A dimension is a list of offsets, one for each index along it, beginning with 0: the rank at (i, j) is at position
-// base + first[i] + second[j] of the list. A sliced mesh has the same offsets on all ranks, but one base for each of its
-// copies. Lists of offsets, unlike a size and a stride, also describe dimensions that were merged although others lie
-// between them.
+// base + first[i] + second[j] of the list. A sliced mesh has the same offsets on all ranks, but one base for each of
+// its copies. Lists of offsets, unlike a size and a stride, also describe dimensions that were merged although others
+// lie between them.
 #pragma once
 
 #include <cstddef>

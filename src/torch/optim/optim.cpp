@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The operators are those of libtorch's optimizers (of PyTorch's for those that libtorch does not have in C++), in their
-// order and with the same numbers in double, so that results have the same bits. Numbers that change from step to step are
-// host arguments (capture_host.h), so that a replay of a captured step computes with its own.
+// The operators are those of libtorch's optimizers (of PyTorch's for those that libtorch does not have in C++), in
+// their order and with the same numbers in double, so that results have the same bits. Numbers that change from step to
+// step are host arguments (capture_host.h), so that a replay of a captured step computes with its own.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <cohort/error.h>
@@ -50,8 +50,8 @@ void each_with_gradient(torch::optim::Optimizer& optimizer, Body&& body) {
 }
 
 /// The state of a parameter. A replay does not create or look for tensors, it writes those that were recorded: if the
-/// optimizer has others by now, it would go on with the old ones and nobody would notice. `tensor_of` gives the tensor of a
-/// state by which that is seen.
+/// optimizer has others by now, it would go on with the old ones and nobody would notice. `tensor_of` gives the tensor
+/// of a state by which that is seen.
 template <class State, class TensorOf>
 State& recorded_state(torch::optim::Optimizer& optimizer, const StateKey& key, TensorOf&& tensor_of,
                       const at::Tensor& recorded) {
@@ -99,8 +99,8 @@ void make_zeros(at::Tensor& tensor, const at::Tensor& parameter) {
 }
 
 // --- how one parameter is stepped -------------------------------------------------------------------------------------
-// Each rule makes the tensors of a state that are not there yet, computes the numbers of a step, counted from 1, and steps
-// a parameter that has a gradient. `recorded` is a tensor that each state has from its first step on.
+// Each rule makes the tensors of a state that are not there yet, computes the numbers of a step, counted from 1, and
+// steps a parameter that has a gradient. `recorded` is a tensor that each state has from its first step on.
 
 template <class OptionsClass, class StateClass>
 struct AdamRule {

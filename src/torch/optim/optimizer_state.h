@@ -22,8 +22,8 @@
 
 namespace cohort {
 
-/// A CheckpointError that names the class, unless it is one of libtorch's or of cohort::optim, which have the same state.
-/// Another class that is derived from one of them may have more state than can be seen.
+/// A CheckpointError that names the class, unless it is one of libtorch's or of cohort::optim, which have the same
+/// state. Another class that is derived from one of them may have more state than can be seen.
 void require_known_optimizer(const torch::optim::Optimizer& optimizer);
 
 /// The groups are those of `optimizer`, the states those of `holder`, which has the same parameters or some of them.

@@ -74,7 +74,8 @@ TEST_F(GlooGroup, ARankThatDoesNotComeIsNamedInTime) {
 }
 
 TEST_F(GlooGroup, TheLastMessageOfARankThatLeavesArrives) {
-  // A receiver looks every 100 ms whether the connection is still there: about then, the message and the end come together.
+  // A receiver looks every 100 ms whether the connection is still there: about then, the message and the end come
+  // together.
   const EngineRanks ranks("gloo", 2);
   EXPECT_THAT(ranks.run([&](int rank) {
     for (int trial = 0; trial < 20; ++trial) {

@@ -28,8 +28,8 @@ class NcclPeers : public NcclTest {
     if (!server) serve();
     as_threads(2, [&](int rank) { body(make(connect(), rank, 2)); });
   }
-  /// A process that counts as rank 1 of the first group of this test; `prefix`: of the keys of its failure detector. It is
-  /// started before there are threads, as the thread sanitizer asks.
+  /// A process that counts as rank 1 of the first group of this test; `prefix`: of the keys of its failure detector. It
+  /// is started before there are threads, as the thread sanitizer asks.
   Process rank_1_elsewhere(const std::string& prefix) const {
     return Process([this, prefix] {
       const auto detector = FailureDetector::start(std::make_shared<PrefixStore>("groups//1" + prefix, connect()), 1, 2,

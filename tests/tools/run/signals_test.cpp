@@ -19,8 +19,8 @@ using testing::HasSubstr;
 using testing::Not;
 
 constexpr auto wait_for_ever = "while :; do sleep 0.02; done";
-/// The same without starting a process again and again: a shell that is stopped between vfork and exec of its child waits
-/// for that child and does not look stopped.
+/// The same without starting a process again and again: a shell that is stopped between vfork and exec of its child
+/// waits for that child and does not look stopped.
 constexpr auto wait_for_ever_in_one_process = "sleep 1000 & while :; do wait; done";
 
 TEST(RunSignals, SigtermReachesAllRanks) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// DistributedDataParallel's options, communication hooks and companions in captured steps: as in eager mode, bit by bit,
-// or refused. What must not happen is a replay that does something else in silence.
+// DistributedDataParallel's options, communication hooks and companions in captured steps: as in eager mode, bit by
+// bit, or refused. What must not happen is a replay that does something else in silence.
 #include <cohort/torch/capture.h>
 #include <cohort/torch/ddp.h>
 #include <cohort/torch/grad_scaler.h>

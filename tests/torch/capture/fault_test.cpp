@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Faults in replays: what a rank gets, and how long it takes, is as in eager mode; and training goes on with the ranks that
-// are left, by recording again.
+// Faults in replays: what a rank gets, and how long it takes, is as in eager mode; and training goes on with the ranks
+// that are left, by recording again.
 #include <ATen/ATen.h>
 #include <cohort/error.h>
 #include <cohort/torch/capture.h>

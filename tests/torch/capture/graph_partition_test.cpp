@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The parts of a replay as a CUDA graph that need no GPU: what is in the graph and what comes after it, small updates that
-// become operators on lists, and the numbers of the host. tests/torch/gpu/capture_gpu_test.cpp has the rest.
+// The parts of a replay as a CUDA graph that need no GPU: what is in the graph and what comes after it, small updates
+// that become operators on lists, and the numbers of the host. tests/torch/gpu/capture_gpu_test.cpp has the rest.
 #include "torch/capture/graph_partition.h"
 
 #include <ATen/ATen.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Rows GC-39 and GC-40 of the specification: backward hooks in captured steps, of tensors and of modules; and numbers that
-// the host gives to operators.
+// Rows GC-39 and GC-40 of the specification: backward hooks in captured steps, of tensors and of modules; and numbers
+// that the host gives to operators.
 #include <ATen/ATen.h>
 #include <cohort/error.h>
 #include <cohort/torch/capture.h>
@@ -101,8 +101,8 @@ TEST(CaptureRows, Gc40HooksOfParametersAreReplayedAndGuarded) {
   EXPECT_EQ(call(), 4);
 }
 
-/// Whether torch::autograd::grad() runs hooks of the tensors it is asked for depends on libtorch's version: eager mode is
-/// the measure.
+/// Whether torch::autograd::grad() runs hooks of the tensors it is asked for depends on libtorch's version: eager mode
+/// is the measure.
 TEST(CaptureRows, Gc40HooksOfArguments) {
   const auto gradient_of = [](const at::Tensor& x) { return torch::autograd::grad({(x * x).sum()}, {x}).front(); };
   auto step = capture([&](const at::Tensor& x) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Memory that a captured step shares with its caller: a replay must find it where the recording did, or record again, and
-// autograd must know what it has written.
+// Memory that a captured step shares with its caller: a replay must find it where the recording did, or record again,
+// and autograd must know what it has written.
 #include <cohort/torch/capture.h>
 #include <cohort/torch/ddp.h>
 #include <cohort/torch/dtensor.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What changes from step to step in cohort::optim is where a recorder sees it: an observer of all operators finds numbers
-// that change only in arguments for which a HostArgument stands.
+// What changes from step to step in cohort::optim is where a recorder sees it: an observer of all operators finds
+// numbers that change only in arguments for which a HostArgument stands.
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>
 #include <cohort/torch/capture_host.h>

@@ -201,8 +201,8 @@ TEST(CapturedResults, AreNewTensorsEachTime) {
   for (std::size_t i = 0; i < results.size(); ++i) expect_same_bits(results[i], expected[i], std::to_string(i));
 }
 
-/// Another batch size, evaluation, a frozen layer and a new parameter memory are recorded anew; what was recorded is used
-/// again.
+/// Another batch size, evaluation, a frozen layer and a new parameter memory are recorded anew; what was recorded is
+/// used again.
 TEST(CapturedTrainingThatChanges, HasTheBitsOfEagerTraining) {
   std::vector<std::string> reasons;
   const auto run = [&](bool is_captured) {

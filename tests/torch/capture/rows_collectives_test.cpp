@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Rows GC-13 to GC-15 of the specification: collectives of every kind in a captured step, with new inputs in each replay.
+// Rows GC-13 to GC-15 of the specification: collectives of every kind in a captured step, with new inputs in each
+// replay.
 #include <ATen/ATen.h>
 #include <cohort/reduction.h>
 #include <cohort/torch/capture.h>

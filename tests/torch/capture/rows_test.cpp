@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Rows GC-01 to GC-05, GC-16, GC-17, GC-38 and GC-42 of the specification, one test or more for each. There is no tracer
-// of host code here, so a query of a group, a mesh or a placement is an ordinary constant of the recording: what the
-// specification calls folded shows as a number in the graph, and what was asked is guarded where it came from.
+// Rows GC-01 to GC-05, GC-16, GC-17, GC-38 and GC-42 of the specification, one test or more for each. There is no
+// tracer of host code here, so a query of a group, a mesh or a placement is an ordinary constant of the recording: what
+// the specification calls folded shows as a number in the graph, and what was asked is guarded where it came from.
 #include <ATen/ATen.h>
 #include <cohort/backend.h>
 #include <cohort/current_group.h>

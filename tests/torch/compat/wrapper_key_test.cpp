@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The library's dispatch key and libtorch's own: neither takes the other's place, in this libtorch or in a later one, which
-// will have a fallback on Fake.
+// The library's dispatch key and libtorch's own: neither takes the other's place, in this libtorch or in a later one,
+// which will have a fallback on Fake.
 #include "torch/compat/wrapper_key.h"
 
 #include <c10/core/impl/LocalDispatchKeySet.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Modules whose parameters are on several devices of one type. Ranks are processes, since autograd has one thread for each
-// device of a process.
+// Modules whose parameters are on several devices of one type. Ranks are processes, since autograd has one thread for
+// each device of a process.
 #include <cohort/torch/clip_grad.h>
 #include <cohort/torch/tensor.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Asynchronous redistribution: what it returns before the other ranks have come, and what waits. Rank 1 joins when rank 0
-// tells it to, so that a call that waited would not return.
+// Asynchronous redistribution: what it returns before the other ranks have come, and what waits. Rank 1 joins when rank
+// 0 tells it to, so that a call that waited would not return.
 #include <ATen/ATen.h>
 #include <cohort/error.h>
 #include <cohort/torch/dtensor.h>

@@ -87,8 +87,8 @@ TEST(DistributedCheckpoints, WhatDoesNotFitIsNamedAndNothingChanges) {
   });
 }
 
-/// The parameter is the number of elements: with 8, each of the four ranks has some; with 2, the files of the last ranks
-/// have nothing that anybody needs.
+/// The parameter is the number of elements: with 8, each of the four ranks has some; with 2, the files of the last
+/// ranks have nothing that anybody needs.
 class DamagedCheckpoint : public testing::TestWithParam<std::int64_t> {};
 
 TEST_P(DamagedCheckpoint, IsAnErrorForAllWhoeversFileItIs) {

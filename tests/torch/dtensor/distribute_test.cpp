@@ -18,8 +18,8 @@ using dtensor::Layout;
 
 class DistributeOn : public testing::TestWithParam<Sizes> {};
 
-/// A mesh dimension communicates only among ranks whose values somebody gets: those that are at the source's index on all
-/// later mesh dimensions. So the tensor crosses each mesh dimension once, from the first to the last.
+/// A mesh dimension communicates only among ranks whose values somebody gets: those that are at the source's index on
+/// all later mesh dimensions. So the tensor crosses each mesh dimension once, from the first to the last.
 TEST_P(DistributeOn, OnlyRanksThatHandTheValuesOnCommunicate) {
   const auto& shape = GetParam();
   const auto ranks = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());

@@ -41,7 +41,8 @@ inline DTensor laid_out(const at::Tensor& dense, const DeviceMesh& mesh, const P
                              {.sizes = dense.sizes().vec(), .strides = dense.contiguous().strides().vec()});
 }
 
-/// All lists of placements, one for each tensor, if they are at most `most`; otherwise `most` of them, chosen by the seed.
+/// All lists of placements, one for each tensor, if they are at most `most`; otherwise `most` of them, chosen by the
+/// seed.
 inline std::vector<std::vector<Placements>> combinations(const std::vector<at::Tensor>& tensors, std::int64_t mesh_dims,
                                                          bool with_partial, std::size_t most, unsigned seed) {
   std::vector<std::vector<Placement>> choices;  // for each tensor and mesh dimension

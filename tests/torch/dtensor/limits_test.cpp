@@ -78,7 +78,8 @@ TEST(PlainTensors, InListsCountAsReplicatedWithinImplicitReplication) {
   });
 }
 
-/// Only zeros that stand for a missing gradient: what a function of the user's makes in backward may differ on the ranks.
+/// Only zeros that stand for a missing gradient: what a function of the user's makes in backward may differ on the
+/// ranks.
 TEST(PlainTensors, AreRefusedInBackwardAsWell) {
   struct Mixes : torch::autograd::Function<Mixes> {
     static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }

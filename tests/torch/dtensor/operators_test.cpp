@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Every rule against the dense computation: all placements of all arguments on meshes of one dimension, a sample of them
-// on two, forward and backward, with sizes that do not divide evenly and ranks that hold nothing.
+// Every rule against the dense computation: all placements of all arguments on meshes of one dimension, a sample of
+// them on two, forward and backward, with sizes that do not divide evenly and ranks that hold nothing.
 #include <cohort/error.h>
 #include <cohort/torch/dtensor.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Ranks outside a mesh make the same calls as the others, and get tensors of the same sizes and dtypes with nothing in them.
+// Ranks outside a mesh make the same calls as the others, and get tensors of the same sizes and dtypes with nothing in
+// them.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <cohort/error.h>
 #include <cohort/torch/dtensor.h>

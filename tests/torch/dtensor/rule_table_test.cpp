@@ -18,8 +18,8 @@ namespace {
 using Names = std::set<std::string>;
 using Families = std::map<std::string, Names>;
 
-/// A rule's operator without namespace and overload; nothing if this libtorch has no such operator, or if it is a variant
-/// that writes to an `out` argument.
+/// A rule's operator without namespace and overload; nothing if this libtorch has no such operator, or if it is a
+/// variant that writes to an `out` argument.
 std::string base_name(const std::string& op) {
   const auto dot = op.find('.');
   const auto name = op.substr(0, dot);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Results in flight: what waits and what does not. Rank 1 joins a collective when rank 0 tells it to, so that a view that
-// waited would not return.
+// Results in flight: what waits and what does not. Rank 1 joins a collective when rank 0 tells it to, so that a view
+// that waited would not return.
 #include "torch/functional/async_tensor.h"
 
 #include <ATen/ATen.h>

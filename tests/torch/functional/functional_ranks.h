@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Ranks as threads for the tests of functional collectives. Each thread has a registry of its own, in which its group is
-// found by id: an id alone would not say which of the threads is meant.
+// Ranks as threads for the tests of functional collectives. Each thread has a registry of its own, in which its group
+// is found by id: an id alone would not say which of the threads is meant.
 #pragma once
 
 #include <cohort/group_registry.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Random calls of every operator, with tensors that have memory and with tensors on the meta device: the results have the
-// same sizes, strides and dtypes, or both calls throw.
+// Random calls of every operator, with tensors that have memory and with tensors on the meta device: the results have
+// the same sizes, strides and dtypes, or both calls throw.
 #include <ATen/ATen.h>
 #include <cohort/torch/functional.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// (GPU) PyTorch's ProcessGroupNCCL as a group of Cohort's: operations ordered on a stream, what the library sends from host
-// to host over it, and training.
+// (GPU) PyTorch's ProcessGroupNCCL as a group of Cohort's: operations ordered on a stream, what the library sends from
+// host to host over it, and training.
 #include <cohort/torch/c10d.h>
 #include <cohort/torch/ddp.h>
 #include <cohort/torch/tensor.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// (GPU) Captured steps beside the same steps in eager mode: replayed by direct calls and as CUDA graphs, losses, parameters
-// and buffers must be equal to the bit.
+// (GPU) Captured steps beside the same steps in eager mode: replayed by direct calls and as CUDA graphs, losses,
+// parameters and buffers must be equal to the bit.
 #include <ATen/Context.h>
 #include <cohort/torch/capture.h>
 #include <cohort/torch/ddp.h>

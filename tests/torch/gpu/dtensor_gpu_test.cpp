@@ -106,8 +106,8 @@ TEST_P(DTensorOn, GpusDrawEqualNumbersWhereElementsAreEqual) {
   });
 }
 
-/// On a stream of the user's, behind work that takes a while there. Operators use the results at once, and the host waits
-/// for nothing before the values are compared.
+/// On a stream of the user's, behind work that takes a while there. Operators use the results at once, and the host
+/// waits for nothing before the values are compared.
 TEST_P(DTensorOn, GpusFollowTheCurrentStream) {
   on_gpu_meshes(GetParam(), [](const DeviceMesh& mesh) {
     const c10::impl::VirtualGuardImpl guard(at::kCUDA);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// (GPU) Operators on distributed tensors of CUDA memory against the same on the whole tensors, forward and backward. The
-// full list is tested on the host; these are the ones that models need, whose kernels and formulas are others on CUDA.
+// (GPU) Operators on distributed tensors of CUDA memory against the same on the whole tensors, forward and backward.
+// The full list is tested on the host; these are the ones that models need, whose kernels and formulas are others on
+// CUDA.
 #include <cohort/torch/dtensor.h>
 
 #include <functional>

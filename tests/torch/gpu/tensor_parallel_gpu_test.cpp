@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// (GPU) The GPT of examples/14_tensor_parallel.cpp on CUDA memory: losses and parameters of the same model in one process.
+// (GPU) The GPT of examples/14_tensor_parallel.cpp on CUDA memory: losses and parameters of the same model in one
+// process.
 #include <cohort/torch/ddp.h>
 #include <cohort/torch/parallelize.h>
 #include <torch/torch.h>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Compares our distributed tensors with PyTorch's: the programs of dtensor_programs.h with what dtensor_reference.py has
-// written down of the same ones. Placements, sizes and offsets of the parts and the number of collectives of each kind
-// must be equal, and so must values: exactly where data only moves, and but for rounding where it is added up. What
-// differs on purpose is in the table below, and must differ exactly so.
+// Compares our distributed tensors with PyTorch's: the programs of dtensor_programs.h with what dtensor_reference.py
+// has written down of the same ones. Placements, sizes and offsets of the parts and the number of collectives of each
+// kind must be equal, and so must values: exactly where data only moves, and but for rounding where it is added up.
+// What differs on purpose is in the table below, and must differ exactly so.
 //
 //   torch_dtensor_oracle FOLDER          tools/dev/dtensor_oracle.sh does both steps
 #include <fnmatch.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Random trainings: combinations of models, options of DistributedDataParallel, optimizers and ways to step, each compared
-// with the same training in one process without any of it. A training is a list of choices, so that one that fails can be
-// made plainer choice by choice, and is printed as text that runs it again.
+// Random trainings: combinations of models, options of DistributedDataParallel, optimizers and ways to step, each
+// compared with the same training in one process without any of it. A training is a list of choices, so that one that
+// fails can be made plainer choice by choice, and is printed as text that runs it again.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -40,7 +40,8 @@ class Training {
   /// Whether its choices can go together. What the library refuses goes together here, if a user might try it.
   bool is_fit() const;
 
-  /// Whether it learns what one process learns to the last digits: gradients are not compressed, and no precision is lost.
+  /// Whether it learns what one process learns to the last digits: gradients are not compressed, and no precision is
+  /// lost.
   bool is_exact() const;
 
   /// "ranks=2 captured=yes": what is not the plainest. parse() throws std::invalid_argument for anything else.

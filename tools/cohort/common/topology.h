@@ -39,7 +39,8 @@ class Topology {
 
  private:
   /// hwloc's plugins find devices and other formats of files. Loading them (OpenGL's and X11's libraries among others)
-  /// would take longer than all that is asked for here. The environment is as before afterwards, for the ranks inherit it.
+  /// would take longer than all that is asked for here. The environment is as before afterwards, for the ranks inherit
+  /// it.
   bool init_without_plugins() {
     constexpr auto* path = "HWLOC_PLUGINS_PATH";
     const bool is_given = !Env::read_one(path).empty();

@@ -14,8 +14,8 @@ namespace cohort::tool {
 /// programs. 1 says that something went wrong later.
 inline constexpr int usage_exit_code = 2;
 
-/// Help shows descriptions and footers as they are written. CLI11 wraps them since 2.5. Subcommands that are added later
-/// inherit it.
+/// Help shows descriptions and footers as they are written. CLI11 wraps them since 2.5. Subcommands that are added
+/// later inherit it.
 void keep_lines_of_help(CLI::App& app);
 
 /// "; did you mean --json?", or nothing where no flag of `app` is near.

@@ -10,8 +10,8 @@
 // Before each operation on 16 KiB or more, every rank writes its array and reads the last result, and the operation is
 // timed on its own. If nobody touched the memory in between, an algorithm in which a rank combines the same slice of
 // all ranks' memory each time would find everything in its own cache, and look several times faster than in any
-// program. Where operations back to back are asked for (or a batch, or non-blocking ones), they run on untouched memory, as
-// in the loops of OSU's benchmarks and nccl-tests.
+// program. Where operations back to back are asked for (or a batch, or non-blocking ones), they run on untouched
+// memory, as in the loops of OSU's benchmarks and nccl-tests.
 //
 // Decisions that depend on a time use that of the slowest rank, so that all ranks decide alike.
 #pragma once

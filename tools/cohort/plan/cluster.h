@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// A cluster as plans see it: hosts with the same number of ranks, and two kinds of links, inside a host and between hosts.
-// On each a message of n bytes takes alpha + n * beta (R. W. Hockney, "The communication challenge for MPP: Intel Paragon
-// and Meiko CS-2", Parallel Computing 20(3), 1994).
+// A cluster as plans see it: hosts with the same number of ranks, and two kinds of links, inside a host and between
+// hosts. On each a message of n bytes takes alpha + n * beta (R. W. Hockney, "The communication challenge for MPP:
+// Intel Paragon and Meiko CS-2", Parallel Computing 20(3), 1994).
 //
 // As a file:
 //
@@ -14,8 +14,8 @@
 //     "overlap": 0.9
 //   }
 //
-// "inter" is the link of a host, which its ranks share. Without it, all ranks are on one host; without "ranks_per_host",
-// too. The last two may be left out.
+// "inter" is the link of a host, which its ranks share. Without it, all ranks are on one host; without
+// "ranks_per_host", too. The last two may be left out.
 #pragma once
 
 #include <cstdint>

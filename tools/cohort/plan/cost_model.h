@@ -9,9 +9,10 @@
 //
 // The arithmetic of reductions is not counted by itself: a measured beta contains it.
 //
-// A group of several ranks on each of several hosts communicates in levels, as the backend hybrid and NCCL do: inside the
-// host, between hosts, inside the host again. The ranks of a host share its link, so if r instances of a group have a member
-// each on a host (the data-parallel groups of a model that is split inside hosts), each has an r-th of the bandwidth.
+// A group of several ranks on each of several hosts communicates in levels, as the backend hybrid and NCCL do: inside
+// the host, between hosts, inside the host again. The ranks of a host share its link, so if r instances of a group have
+// a member each on a host (the data-parallel groups of a model that is split inside hosts), each has an r-th of the
+// bandwidth.
 #pragma once
 
 #include <cstddef>
@@ -34,8 +35,8 @@ struct Placement {
 /// `stride` is the distance between neighbours in a group of `ranks`, as ranks of the job; hosts are filled in rank order.
 Placement place(int ranks, int stride, const Cluster& cluster);
 
-/// Seconds. `operation` is as groups name it (op_type.h); `bytes` as graphs count them: of a rank's input and output the
-/// larger. One rank costs nothing. An operation that is not known is taken for an all_to_all, which moves most.
+/// Seconds. `operation` is as groups name it (op_type.h); `bytes` as graphs count them: of a rank's input and output
+/// the larger. One rank costs nothing. An operation that is not known is taken for an all_to_all, which moves most.
 double cost(std::string_view operation, std::size_t bytes, const Placement& placement, const Cluster& cluster);
 
 /// On one kind of link.

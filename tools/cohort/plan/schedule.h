@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// When the parts of a step happen on a cluster: a list schedule. The rank computes one thing after the other, in the order
-// of the recording. Each group has a queue, in which its collectives run one after the other, each as long as the cost model
-// says; different groups do not disturb each other. A blocking collective and a wait hold the rank up. All ranks are taken to
-// be equally fast.
+// When the parts of a step happen on a cluster: a list schedule. The rank computes one thing after the other, in the
+// order of the recording. Each group has a queue, in which its collectives run one after the other, each as long as the
+// cost model says; different groups do not disturb each other. A blocking collective and a wait hold the rank up. All
+// ranks are taken to be equally fast.
 #pragma once
 
 #include <string>

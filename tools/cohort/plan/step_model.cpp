@@ -126,8 +126,8 @@ bool has_parts(std::string_view operation) {
          operation == "scatter";
 }
 
-/// Which events are buckets of gradients: asynchronous all_reduces, and a blocking one that follows them on the same group,
-/// at the latest right after they were awaited, as DistributedDataParallel reduces its last bucket.
+/// Which events are buckets of gradients: asynchronous all_reduces, and a blocking one that follows them on the same
+/// group, at the latest right after they were awaited, as DistributedDataParallel reduces its last bucket.
 std::vector<bool> find_buckets(const StepModel& model) {
   std::vector<bool> found(model.events.size());
   std::map<std::size_t, std::string> last;  // by group: what the asynchronous all_reduces before have as elements

@@ -46,8 +46,8 @@ struct StepModel {
   int world() const;
 };
 
-/// Each wait is for the asynchronous collectives that made or wrote its values. What a blocking collective or a wait took
-/// in the recording is left out: a prediction has its own times for them.
+/// Each wait is for the asynchronous collectives that made or wrote its values. What a blocking collective or a wait
+/// took in the recording is left out: a prediction has its own times for them.
 StepModel model_of(const RecordedStep& step);
 
 /// What becomes of all_gather and reduce_scatter when a group grows.
@@ -59,13 +59,14 @@ enum class Parts : std::uint8_t {
 /// The group that grows with the world unless the user names another: the outermost (with the largest stride).
 std::size_t outermost_group(const StepModel& model);
 
-/// The step on another number of ranks: this group has the rest of the ranks that the other dimensions leave. Groups that
-/// contain it grow with it. Throws a ValueError if the world is no multiple of the other dimensions.
+/// The step on another number of ranks: this group has the rest of the ranks that the other dimensions leave. Groups
+/// that contain it grow with it. Throws a ValueError if the world is no multiple of the other dimensions.
 StepModel resized(const StepModel& model, std::size_t growing, int world, Parts parts);
 
-/// Neighbouring asynchronous all_reduces of a group put together until they have at least this many bytes, as the gradients
-/// of DistributedDataParallel are in buckets (its last one may be blocking): a bucket starts when its last part is there, and who waits for a part waits
-/// for the bucket. Parts are never split, so a recording with small buckets leaves more choice.
+/// Neighbouring asynchronous all_reduces of a group put together until they have at least this many bytes, as the
+/// gradients of DistributedDataParallel are in buckets (its last one may be blocking): a bucket starts when its last
+/// part is there, and who waits for a part waits for the bucket. Parts are never split, so a recording with small
+/// buckets leaves more choice.
 StepModel with_buckets(const StepModel& model, std::size_t bytes);
 
 /// The bytes of those all_reduces: of all, and of the smallest. Both are 0 if there are none.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Where the time of a captured step's replays went: for `cohort trace` of a recorded step (cohort/torch/recorded_step.h).
+// Where the time of a captured step's replays went: for `cohort trace` of a recorded step
+// (cohort/torch/recorded_step.h).
 #pragma once
 
 #include <cohort/torch/recorded_step.h>

@@ -8,8 +8,8 @@
 //
 // Only the two ranks of a piece know its size, which no signature covers. If they disagree, the others must not leave
 // before they know it. So every rank publishes its balance: the sizes of the pieces it sends, each with a weight of its
-// own, less those it expects. The balances of all ranks add up to 0 if all pairs agree; if not, then only by a chance of
-// 2^-64. The ranks of a pair that disagrees find out when they look at their pieces, and the rest wait for them.
+// own, less those it expects. The balances of all ranks add up to 0 if all pairs agree; if not, then only by a chance
+// of 2^-64. The ranks of a pair that disagrees find out when they look at their pieces, and the rest wait for them.
 #include <fmt/format.h>
 
 #include "backends/shm/backend.h"

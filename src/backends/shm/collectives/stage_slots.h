@@ -10,11 +10,12 @@
 
 namespace cohort::shm {
 
-/// Where the chunks of an operation lie in the ranks' staging areas. Two places would do for the protocol (pipeline.h). But
-/// a place that a peer has just read is still in that peer's cache, and writing it again waits until the peer has given up
-/// every line. Where chunks move on through the whole area instead, from operation to operation, the lines have left that
-/// cache by then, if the area is twice as large: on processors whose cores share a fast cache this makes staging up to
-/// three times as fast, and on others it does not (docs/performance.md). So it is measured (auto_tuner.h).
+/// Where the chunks of an operation lie in the ranks' staging areas. Two places would do for the protocol (pipeline.h).
+/// But a place that a peer has just read is still in that peer's cache, and writing it again waits until the peer has
+/// given up every line. Where chunks move on through the whole area instead, from operation to operation, the lines
+/// have left that cache by then, if the area is twice as large: on processors whose cores share a fast cache this makes
+/// staging up to three times as fast, and on others it does not (docs/performance.md). So it is measured
+/// (auto_tuner.h).
 class StageSlots {
  public:
   /// `base` is the number of chunks before this operation, which is the same on all ranks (Collective::chunk_base). No

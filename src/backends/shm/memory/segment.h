@@ -22,8 +22,8 @@ class Segment {
   std::size_t size() const { return size_; }
   /// Throws Error if there is not enough memory.
   virtual void reserve(std::size_t offset, std::size_t bytes) = 0;
-  /// Maps reserved pages all at once, for the process that writes them: a page fault for each would take longer than what
-  /// is written there. Does nothing where the kernel cannot (before 5.14).
+  /// Maps reserved pages all at once, for the process that writes them: a page fault for each would take longer than
+  /// what is written there. Does nothing where the kernel cannot (before 5.14).
   void prefault(std::size_t offset, std::size_t bytes) const noexcept;
 
  protected:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The part of the messenger in which a receiver copies an announced message out of the sender's memory by itself, a piece
-// in each round of progress, and decides whether to.
+// The part of the messenger in which a receiver copies an announced message out of the sender's memory by itself, a
+// piece in each round of progress, and decides whether to.
 #include <algorithm>
 
 #include "backends/shm/collectives/tuning.h"

@@ -75,8 +75,8 @@ struct alignas(2 * cache_line) RankInfo {
   AwaitedRanks awaited;
 };
 
-/// Why the group is broken. `stage`: 0 empty, 1 being written, 2 ready to be read. A failure and its cause, which is that
-/// of a larger group, have the same text.
+/// Why the group is broken. `stage`: 0 empty, 1 being written, 2 ready to be read. A failure and its cause, which is
+/// that of a larger group, have the same text.
 struct alignas(2 * cache_line) FailureRecord {
   std::atomic<std::uint32_t> stage;
   std::uint32_t kind;

@@ -27,8 +27,8 @@ class Waiting {
   /// whom.
   void end(int awaited, bool gave_up);
 
-  /// The awaited rank, the rank that it waits for, and so on. The last one waits for nobody. If all wait for each other,
-  /// the awaited rank alone.
+  /// The awaited rank, the rank that it waits for, and so on. The last one waits for nobody. If all wait for each
+  /// other, the awaited rank alone.
   std::vector<int> chain(int awaited) const;
 
  private:

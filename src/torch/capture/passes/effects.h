@@ -3,9 +3,9 @@
 // What each instruction of a program touches. Two instructions may change places if neither writes what the other one
 // touches; every pass that moves, merges or removes something asks nothing else.
 //
-// Memory is told apart by storage: views of one storage count as one, whatever part of it they show. Besides memory there
-// are things that have an order: collectives (over all groups, so that no reordering can make ranks wait for each other
-// in a circle), what the host does and the numbers that it gives, and random generators.
+// Memory is told apart by storage: views of one storage count as one, whatever part of it they show. Besides memory
+// there are things that have an order: collectives (over all groups, so that no reordering can make ranks wait for each
+// other in a circle), what the host does and the numbers that it gives, and random generators.
 #pragma once
 
 #include <cstddef>
@@ -44,8 +44,8 @@ class Resources {
   std::size_t first_existence_ = 0;
 };
 
-/// Whether the instruction only shows memory of its arguments. An operator that is a view by its schema may have copied:
-/// to(), contiguous() and reshape() do if they must.
+/// Whether the instruction only shows memory of its arguments. An operator that is a view by its schema may have
+/// copied: to(), contiguous() and reshape() do if they must.
 bool is_view(const Instruction& instruction, const Resources& resources);
 
 /// Of all instructions, in order.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Neighbours in the order of collectives become one coalesced operation, which performs its members one after another: a
-// single trip to the group's thread and back instead of many. Copying them into one flat message and back would save
-// another 0.5 us for each member on shm, and cost 1 us and more for each copy; it would also change the bits on backends
-// that divide messages among ranks.
+// Neighbours in the order of collectives become one coalesced operation, which performs its members one after another:
+// a single trip to the group's thread and back instead of many. Copying them into one flat message and back would save
+// another 0.5 us for each member on shm, and cost 1 us and more for each copy; it would also change the bits on
+// backends that divide messages among ranks.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The memory that a replay makes: how long each storage lives, how much is alive at once, and where each would lie in one
-// arena. A replay lets go of a value after its last use, and of a storage with the last value that shows it.
+// The memory that a replay makes: how long each storage lives, how much is alive at once, and where each would lie in
+// one arena. A replay lets go of a value after its last use, and of a storage with the last value that shows it.
 #pragma once
 
 #include <cstddef>
@@ -35,9 +35,10 @@ struct MemoryPlan {
   std::vector<std::size_t> offsets{};  ///< of the lifetimes, in their order
 };
 
-/// Two storages share bytes of the arena only if they do not live at the same time. Places are found by size: the largest
-/// storage first, each in the smallest gap that fits between those that live at the same time (the "greedy by size"
-/// offsets of Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference, 2020, arXiv:2001.03288).
+/// Two storages share bytes of the arena only if they do not live at the same time. Places are found by size: the
+/// largest storage first, each in the smallest gap that fits between those that live at the same time (the "greedy by
+/// size" offsets of Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference, 2020,
+/// arXiv:2001.03288).
 MemoryPlan plan_memory(std::span<const Lifetime> lifetimes, std::size_t instructions);
 
 /// "temporaries: a peak of 3.1 MiB of 14.0 MiB made, 3.2 MiB in one arena"

@@ -15,9 +15,9 @@ namespace cohort::recording {
 
 namespace {
 
-// A blocking operation on an idle group runs on its caller's thread. An asynchronous one is handed to the group's thread
-// and back, which costs 20 to 80 us, as much as an all_reduce of 64 KiB takes on shm; what is to run meanwhile must be
-// worth it.
+// A blocking operation on an idle group runs on its caller's thread. An asynchronous one is handed to the group's
+// thread and back, which costs 20 to 80 us, as much as an all_reduce of 64 KiB takes on shm; what is to run meanwhile
+// must be worth it.
 constexpr std::size_t smallest_message = 64 * 1024;
 constexpr double shortest_work = 60;  // us
 

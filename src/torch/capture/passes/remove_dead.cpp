@@ -67,7 +67,8 @@ PassReport remove_dead(Program& program) {
   std::size_t last_region = 0;  // of an instruction that stays
   for (auto i = instructions.size(); i-- > 0;) {
     const auto& each = instructions[i];
-    // A call on a distributed tensor begins in front of what it consists of; from_local and to_local consist of nothing.
+    // A call on a distributed tensor begins in front of what it consists of; from_local and to_local consist of
+    // nothing.
     stays[i] = each.as<DistributedCall>() != nullptr ? each.region == last_region || needs.include_any(each.reads)
                                            : effects[i].is_opaque || needs.include(each);
     if (stays[i]) last_region = each.region;

@@ -4,8 +4,8 @@
 // together with the views and empty tensors that only they need; waits move down to where the data are used.
 //
 // A move that would raise the peak of live memory by more than a little is cut short: hoisting every all_gather of a
-// sharded model to the beginning of the step would hold the whole model at once. None ends within a call on a distributed
-// tensor, which is one node of the graph.
+// sharded model to the beginning of the step would hold the whole model at once. None ends within a call on a
+// distributed tensor, which is one node of the graph.
 #pragma once
 
 #include <cstddef>
@@ -45,9 +45,9 @@ class Schedule {
 
   void insert_behind(std::size_t place, Instruction instruction, Effects effects);
 
-  /// Gathers the instructions at `places`, which stand side by side, in front of the one at `behind`, which then follows
-  /// them: if nothing in between depends on them but views, which go behind it. Returns the new places of them all, or
-  /// nothing if it cannot be.
+  /// Gathers the instructions at `places`, which stand side by side, in front of the one at `behind`, which then
+  /// follows them: if nothing in between depends on them but views, which go behind it. Returns the new places of them
+  /// all, or nothing if it cannot be.
   std::vector<std::size_t> gather(const std::vector<std::size_t>& places, std::size_t behind);
 
   /// Puts the program's instructions in this order.

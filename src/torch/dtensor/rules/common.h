@@ -7,8 +7,8 @@
 
 namespace cohort::dtensor {
 
-/// The sizes to which all tensor arguments broadcast. What is written must have them already; those of an `out` argument do
-/// not count.
+/// The sizes to which all tensor arguments broadcast. What is written must have them already; those of an `out`
+/// argument do not count.
 c10::DimVector broadcast_sizes(const OpCall& call);
 
 /// Everything replicated; or one dimension of the result sharded, with each argument that has it sharded there too.

@@ -2,9 +2,9 @@
 //
 // Embeddings. The table may be sharded by columns (the result is then sharded in its last dimension) or by rows: then
 // every rank looks up the indices that fall into its rows and has zeros for the others, and the result is their sum,
-// Partial. The zeros are written at once, so no mask has to be kept until the sum is made. An index that is no row of the
-// whole table is left to libtorch's kernel, on every rank: it throws, or on a GPU stops with a device-side assertion, as for
-// a dense table.
+// Partial. The zeros are written at once, so no mask has to be kept until the sum is made. An index that is no row of
+// the whole table is left to libtorch's kernel, on every rank: it throws, or on a GPU stops with a device-side
+// assertion, as for a dense table.
 #include <ATen/ATen.h>
 
 #include "torch/dtensor/redistribute_local.h"

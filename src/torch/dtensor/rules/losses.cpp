@@ -40,15 +40,15 @@ struct LocalClasses {
   std::int64_t count;
   std::int64_t total;
 
-  /// Where a class is among the columns. Without a class, a column of zeros stands in, and a target behind the last class must not
-  /// find it.
+  /// Where a class is among the columns. Without a class, a column of zeros stands in, and a target behind the last
+  /// class must not find it.
   std::int64_t offset() const { return count == 0 ? first - 1 : first; }
 };
 
 /// The targets as columns of this rank's scores, and which of them are there and count.
 struct LocalTargets {
-  /// 0 where they are elsewhere or do not count. What is no class at all stays none: the kernel that looks the column up
-  /// throws, or on a GPU stops with a device-side assertion, as for dense scores.
+  /// 0 where they are elsewhere or do not count. What is no class at all stays none: the kernel that looks the column
+  /// up throws, or on a GPU stops with a device-side assertion, as for dense scores.
   at::Tensor column;
   at::Tensor is_here;
   at::Tensor weight;  ///< of each row; 0 where the target is ignored
@@ -189,7 +189,8 @@ void run_nll_loss_backward(OpCall& call) {
   call.finish({wrap(std::move(result), decision.results[0], sizes)});
 }
 
-/// mse_loss(self, target, reduction): as for means, each rank contributes its sum divided by the number of all elements.
+/// mse_loss(self, target, reduction): as for means, each rank contributes its sum divided by the number of all
+/// elements.
 void run_mse_loss(OpCall& call) {
   const auto sizes = broadcast_sizes(call);
   const auto reduction = call.argument(2).toInt();

@@ -38,8 +38,8 @@ void run_product(OpCall& call) {
   run_by_strategies(call, product_strategies(static_cast<std::int64_t>(a.sizes.size()) - 2), {product_sizes(a, b)});
 }
 
-/// How the summand of addmm and baddbmm lies if the result lies as `result`. It may have fewer dimensions, or dimensions
-/// of size 1, and is then the same for all parts.
+/// How the summand of addmm and baddbmm lies if the result lies as `result`. It may have fewer dimensions, or
+/// dimensions of size 1, and is then the same for all parts.
 Placement summand_for(const TensorArgument& summand, const Placement& result, at::IntArrayRef sizes) {
   if (!result.is_shard()) return Replicate();
   const auto missing = static_cast<std::int64_t>(sizes.size() - summand.sizes.size());
@@ -49,8 +49,8 @@ Placement summand_for(const TensorArgument& summand, const Placement& result, at
   return Shard(dim);
 }
 
-/// addmm(summand, a, b, beta, alpha) and baddbmm. Where the product is Partial and the summand replicated, only the first
-/// rank of the mesh dimension adds it, so that it counts once and exactly.
+/// addmm(summand, a, b, beta, alpha) and baddbmm. Where the product is Partial and the summand replicated, only the
+/// first rank of the mesh dimension adds it, so that it counts once and exactly.
 void run_sum_and_product(OpCall& call) {
   const auto& tensors = call.tensors();
   if (tensors.size() != 3) call.refuse("three tensors are needed");

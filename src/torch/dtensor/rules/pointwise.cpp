@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // Operators that work element by element, with broadcasting: any dimension of the result may be sharded, if the
-// arguments that have it are sharded there as well. A Partial sum or average passes through an operator that is linear in
-// it; one of another reduction passes only where the elements stay as they are.
+// arguments that have it are sharded there as well. A Partial sum or average passes through an operator that is linear
+// in it; one of another reduction passes only where the elements stay as they are.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -85,8 +85,8 @@ void add_partial_strategies(const OpCall& call, Linear linear, Placement::Reduct
   }
 }
 
-/// Where a replicated summand is added to a Partial, only the first rank of the mesh dimension adds it, so that it counts
-/// once and exactly; the others add zero.
+/// Where a replicated summand is added to a Partial, only the first rank of the mesh dimension adds it, so that it
+/// counts once and exactly; the others add zero.
 void add_once(OpCall& call, const Decision& decision) {
   const auto& tensors = call.tensors();
   const auto* coordinate = call.mesh().coordinate();
@@ -128,8 +128,8 @@ void run_pointwise(OpCall& call, Linear linear, bool is_row_major = false) {
   call.wrap_results(decision.results, SizesList{sizes});
 }
 
-/// log_sigmoid_forward(self) -> (output, buffer) and log_sigmoid_backward(grad, self, buffer): the buffer is like self on
-/// the host, and empty on a device.
+/// log_sigmoid_forward(self) -> (output, buffer) and log_sigmoid_backward(grad, self, buffer): the buffer is like self
+/// on the host, and empty on a device.
 void run_log_sigmoid(OpCall& call, std::size_t results) {
   const auto& tensors = call.tensors();
   const c10::DimVector sizes(tensors[0].sizes);

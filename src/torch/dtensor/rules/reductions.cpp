@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Reductions over dimensions of a tensor. If a dimension that is reduced is sharded, every rank reduces its part, and the
-// result is Partial; other dimensions stay sharded.
+// Reductions over dimensions of a tensor. If a dimension that is reduced is sharded, every rank reduces its part, and
+// the result is Partial; other dimensions stay sharded.
 #include <ATen/ATen.h>
 
 #include <algorithm>

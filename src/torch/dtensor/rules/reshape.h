@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// How a sharded tensor is viewed with other sizes. The sizes are cut into the smallest groups of neighbouring dimensions
-// that have equally many elements before and after:
+// How a sharded tensor is viewed with other sizes. The sizes are cut into the smallest groups of neighbouring
+// dimensions that have equally many elements before and after:
 // ```text
 //   (2, 3, 8)  ->  (6, 4, 2):   2 x 3 -> 6   and   8 -> 4 x 2
 // ```
@@ -30,8 +30,8 @@ struct Reshaped {
   Placements placements;
   /// For each dimension of the result: the number of ranks that divide it evenly.
   c10::DimVector ranks;
-  /// For each dimension of the result that is then divided unevenly: the dimension that it comes from, and the size that was
-  /// divided; -1 for the others.
+  /// For each dimension of the result that is then divided unevenly: the dimension that it comes from, and the size
+  /// that was divided; -1 for the others.
   c10::DimVector uneven_source;
   c10::DimVector uneven_size;
 };

@@ -144,7 +144,8 @@ void check_embedding_backward(const OpCall& call) {
 }
 
 /// The scores are at position `scores`, then come the targets and the weights. Scores of other than two dimensions are
-/// refused by the rule. Dtypes are checked as well: the kernel's refusal would look as if one rank alone had a wrong target.
+/// refused by the rule. Dtypes are checked as well: the kernel's refusal would look as if one rank alone had a wrong
+/// target.
 void check_nll_sizes(const OpCall& call, std::size_t scores) {
   const auto sizes = tensor_at(call, scores)->sizes;
   if (sizes.size() != 2) return;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What the global sizes of an operator's arguments must fulfil. Every rank knows them, so all ranks throw alike and before
-// any communication. The local parts cannot tell: 4 x 255 times 256 x 4 may fit on one rank and not on the next, and
-// a bias that is as long as a part would be added to every part.
+// What the global sizes of an operator's arguments must fulfil. Every rank knows them, so all ranks throw alike and
+// before any communication. The local parts cannot tell: 4 x 255 times 256 x 4 may fit on one rank and not on the next,
+// and a bias that is as long as a part would be added to every part.
 #pragma once
 
 #include <string_view>

@@ -37,8 +37,8 @@ at::Tensor max_along(const at::Tensor& x, std::int64_t dim) {
   return at::full(sizes, -std::numeric_limits<double>::infinity(), x.options());
 }
 
-/// Runs on the parts where every rank has the whole of the dimension that argument `dim_position` names. Otherwise `compute`
-/// gets that dimension and the mesh dimensions that cut it, and returns the local result.
+/// Runs on the parts where every rank has the whole of the dimension that argument `dim_position` names. Otherwise
+/// `compute` gets that dimension and the mesh dimensions that cut it, and returns the local result.
 template <class Compute>
 void run_normalizing(OpCall& call, std::size_t dim_position, Compute&& compute) {
   const c10::DimVector sizes(call.tensors()[0].sizes);

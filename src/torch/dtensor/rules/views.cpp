@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // Views. The local part of the view is a view of the local part: nothing is copied or communicated, and writing through
-// it is seen in the base. Where that is not possible the call is refused, because a copy would lose what is written to it;
-// but view() and reshape(), which linear layers apply to their inputs, then give a copy that refuses to be written.
+// it is seen in the base. Where that is not possible the call is refused, because a copy would lose what is written to
+// it; but view() and reshape(), which linear layers apply to their inputs, then give a copy that refuses to be written.
 #include <ATen/ATen.h>
 #include <ATen/TensorUtils.h>
 
@@ -18,8 +18,8 @@ namespace cohort::dtensor {
 
 namespace {
 
-/// Gives the layout of the view for a map of tensor dimensions to dimensions of the view. Refuses if a sharded dimension
-/// has no counterpart there.
+/// Gives the layout of the view for a map of tensor dimensions to dimensions of the view. Refuses if a sharded
+/// dimension has no counterpart there.
 template <class Map>
 LayoutPtr mapped_layout(const OpCall& call, Map&& map) {
   auto placements = call.layout().placements;
@@ -111,7 +111,8 @@ void run_unsqueeze(OpCall& call) {
            shape);
 }
 
-/// squeeze, squeeze.dim and squeeze.dims, and those that change the tensor itself. A sharded dimension of size 1 stays whole on one rank only, so it cannot go.
+/// squeeze, squeeze.dim and squeeze.dims, and those that change the tensor itself. A sharded dimension of size 1 stays
+/// whole on one rank only, so it cannot go.
 void run_squeeze(OpCall& call) {
   const auto sizes = call.tensors()[0].sizes;
   c10::SmallVector<bool, 5> goes(sizes.size(), call.arguments() == 1);
@@ -256,8 +257,8 @@ void run_split(OpCall& call, std::size_t dim_position, bool removes_dim) {
   call.finish({parts});
 }
 
-/// view, and _reshape_alias and _unsafe_view, which reshape() is made of. Where the parts would no longer be shards, the
-/// tensor is redistributed first, and the result shares no memory with it: writing to it is then refused.
+/// view, and _reshape_alias and _unsafe_view, which reshape() is made of. Where the parts would no longer be shards,
+/// the tensor is redistributed first, and the result shares no memory with it: writing to it is then refused.
 void run_reshape(OpCall& call) {
   const auto& tensor = call.tensors()[0];
   const auto sizes = inferred_sizes(tensor.sizes, call.argument(1).toIntVector());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// Random programs of operators on distributed tensors compute what dense tensors compute, forward and backward. A program
-// that fails is made as small as possible and printed as C++, for the list of those that have failed before.
+// Random programs of operators on distributed tensors compute what dense tensors compute, forward and backward. A
+// program that fails is made as small as possible and printed as C++, for the list of those that have failed before.
 //
 //   COHORT_TEST_SEED=5000 COHORT_TEST_PROGRAMS=1000 torch_dtensor_programs_test --gtest_filter=RandomOperators.*
 #include <gmock/gmock.h>

@@ -22,8 +22,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// What is said of views that would have to cut a sharded dimension, and of tensors written in place that would have to lie
-/// otherwise. Backward has such views and writes of its own.
+/// What is said of views that would have to cut a sharded dimension, and of tensors written in place that would have to
+/// lie otherwise. Backward has such views and writes of its own.
 bool is_documented_refusal(const std::exception& error) {
   const std::string_view text = error.what();
   const auto has = [&](std::string_view part) { return text.find(part) != std::string_view::npos; };
