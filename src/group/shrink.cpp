@@ -93,7 +93,7 @@ Shrunk shrink_backends(const ProcessGroup& group, const BackendPtr& backend, con
 
 /// The survivors agree through the store who they are, and make the group again.
 Shrunk agree_and_make_again(const StorePtr& store, const SurvivorAgreement::Self& self, const GroupRecipe& recipe,
-                           ShrinkRound& round, Deadline deadline) {
+                            ShrinkRound& round, Deadline deadline) {
   const auto own = reopen(store, deadline);
   for (;; ++round.number) {
     try {
@@ -138,12 +138,11 @@ Shrunk shrink_through_store(const ProcessGroup& group, const std::vector<Backend
     std::iota(round.candidates.begin(), round.candidates.end(), 0);
   }
   const auto out_of_reach = [&](const Error& e) {
-    BackendError error(
-        fmt::format("shrink: the group's store cannot be reached, and on backend {} the survivors agree "
-                    "through it ({}); continue from the last checkpoint in a new job, whose launcher "
-                    "(\"cohort run\") keeps the store",
-                    group.name(), e.message()),
-        {.group = group.id(), .op = "shrink", .cause = std::current_exception()});
+    BackendError error(fmt::format("shrink: the group's store cannot be reached, and on backend {} the survivors agree "
+                                   "through it ({}); continue from the last checkpoint in a new job, whose launcher "
+                                   "(\"cohort run\") keeps the store",
+                                   group.name(), e.message()),
+                       {.group = group.id(), .op = "shrink", .cause = std::current_exception()});
     return error;
   };
   try {
@@ -172,9 +171,9 @@ ProcessGroupPtr ProcessGroup::shrink(const ShrinkOptions& options) {
   const char* open = nullptr;
   state_->closed.compare_exchange_strong(open, "the group was shrunk: use the new one");
   wait_for_pending(deadline);
-  const auto shrunk = by_themselves ? shrink_backends(*this, backend, excluded, deadline)
-                                    : shrink_through_store(*this, backends, *state_->recipe, state_->shrink_round,
-                                                           excluded, deadline);
+  const auto shrunk =
+      by_themselves ? shrink_backends(*this, backend, excluded, deadline)
+                    : shrink_through_store(*this, backends, *state_->recipe, state_->shrink_round, excluded, deadline);
   if (shrunk.group == nullptr) return nullptr;
   std::vector<int> global;
   for (const int each : shrunk.ranks) global.push_back(global_ranks()[index_of(each)]);

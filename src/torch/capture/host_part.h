@@ -37,7 +37,7 @@ class HostPart {
     const std::function<void()>* action;         // or
     const std::function<c10::Scalar()>* number;  // of which the next one is given
   };
-  std::vector<Event> events_;  // into the program, which lives longer
+  std::vector<Event> events_;              // into the program, which lives longer
   std::vector<std::size_t> first_number_;  // of each instruction, and behind the last one
   std::shared_ptr<std::vector<c10::Scalar>> numbers_;
 };

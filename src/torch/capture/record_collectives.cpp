@@ -106,9 +106,8 @@ void Recorder::observe(const Issue& issue) {
                           "Exchange what the step itself needs as tensors, by a collective."});
     }
     Instruction instruction;
-    CollectiveCall call{
-        .group = issue.group.shared_from_this(),
-        .collective = std::make_shared<const Collective>(collective_of(issue.op, issue, instruction))};
+    CollectiveCall call{.group = issue.group.shared_from_this(),
+                        .collective = std::make_shared<const Collective>(collective_of(issue.op, issue, instruction))};
     if (issue.options.async_op) {
       call.flight = program_.flights++;
       in_flight_.push_back({.work = issue.work, .instruction = program_.instructions.size()});

@@ -97,10 +97,10 @@ ValueId Recorder::add_alias(const at::Tensor& tensor, const TensorTable::Place& 
                        "it shows the memory of a tensor with another dtype, without an operator that made it", {});
   }
   Instruction instruction;
-  instruction.action = OperatorCall{
-      .op = as_strided,
-      .keys = tensor.key_set() & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, wrapper_key),
-      .arguments = {c10::IValue(), tensor.sizes().vec(), tensor.strides().vec(), tensor.storage_offset()}};
+  instruction.action =
+      OperatorCall{.op = as_strided,
+                   .keys = tensor.key_set() & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, wrapper_key),
+                   .arguments = {c10::IValue(), tensor.sizes().vec(), tensor.strides().vec(), tensor.storage_offset()}};
   instruction.tensors.push_back({.position = 0, .in_list = -1, .value = base.value});
   instruction.reads.push_back(base.value);
   const auto value = add_value(tensor, GraphValue::Origin::result);

@@ -81,8 +81,7 @@ TEST(Failure, SurvivesTheWayThroughAStore) {
        {ErrorKind::backend, ErrorKind::timeout, ErrorKind::peer_lost, ErrorKind::mismatch, ErrorKind::aborted}) {
     for (const bool is_explained : {false, true}) {
       for (const std::string text : {"", " rank 4 called:\nbroadcast "}) {
-        const auto back =
-            decode_failure(encode({.kind = kind, .rank = 4, .is_explained = is_explained, .text = text}));
+        const auto back = decode_failure(encode({.kind = kind, .rank = 4, .is_explained = is_explained, .text = text}));
         ASSERT_TRUE(back);
         EXPECT_EQ(back->kind, kind);
         EXPECT_EQ(back->rank, 4);
@@ -103,8 +102,8 @@ TEST(Failure, InAStoreIsBounded) {
 TEST(Failure, ThatCannotBeReadIsNone) {
   for (const std::string nonsense :
        {"", " ", "   ", "9999 1 x", "peer_lost", "peer_lost 1", "peer_lost 1 0", "peer_lost x 0 text",
-        "peer_lost 1 2 text", "peer_lost -2 0 text", "peer_lost 99999999999 0 text", "key 1 0 text",
-        "rank 2 is gone", "failure: peer_lost 1 0 text", " peer_lost 1 0 text", "peer_lost  1 0 text"}) {
+        "peer_lost 1 2 text", "peer_lost -2 0 text", "peer_lost 99999999999 0 text", "key 1 0 text", "rank 2 is gone",
+        "failure: peer_lost 1 0 text", " peer_lost 1 0 text", "peer_lost  1 0 text"}) {
     EXPECT_FALSE(decode_failure(nonsense)) << nonsense;
   }
 }

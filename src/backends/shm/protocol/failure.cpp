@@ -50,10 +50,8 @@ std::optional<Failure> recorded_failure(const Board& board) {
       return Failure{.kind = ErrorKind::backend, .text = "the group failed on another rank"};
   }
   const std::string text(record.text.data(), ::strnlen(record.text.data(), failure_text - 1));
-  Failure failure{.kind = static_cast<ErrorKind>(record.kind),
-                  .rank = record.rank,
-                  .reporter = record.reporter,
-                  .text = text};
+  Failure failure{
+      .kind = static_cast<ErrorKind>(record.kind), .rank = record.rank, .reporter = record.reporter, .text = text};
   if (record.has_cause != 0) {
     failure.cause = std::make_shared<Failure>(Failure{.kind = static_cast<ErrorKind>(record.cause_kind),
                                                       .rank = record.cause_rank,

@@ -84,8 +84,7 @@ class FusionPass {
           std::find_if(flights_.begin(), flights_.end(), [&](const auto& pair) { return pair.first == wait->flight; });
       if (fused != flights_.end()) wait->flight = fused->second;
     }
-    std::erase_if(program_.instructions,
-                  [](const Instruction& each) { return each.as<std::monostate>() != nullptr; });
+    std::erase_if(program_.instructions, [](const Instruction& each) { return each.as<std::monostate>() != nullptr; });
     return {
         .name = "fuse_collectives", .count = fused_, .text = fmt::format("{} collectives became {}", fused_, batches_)};
   }

@@ -50,9 +50,7 @@ class OverlapPass {
   }
 
  private:
-  static bool is_issue(const Instruction& instruction) {
-    return kind_of(instruction) == GraphNode::Kind::collective;
-  }
+  static bool is_issue(const Instruction& instruction) { return kind_of(instruction) == GraphNode::Kind::collective; }
   static bool is_asynchronous(const Instruction& instruction) {
     const auto* const call = instruction.as<CollectiveCall>();
     return call != nullptr ? call->flight.has_value() : !instruction.as<OperatorCall>()->is_blocking;
@@ -115,10 +113,8 @@ class OverlapPass {
   static Instruction wait_for_value(const Instruction& collective, ValueId value) {
     static const auto wait_tensor = c10::Dispatcher::singleton().findSchemaOrThrow("cohort::wait_tensor", "");
     Instruction wait;
-    wait.action = OperatorCall{.op = wait_tensor,
-                               .keys = collective.as<OperatorCall>()->keys,
-                               .arguments = {c10::IValue()},
-                               .is_wait = true};
+    wait.action = OperatorCall{
+        .op = wait_tensor, .keys = collective.as<OperatorCall>()->keys, .arguments = {c10::IValue()}, .is_wait = true};
     wait.tensors.push_back({.position = 0, .in_list = -1, .value = value});
     wait.reads.push_back(value);
     return wait;

@@ -70,7 +70,7 @@ PassReport remove_dead(Program& program) {
     // A call on a distributed tensor begins in front of what it consists of; from_local and to_local consist of
     // nothing.
     stays[i] = each.as<DistributedCall>() != nullptr ? each.region == last_region || needs.include_any(each.reads)
-                                           : effects[i].is_opaque || needs.include(each);
+                                                     : effects[i].is_opaque || needs.include(each);
     if (stays[i]) last_region = each.region;
     if (stays[i]) needs.add(instructions[i]);
   }
