@@ -94,8 +94,7 @@ class Exchange {
 
   Exchange(Engine& engine, Collective& collective, std::span<const ConstBytes> offers, std::size_t lanes,
            std::span<const Bytes> takes, int source = all)
-      : engine_(engine),
-        board_(engine.board()),
+      : board_(engine.board()),
         rank_(engine.rank()),
         size_(engine.size()),
         collective_(collective),
@@ -128,7 +127,6 @@ class Exchange {
   void take_by_reading();
   void take_staged(std::uint64_t longest, bool in_two_places);
 
-  Engine& engine_;
   const Board& board_;
   const int rank_;
   const int size_;
