@@ -21,7 +21,7 @@ ALLOWED = {
     "backends": {"core", "store", "rendezvous", "reduce", "observe", "group"},
     "torch": {"core", "store", "rendezvous", "reduce", "graph", "observe", "group", "backends"},
 }
-# The folders under src/torch, each of which may include those of the rows above its own; "." are the files of src/torch.
+# The folders under src/torch, each of which may include those of the rows above its own; "." is src/torch itself.
 TORCH_FOLDERS = [
     ["compat"],
     ["."],
