@@ -95,6 +95,7 @@ std::string csv_text(const json& value, const Column& column) {
 
 std::string csv_header() {
   std::vector<const char*> names;
+  names.reserve(csv_columns.size());
   for (const auto& column : csv_columns) names.push_back(column.name);
   return fmt::format("{}\n", fmt::join(names, ","));
 }
@@ -104,6 +105,7 @@ std::string csv_rows(const Comparison& comparison) {
   for (const auto& value : values_of(comparison)) {
     if (!value.contains("time_us")) continue;
     std::vector<std::string> texts;
+    texts.reserve(csv_columns.size());
     for (const auto& column : csv_columns) texts.push_back(csv_text(value, column));
     result += fmt::format("{}\n", fmt::join(texts, ","));
   }
