@@ -29,7 +29,10 @@ void LocalBackend::all_gather(const Operation& op, Call& call) {
     for (int each = 0; each < size(); ++each) {
       const auto out = outs[index_of(each)];
       if (each == rank()) continue;
-      if (const auto offered = collective.detail_of(each).pieces.bytes; offered != out.size()) {
+      // Compared as 32 bits, after which the compiler does not know that the sizes are equal. If it did, it would copy
+      // as many bytes as the post says, and the copy could not begin before the post is in this core's cache.
+      const auto offered = collective.detail_of(each).pieces.bytes;
+      if (offered != static_cast<std::uint32_t>(out.size())) {
         collective.mismatch(
             each, fmt::format("rank {} gives {} bytes where rank {} expects {}", each, offered, rank(), out.size()));
       }
