@@ -37,7 +37,7 @@ demo: ## two processes train a small GPT, beside one process alone; ends with a 
 	@examples/gpt/draw.py $(DEMO)_losses.csv $(DEMO)_timeline.json > $(DEMO).svg
 	@echo "demo: both loss curves, and how communication overlapped with computing: $(DEMO).svg"
 
-test: build ## builds and runs the tests: 20 minutes on 2 cores the first time
+test: build ## builds and runs the tests: 15 to 20 minutes on 2 cores the first time
 	@tools/dev/run_tests.py default -LE '^long$$'
 	@tools/dev/check_features.py --ran build/default/test-results.xml
 
