@@ -10,10 +10,14 @@
 
 namespace cohort::test_slots {
 
-/// Who observes a step (dispatch/step_observer.cpp).
-constexpr auto step_observer = c10::DebugInfoKind::TEST_INFO;
+/// Who observes a step (dispatch/step_observer.cpp). An enumerator at first, an object of the library in 2.14.
+inline auto step_observer() {
+  return c10::DebugInfoKind::TEST_INFO;
+}
 /// Whether plain tensors count as replicated (dtensor/implicit_replication.h).
-constexpr auto implicit_replication = c10::DebugInfoKind::TEST_INFO_2;
+inline auto implicit_replication() {
+  return c10::DebugInfoKind::TEST_INFO_2;
+}
 /// A key above autograd, for tensors that have batch norm over a group (sync_batch_norm/convert.cpp).
 constexpr auto batch_norm_over_group = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
 /// The same where libtorch's macros want the name alone.

@@ -12,7 +12,7 @@ namespace {
 
 /// How the observer is carried from thread to thread, as ImplicitReplication is.
 struct ActiveObserver : c10::DebugInfoBase {
-  static auto kind() { return test_slots::step_observer; }
+  static auto kind() { return test_slots::step_observer(); }
   explicit ActiveObserver(StepObserver& active) : observer(active) {}
   StepObserver& observer;
 };

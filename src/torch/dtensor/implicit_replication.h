@@ -11,7 +11,7 @@ namespace cohort::dtensor {
 /// belongs to a thread's work and carries it along: for CUDA tensors backward runs on a thread of the autograd engine,
 /// and there too a mask that forward took for replicated must be one.
 struct PlainTensorsAreReplicated : c10::DebugInfoBase {
-  static auto kind() { return test_slots::implicit_replication; }
+  static auto kind() { return test_slots::implicit_replication(); }
 };
 
 inline bool replicates_plain_tensors() {
