@@ -28,7 +28,7 @@ struct Batchable {
   const char* list_overload;
 };
 
-// Of these the bits were seen to be equal on a GPU. With div, add_ of a number and addcdiv_, which end Adam's update,
+// The bits of these were seen to be equal on a GPU. With div, add_ of a number and addcdiv_, which end Adam's update,
 // those of its parameters were not, on an H200 with libtorch 2.11: on lists one of them rounds otherwise.
 constexpr std::array batchables{
     Batchable{"aten::mul_", "Scalar", "aten::_foreach_mul_", "Scalar"},
