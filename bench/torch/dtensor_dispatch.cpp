@@ -78,7 +78,8 @@ const std::array operators{
     Operator{"nll_loss", false, [](const Arguments& a) { return at::nll_loss(a.x, a.classes); }},
 };
 
-/// The time of one call. All rounds take about a millisecond, short enough to lie between the interruptions of a busy machine.
+/// The time of one call. All repeats take about a millisecond, short enough to lie between the interruptions of a busy
+/// machine.
 double nanoseconds(const Operator& op, const Arguments& arguments) {
   constexpr int repeats = 300;
   const auto begin = Clock::now();
